@@ -421,6 +421,7 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
         yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
         yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
+    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
     yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
 

@@ -149,6 +149,7 @@ class Inventory:
     containers without the hook that reconcile found; None if it has not run. `reconciled`, `watched`: the records of
     reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
     cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
+    `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
     `is_full`: the file system is full, so that failures may lack records; `unrecorded`: at least so many do.
     `uncharged`: empty unless requested.
     """
@@ -166,6 +167,7 @@ class Inventory:
     watched: WatchRecord | None
     host_pids: bool
     assignable: AssignableCounters | None
+    is_supported: bool
     is_full: bool
     unrecorded: int
     uncharged: Uncharged
@@ -222,6 +224,7 @@ def take_snapshot(
             watched=records.glance(WatchRecord, "watch"),
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
+            is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
             is_full=records.is_full(),
             unrecorded=records.unrecorded(),
             uncharged=uncharged,

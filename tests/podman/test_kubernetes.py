@@ -26,7 +26,7 @@ from tests.support.machine import shown_to_all
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 CONTAINERFILE = REPOSITORY / "packaging/kubernetes/image/Containerfile"
 
@@ -69,37 +69,36 @@ class Host:
         self.program = self.prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
         self.json = lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
         # Podman stands for the kubelet's runtime, whose containers the file is meant for
-        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}", "--containers=all"]
+        self.options = [f"--run-dir={self.run_dir}", "--containers=all"]
         self.program.parent.mkdir(parents=True)  # as the volumes' DirectoryOrCreate does
         self.run_dir.mkdir()
-        self.sysfs = directory / "sysfs"
-        for name in ("cgroup", "resctrl"):
-            (self.sysfs / name).mkdir(parents=True)
+        self.node = directory / "node"  # the pod's emptyDir
+        self.node.mkdir()
 
     def pods(self, *words: str, watch: bool = False) -> dict[str, tuple[chart.Object, chart.Object]]:
         """The chart's containers, each with its pod. `watch`: the value of this name."""
         options = [*self.options, *words]
         values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options, "watch": watch}
-        objects = chart.render({**values, "image": {"repository": IMAGE, "tag": "latest"}})
+        model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
+        objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
         (plan,) = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
         pods = [it["spec"]["template"]["spec"] for it in made if "template" in it.get("spec", {})]
-        return {container["name"]: (container, pod) for pod in pods for container in pod["containers"]}
+        both = ("initContainers", "containers")
+        return {it["name"]: (it, pod) for pod in pods for kind in both for it in pod.get(kind, [])}
 
     def command(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
         container, pod = self.pods(*words, watch=name == "watch")[name]
         security = container["securityContext"]
-        volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
-        elsewhere = {"sysfs": str(self.resctrl.root.parent), "run": str(self.run_dir)}  # named by the options, too
-        bundles = {"bundles": str(self.lab.base / "root" / "vfs-containers")}
+        volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
+        elsewhere = {"run": str(self.run_dir)}  # named by the options, too
+        bundles = {"bundles": str(self.lab.base / "root" / "vfs-containers"), "node": str(self.node)}
         mounts = []
         for it in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **bundles}[it["name"]]
             target = elsewhere.get(it["name"], it["mountPath"])
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
-        if name == "install":
-            mounts.append(f"--volume={self.sysfs}:/sys/fs:ro")  # this machine's kernel may have no resctrl
         assert security["readOnlyRootFilesystem"]
         return [
             *("run", "--rm", f"--name={name}", f"--cgroup-parent={self.lab.cgroups.path}"),
@@ -157,6 +156,12 @@ class Host:
         pid = self.lab.init(name).pid
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return pid, dict(line.split(":\t", 1) for line in lines)
+
+    def ask_metrics(self) -> str:
+        """What the container `metrics` serves, once it does."""
+        ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
+        wait(lambda: self.lab.podman("exec", "metrics", "python3", "-c", ask, check=False).returncode == 0)
+        return self.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
 
     def bring_in(self, workload: str, number: int) -> None:
         """Start a process in a container by exec, and wait until it runs."""
@@ -387,13 +392,60 @@ def ended_container(host: Host) -> str:
     return container
 
 
+METRICS = {"METRICS": "--listen=127.0.0.1:9753"}
+
+
+def probe(host: Host, name: str) -> subprocess.CompletedProcess[str]:
+    """The readiness probe of a container that runs, as the kubelet starts it."""
+    container, _ = host.pods(watch=name == "watch")[name]
+    return host.lab.podman("exec", name, *container["readinessProbe"]["exec"]["command"], check=False)
+
+
+def remove(host: Host) -> None:
+    shutil.rmtree(host.run_dir)
+    host.run_dir.mkdir()  # as the next hook does
+
+
+def cover(host: Host) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "none", host.run_dir], check=True, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("change", [remove, cover])
+def test_containers_are_ready_until_their_run_directory_is_lost_and_end_then(
+    host: Host, change: Callable[[Host], None]
+) -> None:
+    """The kubelet starts them again, with the directory that hooks use now."""
+    try:
+        with host.running("reconcile") as first, host.running("metrics", env=METRICS) as second:
+            for name in ("reconcile", "metrics"):
+                wait(lambda: probe(host, name).returncode == 0)  # noqa: B023  called at once
+            change(host)
+            assert [first.wait(DEADLINE), second.wait(DEADLINE)] == [1, 1]
+    finally:
+        subprocess.run(["umount", "--quiet", host.run_dir], check=False, timeout=DEADLINE)
+
+
+def test_on_a_node_that_cannot_monitor_all_are_ready_and_none_does_anything(host: Host) -> None:
+    """Here it has no resctrl. The message of `check` is what `kubectl describe` shows."""
+    host.resctrl.close()
+    host.resctrl.root.rmdir()
+    assert host.completed("check").stdout.splitlines()[-1] == "Nothing is installed. Delete this pod to look again."
+    with host.running("install") as process:
+        assert "has no resctrl that monitors" in line_with(process, "no resctrl")
+        assert probe(host, "install").returncode == 0
+    with host.running("reconcile") as process, host.running("metrics", env=METRICS):
+        assert "has no resctrl that monitors" in line_with(process, "no resctrl")
+        assert [probe(host, name).returncode for name in ("reconcile", "metrics")] == [0, 0]
+        assert "resctrl_mon_node_supported 0\n" in host.ask_metrics()
+    assert host.state() == []
+
+
 def test_metrics_are_served_without_a_capability(host: Host) -> None:
     host.install()
     host.workload("scraped")
-    ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
-    with host.running("metrics", env={"METRICS": "--listen=127.0.0.1:9753"}) as process:
+    with host.running("metrics", env=METRICS) as process:
         line_with(process, "listening on http://127.0.0.1:9753/metrics")
-        served = host.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
+        served = host.ask_metrics()
     (key,) = host.groups()
     assert f'key="{key.removeprefix("oci-")}"' in served
     assert 'resctrl_mon_members{state="alive"} 1' in served

@@ -87,7 +87,8 @@ class TenMinutes:
         self.nobody: list[float] = []
         self._numbers = iter(range(1, 1000))
         self._late = directory / "late"
-        nodes = {"a": self.hook, "b": Hook(directory / "none", directory / "run-b")}
+        nodes = {"a": self.hook, "b": Hook(directory / "resctrl-b", directory / "run-b")}
+        (directory / "resctrl-b").mkdir()
         (directory / "resctrl-c" / "mon_groups").mkdir(parents=True)
         nodes["c"] = Hook(directory / "resctrl-c", self._late)
         self.urls = {name: self._listen(hook) for name, hook in nodes.items()}

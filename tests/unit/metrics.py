@@ -35,6 +35,7 @@ EVERYTHING = Inventory(
     watched=WatchRecord(),
     host_pids=True,
     assignable=None,
+    is_supported=True,
     is_full=False,
     unrecorded=0,
     uncharged={"/": _COUNTERS},

@@ -81,7 +81,7 @@ def pods(objects: list[Object]) -> Iterator[Object]:
 
 
 def containers(objects: list[Object]) -> dict[str, Object]:
-    return {it["name"]: it for pod in pods(objects) for it in pod["containers"]}
+    return {it["name"]: it for pod in pods(objects) for it in [*pod.get("initContainers", []), *pod["containers"]]}
 
 
 def mounts(container: Object) -> dict[str, Object]:
@@ -258,6 +258,7 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     """The places are those that the hook-injector sees as upstream deploys it."""
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
+        "check": {"/node"},
         "install": {programs, hooks},
         "remove-json": {hooks},
         "reconcile": {Options().run_dir},
@@ -272,13 +273,13 @@ def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: lis
         paths = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
         for container in pod["containers"]:
             for path, it in mounts(container).items():
-                if path not in ("/bundles", "/plan"):
+                if path not in ("/bundles", "/plan", "/node"):
                     assert path.removeprefix("/host") == paths[it["name"]]
 
 
 def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(defaults: list[Object]) -> None:
     found = mounts(containers(defaults)["reconcile"])
-    assert set(found) == {os.path.dirname(Options().resctrl_root), Options().run_dir, "/sys/fs/cgroup"}
+    assert set(found) == {os.path.dirname(Options().resctrl_root), Options().run_dir, "/sys/fs/cgroup", "/node"}
     assert {it["mountPropagation"] for path, it in found.items() if path.startswith("/sys")} == {"HostToContainer"}
 
 

@@ -27,6 +27,7 @@ PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 OURS = "--containers=kubernetes"
+RESCTRL = "/sys/fs/resctrl"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def _host(fs: FakeFilesystem, pyz: bytes) -> None:
     fs.create_file(f"{root}/usr/lib/os-release", contents='NAME=Some\nPRETTY_NAME="Some Linux 12"\n')
     fs.create_file(f"{root}/usr/bin/python3.11", st_mode=0o100755)
     fs.create_symlink(f"{root}/usr/bin/python3", "python3.11")
-    fs.create_dir(host.RESCTRL)
+    fs.create_dir(RESCTRL)
     fs.create_file(host.PYZ, contents=pyz)
     fs.create_file("/proc/self/ns/pid").st_ino = host._FIRST_PID_NAMESPACE
 
@@ -148,8 +149,8 @@ def test_links_of_the_host_are_the_hosts() -> None:
 
 
 def test_without_resctrl_nothing_is_installed() -> None:
-    os.rmdir(host.RESCTRL)
-    with pytest.raises(Refused, match="Some Linux 12: its CPU or its kernel has no resctrl"):
+    os.rmdir(RESCTRL)
+    with pytest.raises(Refused, match="Some Linux 12: its CPU or its kernel has no resctrl that monitors"):
         node().install()
     assert files() == []
 

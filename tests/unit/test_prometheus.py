@@ -292,7 +292,7 @@ def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     assert unmonitored == {**dict.fromkeys(REASONS, 0), "no_rmids": 2, 'new"\\n': 1}
     assert value(found, "hook_runs_total", stage="createRuntime", result="ok") == 4
     assert value(found, "build_info", version=__version__) == 1
-    single = {"members_taken_from_others": 1, "rmids": 8, "orphan_groups": 1, "mounted": 1}
+    single = {"members_taken_from_others": 1, "rmids": 8, "orphan_groups": 1, "mounted": 1, "node_supported": 1}
     assert {name: value(found, name) for name in single} == single
 
 
@@ -340,9 +340,20 @@ def test_a_torn_record_of_reconcile_is_as_none(node: NodeFiles, text: str) -> No
 def test_a_machine_without_resctrl_has_health_metrics(node: NodeFiles) -> None:
     shutil.rmtree(node.root)
     found = scraped(node)
-    assert value(found, "mounted") == 0
+    assert (value(found, "mounted"), value(found, "node_supported")) == (0, 0)
     assert {value(found, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
-    assert not [name for name, _ in found if re.search("rmids|orphan|hook_runs|node_", name) and "unmon" not in name]
+    assert not [
+        name for name, _ in found if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
+    ]
+
+
+@pytest.mark.parametrize(("has_info", "expected"), [(False, 1), (True, 0)])
+def test_node_supported_says_whether_a_mount_could_monitor(node: NodeFiles, has_info: bool, expected: int) -> None:
+    """Not mounted yet, which the empty directory shows; and mounted by a machine that allocates and cannot monitor."""
+    shutil.rmtree(node.root)
+    (Path(node.root) / "info").mkdir(parents=True) if has_info else Path(node.root).mkdir()
+    found = scraped(node)
+    assert (value(found, "mounted"), value(found, "node_supported")) == (0, expected)
 
 
 # --- The format

@@ -55,6 +55,7 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
         ("> 120", "> 600"),
         ('file=~"(.*/)?resctrl[^/]*[.]prom"', 'file=~".*"'),
         ("unless on (job, instance) resctrl_mon_mounted == 0", ""),
+        ("unless on (job, instance) resctrl_mon_node_supported == 0", ""),
         ("and on (job, instance) up", ""),
         ("[1d:5m]", "[10m:5m]"),
         (">= time() - 300", "> 0"),

@@ -123,6 +123,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
         "unhooked": draw(st.none() | st.just(Unhooked(**unhooked))),
         "reconciled": draw(st.none() | st.just(ReconcileRecord(**{**vars(EVERYTHING.reconciled), **record}))),
         "host_pids": draw(st.booleans()),
+        "is_supported": draw(st.booleans()),
         "is_full": draw(st.booleans()),
         "unrecorded": draw(COUNTS),
     }

@@ -28,6 +28,8 @@ from hook.node.place import KUBERNETES, Places, PyzFile, read_owner
 from hook.node.programs import OLDEST
 from hook.stages.entry import parse as parse_options
 
+from ready import can_monitor
+
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
 BUNDLES = "/bundles"
@@ -35,8 +37,7 @@ OWNER = "chart"
 """The word in the owner's file beside the program, which `install`, `doctor` and a later pod read."""
 YOUNG = 60.0
 """Seconds between a container's bundle and its first process, at most."""
-RESCTRL = "/sys/fs/resctrl"
-"""The mount point of resctrl. A container has its own mount of sysfs, but the same kernel's files are in it."""
+_KEEP_OFF = "keep this DaemonSet off such nodes (nodeSelector, affinity)"
 _MOST_LINKS = 8
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
 # The annotations of CRI-O and of containerd that name a container and its pod.
@@ -99,7 +100,7 @@ class Host:
 
     def install(self) -> list[str]:
         """Write the files; returns a line for each step. Refused, OSError: nothing was done."""
-        problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
+        problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *self.find_unfit()]
         if problems:
             raise Refused(*problems)
         with steps.lock_directory(os.path.dirname(self._paths[1])):
@@ -154,6 +155,13 @@ class Host:
         named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
         return [*named, *unclear]
 
+    def find_unfit(self) -> list[str]:
+        """The reasons why this node can run no hooks, or they would be useless."""
+        if not can_monitor(self.resctrl_root):
+            reason = "its CPU or its kernel has no resctrl that monitors: there is nothing to monitor with"
+            return [f"{_system()}: {reason}; remedy: {_KEEP_OFF}"]
+        return find_unfit_python(self.wanted.interpreter)
+
     def _in_the_way(self) -> list[str]:
         """Files of the same names that a package or `install` has installed; a line for each problem."""
         owner, program, hook_file = self._paths
@@ -206,15 +214,12 @@ def _is_young(config: Path) -> bool:
         return False
 
 
-def unfit(python: str) -> list[str]:
-    """The reasons why hooks would be useless on the host, or could not start, so that each container would fail.
+def find_unfit_python(python: str) -> list[str]:
+    """The reasons why hooks could not start on the host, so that each container would fail.
 
     The host's Python cannot run here, without the host's libraries. So this checks the name that the links lead to, and
     that the standard library of that version exists.
     """
-    if not os.path.isdir(RESCTRL):
-        reason = "its CPU or its kernel has no resctrl: there is nothing to monitor with"
-        return [f"{_system()}: {reason}; remedy: keep this DaemonSet off such nodes (nodeSelector, affinity)"]
     path = python
     for _ in range(_MOST_LINKS):
         if not path.startswith("/usr/"):
@@ -226,7 +231,7 @@ def unfit(python: str) -> list[str]:
     if not (os.path.isfile(HOST + path) and os.access(HOST + path, os.X_OK)):
         return [
             f"{_system()} has no {python}: hooks cannot run there. Fedora CoreOS and Flatcar come without Python; "
-            "remedy: add it to the system, or keep this DaemonSet off such nodes (nodeSelector, affinity)"
+            f"remedy: add it to the system, or {_KEEP_OFF}"
         ]
     version = re.fullmatch(r"python3\.([0-9]+)", os.path.basename(path))
     oldest = ".".join(map(str, OLDEST))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The entry point of the chart's containers: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
 
+check           say why this node cannot monitor, for `kubectl describe` and the other containers; exit with 0
 install         write the program and its JSON onto the host, and wait for a signal, which changes nothing there
-ready           exit with 0 if both are in place in this version
+ready           exit with 0 if both are in place in this version; of the other containers: ready.py
 reconcile       run reconcile once a minute
 watch           run watch
 metrics         serve metrics, with the arguments in $METRICS
@@ -10,7 +11,8 @@ remove-json     remove the JSON, so that no new container gets the hook
 remove-program  reconcile until no live container calls the program, then end the groups and remove it
 uninstall       run the last two on each node, by Jobs: see cluster.py
 
-OPTION: of the hook, as --x=v. On failure it exits with 1 and a line that says why.
+OPTION: of the hook, as --x=v. On failure it exits with 1 and a line that says why. On a node that cannot monitor
+install, reconcile and watch only wait for a signal.
 """
 
 from __future__ import annotations
@@ -20,53 +22,79 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hook.install.steps import Refused
+from hook.stages import entry
 
 import cluster
 import host
+import mounts
 import privileges
+from ready import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
+    from typing import NoReturn
 
 EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
 LONGEST = 50.0  # seconds that one may take, as in the systemd unit
+LOOK = 10.0  # seconds between two looks at whether the run directory is still the node's
+MESSAGE = "/dev/termination-log"
 _MARK = "RESCTRL_MON_HOOK_CONFINED"
+_NOWHERE = "/node/no-resctrl"  # as --resctrl-root: metrics of a node that cannot monitor
+
+
+def check(node: host.Host) -> None:
+    message = "This node can monitor."
+    if reasons := node.find_unfit():
+        message = "\n".join([*reasons, "Nothing is installed. Delete this pod to look again."])
+        Path(UNSUPPORTED).write_text(message, encoding="utf-8")
+    else:
+        Path(UNSUPPORTED).unlink(missing_ok=True)
+    print(message)
+    _leave_message(message)
 
 
 def install(node: host.Host) -> None:
+    _wait_if_unsupported()
     for line in node.install() or ["everything is in place"]:
         print(line)
-    while True:
-        signal.pause()
+    _wait_for_signal()
 
 
 def ready(node: host.Host) -> None:
-    if not node.is_installed():
+    if not os.path.exists(UNSUPPORTED) and not node.is_installed():
         raise Refused("not in place")
 
 
 def reconcile(node: host.Host) -> None:
+    _wait_if_unsupported()
     _confine()
+    _follow_run_dir(node)
     while True:
         _reconcile_once(node)
         time.sleep(EVERY)
 
 
 def watch(node: host.Host) -> None:
+    _wait_if_unsupported()
     _confine(privileges.NET_ADMIN)
-    os.execv(sys.executable, [sys.executable, "-I", "-S", host.PYZ, "watch", *node.options])  # noqa: S606  our own file
+    _follow_run_dir(node)
+    sys.exit(entry.dispatch(["watch", *node.options]))
 
 
 def metrics(node: host.Host) -> None:
     options = node.wanted.options
-    places = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
-    words = [*places, f"--group-prefix={options.group_prefix}", *os.environ["METRICS"].split()]
-    os.execv(sys.executable, [sys.executable, "-I", "-S", host.PYZ, "metrics", *words])  # noqa: S606  our own file
+    root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
+    places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
+    _follow_run_dir(node)
+    sys.exit(entry.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
 
 
 def remove_json(node: host.Host) -> None:
@@ -108,6 +136,7 @@ def uninstall(_node: host.Host) -> None:
 
 
 VERBS: dict[str, Callable[[host.Host], None]] = {
+    "check": check,
     "install": install,
     "ready": ready,
     "reconcile": reconcile,
@@ -130,6 +159,34 @@ def main(arguments: Sequence[str]) -> int:
     except (Refused, cluster.Failed, OSError) as error:
         return _said(str(error))
     return 0
+
+
+# --- Nodes that cannot monitor, and run directories that are lost
+
+
+def _wait_if_unsupported() -> None:
+    """Say why this node cannot monitor, and wait for a signal; return if it can."""
+    if os.path.exists(UNSUPPORTED):
+        print(Path(UNSUPPORTED).read_text(encoding="utf-8"))
+        _wait_for_signal()
+
+
+def _wait_for_signal() -> NoReturn:
+    while True:
+        signal.pause()
+
+
+def _follow_run_dir(node: host.Host) -> None:
+    """End this container once its run directory is not the node's any more: it starts again with the node's."""
+
+    def follow() -> None:
+        while True:
+            with suppress(OSError):  # of a look, which the next one gets right; readiness names one that stays
+                if problem := mounts.find_problem(node.wanted.options.run_dir):
+                    _end_with(_said(f"{problem}: this container starts again with the node's"))
+            time.sleep(LOOK)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 # --- Processes
@@ -163,15 +220,26 @@ def _reconcile_once(node: host.Host, *words: str) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
+    _end_with(0)
+
+
+def _end_with(status: int) -> NoReturn:
     """End at once: each step on the host is done or not begun, never half done."""
     if _child is not None:
         _child.kill()
-    os._exit(0)
+    os._exit(status)
 
 
 def _said(problem: str) -> int:
     print(f"resctrl-mon-hook: {problem}", file=sys.stderr)
+    _leave_message(problem)
     return 1
+
+
+def _leave_message(text: str) -> None:
+    """Leave a message for `kubectl describe`, which shows it once the container has ended."""
+    with suppress(OSError):
+        Path(MESSAGE).write_text(text, encoding="utf-8", errors="replace")
 
 
 if __name__ == "__main__":

@@ -28,18 +28,40 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.prefix }}/libexec/oci/hooks.d
 {{- end }}
 
-{{- /* A container's image and command line: the verb, and the options of the hook from their one place. */ -}}
+{{- /* What all command lines have: the options of the hook from their one place. */ -}}
+{{- define "hook.words" -}}
+- --prefix={{ .Values.prefix }}
+- --hooks-dir={{ .Values.hooksDir }}
+{{- range .Values.options }}
+- {{ . | quote }}
+{{- end }}
+{{- with .Values.testing.resctrlRoot }}
+- --resctrl-root={{ . }}
+{{- end }}
+{{- end }}
+
+{{- /* A container's image and command line: the verb, and the words. */ -}}
 {{- define "hook.command" -}}
 image: {{ include "hook.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 terminationMessagePolicy: FallbackToLogsOnError # `kubectl describe` shows why it refuses
 args:
   - {{ .verb }}
-  - --prefix={{ .root.Values.prefix }}
-  - --hooks-dir={{ .root.Values.hooksDir }}
-  {{- range .root.Values.options }}
-  - {{ . | quote }}
-  {{- end }}
+  {{- include "hook.words" .root | nindent 2 }}
+{{- end }}
+
+{{- /* Whether a container does its job: image/ready.py. -E -S: it starts in half the time. */ -}}
+{{- define "hook.readiness" -}}
+exec:
+  command:
+    - python3
+    - -E
+    - -S
+    - /app/ready.py
+    - {{ .name }}
+    {{- include "hook.words" .root | nindent 4 }}
+periodSeconds: 20
+timeoutSeconds: 10
 {{- end }}
 
 {{- /*
@@ -92,11 +114,40 @@ resctrl comes with the directory above it. A mount of its own would be a copy: i
 keep the next mount from being made, and reconcile would judge groups that the host no longer has. /sys/fs itself is
 read-only; what the host has mounted below it is as the host has it.
 */ -}}
-{{- define "hook.reconcileMounts" -}}
+{{- define "hook.resctrlMounts" -}}
 - name: sysfs
   mountPath: /sys/fs
   mountPropagation: HostToContainer # also when resctrl is mounted, or unmounted, only later
   readOnly: true
+{{- include "hook.testingMount" . }}
+{{- end }}
+
+{{- define "hook.testingMount" }}
+{{- with .Values.testing.resctrlRoot }}
+- name: testing
+  mountPath: {{ dir . }}
+  mountPropagation: HostToContainer
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "hook.resctrlVolumes" -}}
+- name: sysfs
+  hostPath: {path: /sys/fs, type: Directory}
+{{- with .Values.testing.resctrlRoot }}
+- name: testing
+  hostPath: {path: {{ dir . }}, type: Directory}
+{{- end }}
+{{- end }}
+
+{{- /* What the container `check` found, in the pods of the DaemonSet. */ -}}
+{{- define "hook.nodeMount" -}}
+- name: node
+  mountPath: /node
+{{- end }}
+
+{{- define "hook.reconcileMounts" -}}
+{{ include "hook.resctrlMounts" . }}
 - name: run
   mountPath: /run/resctrl-mon-hook
 - name: cgroup # whether a pod's cgroup is still there; else the runtime would mount the container's own view here
@@ -106,8 +157,7 @@ read-only; what the host has mounted below it is as the host has it.
 {{- end }}
 
 {{- define "hook.reconcileVolumes" -}}
-- name: sysfs
-  hostPath: {path: /sys/fs, type: Directory}
+{{ include "hook.resctrlVolumes" . }}
 - name: run
   hostPath: {path: /run/resctrl-mon-hook, type: DirectoryOrCreate}
 - name: cgroup

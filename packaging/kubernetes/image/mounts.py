@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out whether the run directory that a container has mounted is still the node's.
+
+A container keeps the directory that it got when it started. If that is removed on the node, or another file system is
+mounted over it, hooks use a new one, and the container would look at records that nobody writes any more.
+
+The node is what our parent sees: conmon or containerd's shim, which also starts the hooks. On most nodes this is what
+pid 1 sees. Its table of mounts can be read without a capability; its root directory could not.
+"""
+
+from __future__ import annotations
+
+import os
+
+Directory = tuple[str, str]
+"""A directory, whatever it is mounted as: the device of its file system, and its path in there."""
+
+
+def find_problem(path: str) -> str | None:
+    """Say why the directory `path` of this container is not the node's; None: it is. Raises OSError."""
+    if os.stat(path).st_nlink == 0:
+        return f"{path} was removed on the node"
+    own, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
+    return None if own == nodes else f"another file system or directory was put over {path} on the node"
+
+
+def locate(mountinfo: str, path: str) -> Directory | None:
+    """Find the directory that a path leads to, in the text of a /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+
+    A mount covers what was there before, also other mounts below it, so this goes from mount to mount as the kernel
+    does. None: there is no such root.
+    """
+    mounts = [line.split(" ", 5)[:5] for line in mountinfo.splitlines()]
+    above = [it for it in mounts if (path + "/").startswith(it[4].rstrip("/") + "/")]
+    current = next((it for it in above if it[4] == "/" and it[1] not in {other[0] for other in above}), None)
+    while current is not None:
+        number, _, device, root, point = current
+        on_it = [it for it in above if it[1] == number and it[0] != number]
+        if not on_it:
+            return device, f"{root.rstrip('/')}{path[len(point.rstrip('/')) :]}" or "/"
+        current = min(on_it, key=lambda it: len(it[4]))
+    return None
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        return file.read()

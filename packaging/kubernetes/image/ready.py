@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says whether a container of the chart does its job: ready.py reconcile|watch|metrics [OPTION...]
+
+Exits with 0, or with 1 and a line that says why not, which `kubectl describe` shows. Kubelet starts it again and again,
+so it imports as little as it can, and nothing of the program. OPTION: of the hook, as --x=v.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import mounts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+UNSUPPORTED = "/node/unsupported"
+"""Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
+LATEST = 180.0
+"""Seconds since the last run of reconcile, or the last record of watch, at most: three of each."""
+_RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
+_PATIENCE = 5.0  # seconds for an answer of the endpoint
+
+
+def find_problem(name: str, options: Sequence[str]) -> str | None:
+    """Say why the container `name` does not do its job; None: it does."""
+    places = dict(it.split("=", 1) for it in options if "=" in it)
+    run_dir, resctrl = places.get("--run-dir", _RUN_DIR), places.get("--resctrl-root", _RESCTRL)
+    if os.path.exists(UNSUPPORTED) or not can_monitor(resctrl):
+        return None
+    if not os.path.isdir(f"{resctrl}/mon_groups"):
+        return f"resctrl is not mounted on the node: mount -t resctrl resctrl {resctrl}"
+    if problem := mounts.find_problem(run_dir):
+        return f"{problem}: this container starts again with the node's"
+    if name == "reconcile":
+        return find_age(f"{run_dir}/reconcile.json", "ended_at", "reconcile has not ended a run")
+    if name == "watch":
+        return find_age(f"{run_dir}/watch.json", "alive_at", "watch has not written its record")
+    return read_counter(f"{resctrl}/mon_data") or ask(os.environ["METRICS"])
+
+
+def can_monitor(resctrl: str) -> bool:
+    """Whether the machine has resctrl with monitoring. Before it is mounted, its directory says so."""
+    return os.path.isdir(resctrl) and (os.path.isdir(f"{resctrl}/mon_groups") or not os.path.isdir(f"{resctrl}/info"))
+
+
+def find_age(file: str, field: str, what: str) -> str | None:
+    """Say that the Unix time in this field of a record is too long ago; None: it is not. Raises OSError."""
+    import json  # noqa: PLC0415  as below, only what needs it pays for it
+
+    try:
+        with open(file, encoding="utf-8") as record:
+            at = json.load(record)[field]
+    except (FileNotFoundError, KeyError, ValueError):
+        at = None
+    if at is None:
+        return f"{what} yet: its log says why"
+    age = abs(time.time() - at)
+    return f"{what} for {age:.0f} s: its log says why" if age > LATEST else None
+
+
+def read_counter(directory: str) -> str | None:
+    """Read a counter of the node; say that there is none, else None. Raises OSError."""
+    for domain in os.listdir(directory):
+        for name in os.listdir(f"{directory}/{domain}"):
+            with open(f"{directory}/{domain}/{name}", "rb") as counter:
+                counter.read()
+            return None
+    return f"{directory} has no counters"
+
+
+def ask(arguments: str) -> str | None:
+    """Say why the endpoint does not answer, whose arguments these are; None: it does. This measures nothing."""
+    import socket  # noqa: PLC0415
+
+    (listen,) = (it for it in arguments.split() if it.startswith("--listen="))
+    host, _, port = listen.partition("=")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as client:
+            client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
+            answer = client.recv(64)
+    except OSError as error:
+        return f"the endpoint does not answer at {host} port {port}: {error}"
+    return None if b" 200 " in answer else f"the endpoint answers {answer!r}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        problem = find_problem(arguments[0], arguments[1:])
+    except OSError as error:
+        problem = str(error)
+    print(problem or "ready")
+    return problem is not None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
