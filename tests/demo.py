@@ -15,17 +15,14 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.containers import HOOK, Gate, Lab, ProcessShown, RuncContainer, missing, task
 from tests.support.hook import is_completed
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 REAL = Path("/sys/fs/resctrl")
 # Not the default prefix: where the hook is installed, its reconcile would take the demo's groups for orphans

@@ -8,21 +8,16 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests import faults, provision
 from tests.faults import fuzz, simulated, soak
-from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign, PartRow
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
 from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from tests.faults.campaign import PartRow
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": failing_syscalls.run,

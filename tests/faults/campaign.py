@@ -13,17 +13,15 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing.util import Finalize
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 from tests.faults.scene import Scene
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
 T = TypeVar("T")
 Step = Callable[[Scene], T]

@@ -19,15 +19,13 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from hypothesis import given, settings
 
 from tests import provision
 from tests.faults import hostile
-
-if TYPE_CHECKING:
-    from tests.faults.campaign import Campaign
+from tests.faults.campaign import Campaign
 
 INPUTS = 100_000
 PATIENCE = 60

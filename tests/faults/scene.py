@@ -10,19 +10,16 @@ import json
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from hook.base.explain import short_id
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome, created, end, stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
 """The options that allow a hook to wait."""

@@ -9,13 +9,10 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests import provision
+from tests.faults.campaign import Campaign
 from tests.simulator.scenarios import SCENARIOS
-
-if TYPE_CHECKING:
-    from tests.faults.campaign import Campaign
 
 RANDOM = 160_000
 """Schedules by chance, of all scenarios together; single preemptions, kills and errnos are some 75,000 more."""

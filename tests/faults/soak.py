@@ -21,22 +21,19 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pyz import archive
 from tests.faults import zygote
+from tests.faults.campaign import Campaign
 from tests.provision import ROOT
 from tests.resctrlfs import mounted
 from tests.support.hook import PYZ, Hook, created, stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.faults.campaign import Campaign
 
 BATCH = 250
 """Or a quarter of all."""

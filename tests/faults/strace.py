@@ -10,12 +10,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.hook import PYZ
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
 _NUMBERS = re.compile(r"\d+")  # pids, descriptors

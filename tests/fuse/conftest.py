@@ -12,19 +12,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
 from tests.support.hook import PYZ, Hook, task
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-
 
 HERE = Path(__file__).parent
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000

@@ -5,25 +5,21 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.fuse.test_metrics import ENERGY, listening
+from tests.resctrlfs import Mounted
 from tests.support import prometheus
 from tests.support.hook import DEADLINE, Hook, created, stopped, task
+from tests.support.prometheus import Prometheus
 from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.resctrlfs import Mounted
-    from tests.support.prometheus import Prometheus
 
 JOULES = "resctrl_mon_core_energy_joules_total"
 BEGUN = "resctrl_mon_core_energy_joules_created"

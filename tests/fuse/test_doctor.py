@@ -9,22 +9,18 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import pytest
 
 from hook.doctor.kernel import has_process_connector
 from pyz import archive
-from tests.resctrlfs import mounted
+from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
 from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, OWNER, PROGRAM, UNITS, ScratchMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.resctrlfs import Mounted
 
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 # What this machine has, or has not, is no matter of these tests.

@@ -6,18 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.resctrlfs import shapes
+from tests.resctrlfs import Mounted, shapes
 from tests.support.hook import PYZ, Hook, created, task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.resctrlfs import Mounted
 
 ON_ARM64 = """
 import os, runpy, sys

@@ -8,15 +8,13 @@ import json
 import os
 import re
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT, few
 from tests.support.hook import PYZ, UID, Hook, created, end, snapshot, stopped
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Task = subprocess.Popen[bytes]
 

@@ -6,18 +6,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.support.cgroups import cgroup
 from tests.support.hook import STATES, Hook, task
 from tests.support.merging import MERGING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 Task = subprocess.Popen[bytes]
 State = dict[str, Any]

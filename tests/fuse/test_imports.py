@@ -8,20 +8,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from pyz import archive
 from tests.support.cgroups import container_cgroup
 from tests.support.hook import UID, Hook, created, end, stopped, task
-from tests.support.interpreters import find, start_command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from tests.support.interpreters import Interpreter
+from tests.support.interpreters import Interpreter, find, start_command
 
 OURS = {
     "base": "errors jsontext models names procfs resctrl system validation",

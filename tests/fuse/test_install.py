@@ -10,13 +10,13 @@ import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from hook.base.models import Options
 from pyz import archive
 from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import Mounted
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
 from tests.support.machine import (
@@ -32,9 +32,6 @@ from tests.support.machine import (
     WATCH,
     ScratchMachine,
 )
-
-if TYPE_CHECKING:
-    from tests.resctrlfs import Mounted
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))

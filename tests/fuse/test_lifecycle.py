@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support.hook import UID, Hook, created, end, stopped, task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GROUP = f"oci-{UID}"
 Task = subprocess.Popen[bytes]

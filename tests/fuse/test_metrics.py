@@ -6,24 +6,19 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fuse.test_people import ask, start
-from tests.support.hook import DEADLINE, UID, created
+from tests.resctrlfs import Mounted
+from tests.support.hook import DEADLINE, UID, Hook, created
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.resctrlfs import Mounted
-    from tests.support.hook import Hook
 
 Task = subprocess.Popen[bytes]
 ENERGY = {"domain": "mon_PERF_PKG_00", "event": "core_energy"}

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,9 +15,6 @@ from tests import provision
 from tests.faults.mutation import hook_coverage, judge
 from tests.faults.mutation.hook_coverage import Measured
 from tests.faults.mutation.judge import Mutant
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STARTED = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
 pytestmark = pytest.mark.usefixtures("resctrl")  # or they are skipped where it cannot be had

@@ -7,16 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.hook import DEADLINE, Hook, created, stopped, task
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 ID = "c" * 64
 STAND_IN = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[sys.argv.index('--') + 1 :]).returncode)"

@@ -5,20 +5,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from tests.support.cgroups import container_cgroup
-from tests.support.hook import UID, Hook, created, end, finish, stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from tests.support.cgroups import Cgroup
-    from tests.support.hook import Outcome
+from tests.support.cgroups import Cgroup, container_cgroup
+from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
 
 Task = subprocess.Popen[bytes]
 ID = "c" * 64

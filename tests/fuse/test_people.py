@@ -11,17 +11,15 @@ import tempfile
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests import provision
 from tests.kernel.inside import pythons
+from tests.resctrlfs import Mounted
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, end, finish, stopped, task
 from tests.support.interpreters import Interpreter
-
-if TYPE_CHECKING:
-    from tests.resctrlfs import Mounted
 
 Task = subprocess.Popen[bytes]
 

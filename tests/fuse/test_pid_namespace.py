@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import Mounted
 from tests.support import machine
 from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, stopped, task
 from tests.support.machine import PROGRAM, ScratchMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.resctrlfs import Mounted
 
 Task = subprocess.Popen[bytes]
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

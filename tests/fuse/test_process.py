@@ -9,18 +9,15 @@ import os
 import re
 import subprocess
 import termios
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kernel.inside import few
 from tests.support.devlog import DevLog
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, end, finish, stopped, task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Task = subprocess.Popen[bytes]
 

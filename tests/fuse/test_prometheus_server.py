@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +21,7 @@ from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
 from tests.support import prometheus, ten_minutes, waiting
 from tests.support.hook import PYZ
-from tests.support.prometheus import TARGET, attach
+from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.support.ten_minutes import (
     BATCH_WATTS,
     BYTES,
@@ -32,12 +34,6 @@ from tests.support.ten_minutes import (
     WATTS,
     TenMinutes,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.prometheus import Labels, Prometheus
 
 ROOT = PYZ.parents[1]
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]

@@ -12,16 +12,14 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.waiting import reaper
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root"),

@@ -9,18 +9,16 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.consumers import Entry, Inconsistent, kepler, read
 from tests.support.hook import DEADLINE, UID, Hook, created, stopped, task
-
-if TYPE_CHECKING:
-    from multiprocessing.queues import Queue
-    from multiprocessing.synchronize import Event
 
 LIVES = 120
 """How many pods come and go while the reader reads; a thousand take over a minute."""

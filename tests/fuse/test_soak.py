@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import closing
-from typing import TYPE_CHECKING, Callable
+from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -13,9 +14,6 @@ from tests.faults import soak
 from tests.faults.campaign import Campaign
 from tests.faults.soak import Size, Soak, SoakFailed, is_flat
 from tests.support.hook import Hook, created, end, stopped, task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PODS = 60
 Spoil = Callable[[Hook, subprocess.Popen[bytes]], object]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,9 +21,6 @@ from tests.simulator.scenarios import SCENARIOS
 from tests.support import watching
 from tests.support.hook import Hook
 from tests.support.real_node import RealKernel, RealNode, RealRun
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""

@@ -13,10 +13,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable
 
 import pytest
 
@@ -25,15 +26,10 @@ from tests.fuse.test_doctor import OLD_TABLE, VALIDATOR, InstalledNode, containe
 from tests.resctrlfs import mounted
 from tests.support import machine, watching
 from tests.support.cgroups import container_cgroup, mount_point
-from tests.support.hook import UID, Outcome, created, end, stopped, task
+from tests.support.hook import UID, Hook, Outcome, created, end, stopped, task
 from tests.support.machine import PROGRAM, ScratchMachine
 from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.hook import Hook
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMITED = limited(MEMORY)

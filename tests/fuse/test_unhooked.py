@@ -5,22 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.resctrlfs import mounted
+from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.cgroups import cgroup
 from tests.support.hook import UID, Hook, created, task
 from tests.support.machine import HOOKS_DIR, ScratchMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.resctrlfs import Mounted
 
 # Answers `--root ROOT state ID`, and notes who was asked about
 RUNC = """\

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from tests.resctrlfs import Mounted
 from tests.support.containers import Lab
 from tests.support.observed import Observed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.resctrlfs import Mounted
 
 
 class PodmanNode(Observed):

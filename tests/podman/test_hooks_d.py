@@ -8,15 +8,13 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.podman.node import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
-
-if TYPE_CHECKING:
-    from tests.podman.node import PodmanNode
 
 SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 

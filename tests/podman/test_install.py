@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from hook.base.explain import short_id
+from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.machine import ScratchMachine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.podman.node import PodmanNode
 
 # The roots of other runtimes hold what others of this machine run.
 ALONE = "[ ! -d /run/crun ] || mount -t tmpfs none /run/crun"

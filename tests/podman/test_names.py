@@ -6,18 +6,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.containers import CRUN, DEADLINE
 from tests.support.machine import ScratchMachine
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.podman.node import PodmanNode
 
 IMAGE = "localhost/wait"
 

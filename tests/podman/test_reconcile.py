@@ -7,13 +7,10 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tests.support.containers import ALWAYS, DEADLINE
-
-if TYPE_CHECKING:
-    from tests.podman.node import PodmanNode
-    from tests.support.containers import ProcessShown
+from tests.podman.node import PodmanNode
+from tests.support.containers import ALWAYS, DEADLINE, ProcessShown
 
 WORKER = "(/bin/sleep 100000 </dev/null >/dev/null 2>&1 &); "
 """What a container's command begins with, to have an orphan."""

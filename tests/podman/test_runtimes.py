@@ -8,22 +8,19 @@ import shlex
 import shutil
 import subprocess
 import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hook.base.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
+from tests.podman.node import PodmanNode
 from tests.support.containers import CRUN, Lab, missing, task
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from tests.podman.node import PodmanNode
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}

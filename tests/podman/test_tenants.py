@@ -8,21 +8,18 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.containers import DEADLINE
 from tests.support.machine import ScratchMachine
 from tests.support.tenants import CONFIG, VICTIM, fifo, limited, release
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.podman.node import PodmanNode
 
 LIMITED = limited(2048)
 """runc is written in Go, which reserves much."""

@@ -14,14 +14,12 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.resctrlfs.events import Event, Seen, read_events
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Event", "Mounted", "Seen", "mounted"]
 

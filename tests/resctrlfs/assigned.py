@@ -8,10 +8,7 @@ what fs/resctrl/monitor.c of Linux 7.2 does (rdtgroup_assign_cntrs, mbm_L3_assig
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 MBM_EVENTS = ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"

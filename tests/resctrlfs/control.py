@@ -12,14 +12,11 @@ import json
 import socket
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from tests.resctrlfs.model import Group, Injection
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.resctrlfs.server import ResctrlOperations
+from tests.resctrlfs.server import ResctrlOperations
 
 
 class Control:

@@ -14,15 +14,11 @@ prints Unavailable for -EINVAL. The kernel only reads that memory (readq), so it
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Union
+from typing import Union
 
-from tests.resctrlfs.assigned import MBM_EVENTS, UNASSIGNED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tests.resctrlfs.assigned import Assigned
+from tests.resctrlfs.assigned import MBM_EVENTS, UNASSIGNED, Assigned
 
 L3_EVENTS = ("llc_occupancy", *MBM_EVENTS)
 ENERGY_EVENTS = ("core_energy", "activity")

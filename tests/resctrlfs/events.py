@@ -7,10 +7,9 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.resctrlfs.tasks import ProcTasks
+from tests.resctrlfs.tasks import ProcTasks
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,16 @@ import itertools
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import TYPE_CHECKING, Callable, NoReturn
+from typing import Callable, NoReturn
 
 from tests.resctrlfs import assigned
 from tests.resctrlfs.assigned import MBM_EVENTS, Assigned, NoCounter
 from tests.resctrlfs.counters import MODES, Counters, as_value
 from tests.resctrlfs.rmids import MS, Rmids
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.resctrlfs.tasks import Task, Tasks
+from tests.resctrlfs.tasks import Task, Tasks
 
 PAGE = 4096
 STATUS_SIZE = 512

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.bench.common import compile_static
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import DEADLINE, UID, Hook, created, task
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LINK = 4000  # microseconds
 SECONDS = 600  # of a chain that nothing ends

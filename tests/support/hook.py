@@ -6,13 +6,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 PYZ = Path(__file__).resolve().parents[2] / "dist" / "resctrl-mon-hook.pyz"
 STATES = Path(__file__).resolve().parents[1] / "states"

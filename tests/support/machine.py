@@ -13,16 +13,14 @@ import secrets
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, PYZ
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"

@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.resctrlfs import Event, Mounted, Seen
+from tests.support.containers import ProcessShown
 from tests.support.hook import is_completed
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.containers import ProcessShown
 
 PARTS = ("groups", "locks", "members", "unmonitored")
 RUNC_INIT = "runc:[2:INIT]"

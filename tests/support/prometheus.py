@@ -8,9 +8,11 @@ import re
 import shutil
 import subprocess
 import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
@@ -18,10 +20,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support import newest
 from tests.support.debian import CannotMake
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 DEADLINE = 300
 TARGET = {

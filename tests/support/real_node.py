@@ -13,24 +13,20 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tests.kernel.inside import fill, make_group
+from tests.resctrlfs import Mounted
 from tests.simulator.kernel import RESCTRL, above
 from tests.simulator.machine import RUN
-from tests.simulator.node import SimulatedNode
+from tests.simulator.node import ContainerLife, SimulatedNode
 from tests.simulator.oracle import expect
 from tests.simulator.schedule import Life
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, Hook, end
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.resctrlfs import Mounted
-    from tests.simulator.node import ContainerLife
 
 
 class RealTask(NamedTuple):

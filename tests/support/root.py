@@ -8,13 +8,10 @@ Processes and cgroups are the host's.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tests.support.containers import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # Ends when its stdin does: with the test, however that ends.
 MOUNTS = """

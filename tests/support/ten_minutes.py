@@ -13,21 +13,16 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.request import urlopen
 
 from tests.fuse.test_people import start
+from tests.resctrlfs import Mounted
 from tests.support.chart import ROOT
 from tests.support.hook import DEADLINE, Hook, created, end, finish, stopped, task
-from tests.support.prometheus import read_samples
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.resctrlfs import Mounted
-    from tests.support.prometheus import Labels
+from tests.support.prometheus import Labels, read_samples
 
 STEP = 15
 """Seconds between two scrapes."""

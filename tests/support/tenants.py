@@ -16,16 +16,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 from tests.support.cgroups import Cgroup, cgroup, enter_cgroup
 from tests.support.machine import HOOKS_DIR, PROGRAM
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEADLINE = 300.0
 PYTHON = os.path.realpath("/usr/bin/python3")

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from tests.support.hook import DEADLINE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 PR_SET_CHILD_SUBREAPER = 36
 

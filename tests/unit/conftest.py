@@ -10,9 +10,10 @@ import pkgutil
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, AnyStr
+from typing import Any, AnyStr
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
 import hook
@@ -25,9 +26,6 @@ from hook.stages import report
 from pyz import archive, bytecode
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$)")
 

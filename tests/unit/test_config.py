@@ -6,18 +6,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.node import config, door, host
 from hook.node.config import Configuration
 from hook.node.door import Tree
 from hook.node.hooksd import SYSTEM
 from hook.node.host import Found
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 CONFIG = "/etc/containerd/config.toml"
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import system
 from hook.base.models import State
@@ -15,9 +16,6 @@ from hook.node import programs, runtimes
 from hook.node.place import Places
 from hook.observe.table import Screen
 from tests.unit.nodes import NodeFiles
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]
 UNIT = "resctrl-mon-hook-watch.service"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -22,9 +23,6 @@ from hook.base.node_models import HookFile
 from hook.stages import identity
 from hook.stages.entry import parse
 from tests.support.merging import MERGING, Merged
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = {path.stem: json.loads(path.read_text()) for path in (ROOT / "tests/states").glob("*-createRuntime.json")}

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base.node_models import HookFile, HookProgram
 from hook.node import hooksd
 from hook.node.door import Unreadable
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH, PROGRAM = "/etc/containers/oci/hooks.d/a.json", "/bin/true"

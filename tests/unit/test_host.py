@@ -6,16 +6,13 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.node import door, host
 from hook.node.door import Tree
 from tests.unit.nodes import add_process
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"

@@ -8,11 +8,12 @@ import gzip
 import io
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import system
 from hook.cli import command_line as cli
@@ -20,9 +21,6 @@ from hook.node import door
 from hook.observe import jobs
 from hook.observe.table import Screen
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 Print = Callable[..., str]
 

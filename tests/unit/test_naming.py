@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import system
 from hook.node import config
@@ -19,9 +19,6 @@ from hook.stages.identity import Container
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 IDS = ["5f3c" * 16, "a" * 64]
 SAID = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}

@@ -7,11 +7,13 @@ import json
 import os
 import sqlite3
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import procfs, system
 from hook.base.models import KeyState, Options
@@ -19,11 +21,6 @@ from hook.node import config
 from hook.node import podman as keeper
 from hook.stages import podman
 from hook.stages.identity import Pod
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import procfs
 from hook.base.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 PID = 4711
 ID = 64 * "c"

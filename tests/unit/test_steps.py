@@ -6,10 +6,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.install import steps
 from hook.install.steps import (
@@ -23,11 +24,6 @@ from hook.install.steps import (
     write_file,
 )
 from hook.node.place import Places
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 FILE, LINK, DIRECTORY = Path("/usr/libexec/oci/x"), Path("/usr/bin/x"), Path("/usr/libexec/oci")
 FILES = pytest.mark.usefixtures("fs")

@@ -8,18 +8,14 @@ once more, in turns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import STAGES, Ran, Scene
+from tests.faults.strace import Call
 from tests.support.hook import PYZ
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tests.faults.strace import Call
 
 ERRNOS = {
     "brk": "ENOMEM",

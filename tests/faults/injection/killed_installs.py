@@ -8,23 +8,19 @@ same once more leads to what it would have led to, and the other one away from i
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from subprocess import CompletedProcess
 
 from hook.node import hooksd
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
+from tests.faults.scene import Scene
+from tests.faults.strace import Call
 from tests.support import machine
 from tests.support.machine import HOOKS_DIR, PROGRAM, ScratchMachine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-    from subprocess import CompletedProcess
-
-    from tests.faults.scene import Scene
-    from tests.faults.strace import Call
 
 FULL = ("install", "--for=both")
 OTHER = ("install", "--for=podman", "--python=/usr/bin/../bin/python3", "--linger=7")

@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
 
 from pyz import archive
 from tests.faults.campaign import Campaign, Case
-from tests.faults.scene import STAGES
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.faults.scene import Scene
+from tests.faults.scene import STAGES, Scene
 
 MOST_DESCRIPTORS = 16
 MEMORY = range(8 << 20, 20 << 20, 256 << 10)

@@ -16,22 +16,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from math import sqrt
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pyz import COMPILED
 from tests import provision
+from tests.faults.campaign import Campaign
 from tests.faults.mutation import hook_coverage
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.faults.campaign import Campaign
 
 ENOUGH = 0.9
 """Of the mutants are killed, or the part has failed."""
