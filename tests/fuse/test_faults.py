@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -13,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import provision
-from tests.faults import strace
 from tests.faults.campaign import Campaign
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
-from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import PYZ
@@ -65,24 +62,3 @@ def test_some_installs_are_killed(tmp_path: Path) -> None:
         pytest.skip(reason)
     with some(tmp_path, "installs", 4) as run:
         killed_installs.run(run)
-
-
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "failing"])
-def test_a_process_is_killed_before_its_call_and_one_that_fails_is_not_made(
-    tmp_path: Path, nth: int, is_killed: bool
-) -> None:
-    (tmp_path / "here").mkdir()
-    name, trace = "abc"[nth - 1], tmp_path / "trace"
-    call = Call("mkdir", nth, f'"{name}", 0777) = 0', is_ours=True)
-    command = strace.killed(trace, call) if is_killed else strace.failing(trace, call, "ENOSPC", for_good=False)
-    script = "import posix; [posix.mkdir(name) for name in 'abc']"
-    command = [*command, "/usr/bin/python3", "-ISc", script]
-    done = subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=300, capture_output=True, text=True)
-    assert "".join(sorted(os.listdir(tmp_path / "here"))) == "abc"[: nth - 1]
-    if is_killed:
-        assert done.returncode == -9
-        return
-    assert f"No space left on device: '{name}'" in done.stderr
-    (line,) = strace.injected(trace)
-    assert call.is_same(line.partition("(")[2])

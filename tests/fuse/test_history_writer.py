@@ -11,15 +11,13 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT
-from tests.resctrlfs import Mounted
-from tests.support.hook import Hook, created, end, finish, stopped, task
+from tests.support.hook import Hook, created, finish, stopped, task
 
 CROWD = 64 if REAL_ROOT is None else 6
 MANY = pytest.mark.knobs(rmids=200)
@@ -59,17 +57,7 @@ def recording(hook: Hook, tmp_path: Path) -> Recording:
 
 
 @MANY
-def test_those_that_end_at_once_have_a_line_each(recording: Recording) -> None:
-    names = [f"c{number}" for number in range(CROWD)]
-    assert recording.live(*names) == []
-    lines = recording.read()
-    assert sorted(line["key"] for line in lines) == sorted(names)
-    assert len({line["id"] for line in lines}) == CROWD
-    assert recording.file.stat().st_mode & 0o7777 == 0o600
-
-
-@MANY
-def test_none_is_lost_while_the_file_is_rotated(recording: Recording) -> None:
+def test_those_that_end_at_once_have_a_line_each_while_the_file_is_rotated(recording: Recording) -> None:
     names = [f"c{number}" for number in range(CROWD)]
     with ExitStack() as stack:
         for name in names:
@@ -81,21 +69,10 @@ def test_none_is_lost_while_the_file_is_rotated(recording: Recording) -> None:
             old.append(recording.file.rename(recording.file.with_suffix(f".{len(old)}")))
     assert {(it.status, it.stderr) for it in map(finish, started)} == {(0, "")}
     files = [*old, recording.file] if recording.file.exists() else old
-    assert sorted(line["key"] for line in recording.read(*files)) == sorted(names)
-
-
-def test_lives_that_linger_joins_are_one_line_with_all_that_they_used(recording: Recording, resctrl: Mounted) -> None:
-    lingering = recording.hook.with_options("--linger=3600")
-    for amount in ("1.5", "0.25"):
-        with task() as init:
-            lingering(created("c1", init.pid))
-            where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
-            resctrl.control(do="add", amount=amount, **where)
-        lingering(stopped("c1"))
-    assert not recording.file.exists()
-    recording.reconcile("--linger=0")
-    (line,) = recording.read()
-    assert (line["lives"], Decimal(str(line["use"]["core_energy"]))) == (2, Decimal("1.75"))
+    lines = recording.read(*files)
+    assert sorted(line["key"] for line in lines) == sorted(names)
+    assert len({line["id"] for line in lines}) == CROWD
+    assert {file.stat().st_mode & 0o7777 for file in files} == {0o600}
 
 
 @pytest.mark.parametrize("again", ["reconcile", "the next hook of the key"])
@@ -158,11 +135,3 @@ def test_where_no_line_can_be_written_the_container_goes_all_the_same(recording:
     (said,) = recording.live("c4")
     assert "Not a regular file" in said
     assert not (tmp_path / "elsewhere").exists()
-
-
-def test_a_start_that_failed_leaves_no_line(recording: Recording) -> None:
-    with task() as init:
-        pid = init.pid
-    end(init)
-    assert recording.hook(created("c1", pid)).stderr
-    assert not recording.file.exists()

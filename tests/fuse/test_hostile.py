@@ -118,17 +118,6 @@ def test_a_pod_uid_that_is_none_is_not_a_container(hook: Hook, init: Task, tmp_p
     assert hook.with_options("--strict")(created("c1", init.pid, pod_uid=uid)).status == 1
 
 
-def test_annotations_of_a_megabyte_do_not_get_into_the_state(hook: Hook, init: Task) -> None:
-    names = ("example.com/big", "io.kubernetes.pod.name", "io.kubernetes.pod.namespace")
-    outcome = hook(created("c1", init.pid, pod_uid=UID, **dict.fromkeys(names, "x" * 1_000_000)))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.tasks(f"oci-{UID}") == {init.pid}
-    assert (hook.run_dir / "groups" / f"{UID}.json").stat().st_size < 4096
-    end(init)
-    hook(stopped("c1"))
-    assert hook.leftovers() == set()
-
-
 OPTIONS = {"not a number": ["--linger=soon"], "no value": ["--monitor"], "Python's own": ["-c", "import os"]}
 """Some: unit/test_entry.py has all."""
 
@@ -146,15 +135,6 @@ def test_a_bad_option_is_reported_and_ignored(hook: Hook, init: Task, words: lis
     assert outcome.status == 0
     assert "poststop c1: usage: " in outcome.stderr
     assert hook.leftovers() == set()
-
-
-@pytest.mark.parametrize("arguments", [[], ["hok"], ["--linger=60"], ["--version", "x"]])
-def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: Task, arguments: list[str]) -> None:
-    state = json.dumps(created("c1", init.pid)).encode()
-    program = hook.command("hook")[0]
-    result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=300)
-    assert result.returncode == 0
-    assert b"usage" in result.stderr
 
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"[]", b"{}", None], ids=repr)

@@ -127,16 +127,6 @@ def test_only_the_call_that_is_for_a_container_handles_it(
     assert hook.groups() == (set() if way == "podman" else {group}), "only Kubernetes' file lets it linger"
 
 
-def test_sandbox_key_of_a_second_call_does_not_take_a_container_out_of_its_pod(
-    hook: Hook, stack: ExitStack, top: str
-) -> None:
-    """Also where the files do not say whose containers they are for."""
-    state = merged("crio", {MANAGER: "libpod"}, placed(stack, top + PLACES["crio"]))
-    hook(state)
-    hook.with_options("--key=sandbox")(state)
-    assert hook.groups() == {f"oci-{CRIOS_UID}"}
-
-
 def test_call_of_the_other_file_keeps_the_record_of_a_failure(hook: Hook, stack: ExitStack, top: str) -> None:
     state = merged("crio", {MANAGER: "libpod"}, placed(stack, top + PLACES["crio"]))
     hook.with_options("--containers=kubernetes", "--group-prefix=" + "x" * 40)({**state, "pid": NO_PID})

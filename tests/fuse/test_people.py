@@ -18,7 +18,7 @@ import pytest
 from tests import provision
 from tests.kernel.inside import pythons
 from tests.resctrlfs import Mounted
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, end, finish, stopped, task
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, finish, task
 from tests.support.interpreters import Interpreter
 
 Task = subprocess.Popen[bytes]
@@ -86,15 +86,6 @@ def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) 
     assert "run it as root" in done.stderr
 
 
-def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
-    hook.run_dir.mkdir()
-    with open("/dev/full", "wb") as full:
-        process = start(hook, "metrics", stdout=full)
-    _, err = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 2
-    assert b"ENOSPC" in err
-
-
 def test_an_empty_environment_of_whatever_locale_makes_no_difference(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid, **{"io.kubernetes.pod.name": "w\u00e4b\x1b[2J", "pod_uid": UID}))
     texts = {finish(start(hook, "show", UID, env=env)).stdout for env in ({}, {"LC_ALL": "C"}, {"LANG": "de_DE@euro"})}
@@ -117,16 +108,3 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
 def without_times(text: str) -> str:
     """Nor with the padding of a number that has one more digit by now."""
     return re.sub(r" *[0-9][0-9.:TZ-]*[smh]? *", "0", text.replace(UID, "key"))
-
-
-def test_reconcile_forgets_what_was_completed(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    end(init)
-    hook(stopped("c1"))
-    assert answer(hook, "reconcile") == {"dry_run": False, "actions": [], "left": [], "ended": None, "undone": 0}
-    (pruned,) = answer(hook, "reconcile", "--snapshot-ttl=0")["actions"]
-    assert (pruned["action"], pruned["key"], pruned["problem"]) == ("prune", "c1", None)
-    assert hook.recorded("c1") is None
-    assert list((hook.run_dir / "mon_groups").iterdir()) == []
-    wrong = ask(hook, "reconcile", "--snapshot-ttl=-1")
-    assert (wrong.status, wrong.stderr.count("\n")) == (2, 1)

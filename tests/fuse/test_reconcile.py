@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -112,16 +111,6 @@ def settled(hook: Hook) -> None:
 # --- Members and groups
 
 
-def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
-    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
-    end(init)
-    assert verbs(reconcile(hook, "--dry-run")) == ["drop"]
-    assert hook.groups() == {f"oci-{UID}"}
-    assert verbs(reconcile(hook)) == ["drop"]
-    hook.assert_clean()
-    settled(hook)
-
-
 def test_a_group_that_was_removed_gets_all_tasks_of_its_containers_back(hook: Hook, family: Task, own: Cgroup) -> None:
     assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
     assert reconcile(hook)
@@ -130,16 +119,6 @@ def test_a_group_that_was_removed_gets_all_tasks_of_its_containers_back(hook: Ho
     (hook.resctrl_root / "mon_groups" / f"oci-{UID}").rmdir()
     assert verbs(reconcile(hook)) == ["remake"]
     assert hook.tasks(f"oci-{UID}") == everybody
-    settled(hook)
-
-
-def test_what_exec_brought_in_is_adopted(hook: Hook, family: Task, own: Cgroup) -> None:
-    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    reconcile(hook)
-    with task() as process:  # a child of ours, and not of the container's init
-        own.add(process.pid)
-        assert verbs(reconcile(hook)) == ["adopt"]
-        assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
     settled(hook)
 
 
@@ -246,15 +225,6 @@ def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgr
         assert hook.tasks(f"oci-{name}") == {inner}
         assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
         settled(hook)
-
-
-def test_a_group_of_ours_that_nothing_is_recorded_of_goes(hook: Hook, init: Task) -> None:
-    groups = hook.resctrl_root / "mon_groups"
-    hook(created("c1", init.pid))
-    for name in ("oci-lost", "theirs", UID):
-        (groups / name).mkdir()
-    assert verbs(reconcile(hook)) == ["remove"]
-    assert hook.groups() == {"oci-c1", "theirs", UID}
 
 
 # --- Other tools
@@ -371,21 +341,6 @@ def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task
     assert "cgroup namespace" in done.stderr
     assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
     settled(hook)
-
-
-# --- Records
-
-
-def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own: Cgroup) -> None:
-    hook(created(ID, family.pid, pod_uid=UID))
-    shutil.rmtree(hook.run_dir)
-    assert "rebuild" in verbs(reconcile(hook))
-    assert set(hook.key(UID)["members"]) == {ID}
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-    own.kill()
-    family.communicate()
-    assert hook(stopped(ID)).stderr == ""
-    assert hook.groups() == set()
 
 
 # --- A list of live keys

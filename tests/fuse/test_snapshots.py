@@ -4,24 +4,18 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Decimal
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
-from tests.support.consumers import Entry, Inconsistent, kepler, read
+from tests.support.consumers import Entry, kepler, read
 from tests.support.hook import DEADLINE, UID, Hook, created, stopped, task
 
-LIVES = 120
-"""How many pods come and go while the reader reads; a thousand take over a minute."""
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 ENERGY, SECOND = "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy"
 GROUP = f"/mon_groups/oci-{UID}"
@@ -194,59 +188,3 @@ def test_use_in_a_domain_that_comes_online_after_the_begin_is_unknown(
     live(hook, resctrl, 0)
     assert shown(hook).texts[f"mon_data/{LATE}/core_energy.before"] == "Unavailable"
     assert shown(hook).texts[f"mon_data/{LATE}/core_energy.known"] == ("2" if is_reconciled else "0")
-
-
-def test_what_others_made_in_the_place_of_a_group_is_another_incarnation(hook: Hook, resctrl: Mounted) -> None:
-    """Or a hook did that was killed before it could read the begin."""
-    with task() as first, task() as second:
-        hook(created("c1", first.pid, pod_uid=UID))
-        count(resctrl, 5)
-        group = resctrl.root / GROUP.lstrip("/")
-        group.rmdir()
-        group.mkdir()
-        count(resctrl, 1000)
-        hook(created("c2", second.pid, pod_uid=UID))
-        entry = shown(hook)
-        assert entry.texts[f"mon_data/{ENERGY}.begin"] == "1000.000000"
-        assert entry.use()[ENERGY] is None
-
-
-def read_all(place: Path, stop: Event, told: Queue[tuple[dict[bool, int], set[str]]]) -> None:
-    """Reads whatever is there, again and again; tells how many entries it saw, completed or not, and what was wrong."""
-    seen = {False: 0, True: 0}
-    faults = set()
-    while not stop.is_set():
-        for path in place.iterdir() if place.exists() else []:
-            entry = read(path)
-            if entry is not None:
-                seen[entry.completed] += 1
-                try:
-                    entry.check()
-                except Inconsistent as error:
-                    faults.add(f"{path.name}: {error}")
-    told.put((seen, faults))
-
-
-def test_a_reader_in_a_tight_loop_sees_whole_entries_while_pods_come_and_go(hook: Hook) -> None:
-    """Twenty pods that run again and again, so that an entry is made, changed, completed and resumed."""
-
-    def lives(first: int) -> None:
-        for number in range(first, LIVES, 4):
-            uid = f"{number % 20:08d}{UID[8:]}"
-            with task() as other:
-                hook(created(f"c{number}", other.pid, pod_uid=uid))
-            hook(stopped(f"c{number}"))
-
-    fork = multiprocessing.get_context("fork")
-    stop, told = fork.Event(), fork.Queue()
-    reader = fork.Process(target=read_all, args=(hook.run_dir / "mon_groups", stop, told))
-    reader.start()
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lives, range(4)))
-    finally:
-        stop.set()
-        seen, faults = told.get(timeout=DEADLINE)
-        reader.join()
-    assert not faults
-    assert min(seen.values()) > LIVES / 10

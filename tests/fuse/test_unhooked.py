@@ -288,13 +288,3 @@ def test_where_no_hooks_d_file_of_ours_can_be_seen_nothing_is_claimed(node: Node
     assert node.reconcile() == []
     assert node.unhooked() is None
     assert node.findings() == []
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"containers": 7}', '{"since": 1, "containers": {"..": {}}}'])
-def test_a_file_that_is_broken_is_as_if_it_were_not_there(node: NodeWithRunc, text: str) -> None:
-    container = node.runs(KUBELET)
-    node.reconcile()
-    (node.hook.run_dir / "unhooked.json").write_text(text)
-    assert node.unhooked() is None
-    node.reconcile()
-    assert node.ids() == [container]

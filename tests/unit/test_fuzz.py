@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.faults import hostile
 from tests.faults.hostile import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, Difference, HostileInput, Program
 from tests.simulator.kernel import COUNTERS
-from tests.simulator.machine import RUN, EndlessCalls
+from tests.simulator.machine import RUN
 from tests.support.hook import UID
 
 
@@ -56,30 +55,6 @@ def test_a_difference_is_seen(forms: tuple[Program, Program], monkeypatch: pytes
     patched(monkeypatch, forms[1:], "procfs.cgroups", lambda _pid: [])
     with pytest.raises((Difference, AssertionError)):
         hostile.check(forms, whole({**CREATED, "annotations": {}}))
-
-
-def test_a_defect_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    def cgroups(_pid: int) -> list[str]:
-        raise KeyError("cgroup")
-
-    patched(monkeypatch, forms, "procfs.cgroups", cgroups)
-    with pytest.raises(AssertionError, match="unforeseen KeyError"):
-        hostile.check(forms, USUAL)
-
-
-def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, forms, "retry.can_help", lambda *_: True)
-    for form in forms:
-        monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
-    with pytest.raises(EndlessCalls):
-        hostile.check(forms, USUAL)
-
-
-def no_room_of(form: Program) -> Any:  # noqa: ANN401
-    def make(_self: object, _path: str) -> bool:
-        raise form.errors.HookError("no_rmids", "none is left")
-
-    return make
 
 
 # --- What the fuzzers have found, and whoever wrote them

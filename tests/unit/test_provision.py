@@ -63,25 +63,6 @@ def test_only_what_is_missing_is_installed_and_lists_are_refreshed_only_if_apt_n
     assert capsys.readouterr().err.splitlines()[0] == "provision: installing Debian packages: runc"
 
 
-@pytest.mark.parametrize(
-    ("facts", "advice"),
-    [
-        ({"uid": 1000}, "as root: apt-get install --no-install-recommends fuse3"),
-        ({"debian": False}, "this is no Debian: install by hand what Debian calls so"),
-        ({"answers": lambda _: "E: no route"}, "apt-get could not install (offline?): E: no route"),
-    ],
-)
-def test_packages_that_cannot_be_installed_are_reported_in_one_line(
-    facts: dict[str, object],
-    advice: str,
-    machine: Callable[..., list[list[str]]],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    machine(**facts)
-    provision.ensure(apt=["fuse3"])
-    assert capsys.readouterr().err.splitlines()[-1] == f"provision: not installed: fuse3; {advice}"
-
-
 # --- the venv, with a maker that makes only what the stamp looks at
 
 
@@ -108,13 +89,3 @@ def test_a_venv_is_current_until_it_changes(venv: Path, spoil: Callable[[Path], 
     assert provision._is_current(venv, PINS)
     place = spoil(venv) or venv
     assert not provision._is_current(place, pins)
-
-
-def test_a_failure_leaves_no_stamp(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_network(command: Sequence[str], _environment: dict[str, str] | None = None) -> str:
-        return "ERROR: no matching distribution" if "pip" in command else ""
-
-    monkeypatch.setattr(provision, "_run", no_network)
-    with pytest.raises(provision.CannotProvision, match=r"offline\?.*no matching distribution"):
-        provision._make_venv(venv, ["tool==2"])
-    assert not provision._is_current(venv, ["tool==2"])
