@@ -19,7 +19,7 @@ from hook.watch.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.simulator.oracle import ENERGY, OURS, LastOracle, StepOracle, Violation, expect
-from tests.simulator.schedule import Life
+from tests.simulator.schedule import SimulatedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,7 +169,7 @@ class SimulatedNode:
             context = Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
             Watch(context, None).bring_in(pid)  # type: ignore[arg-type]
 
-        self._live(Life("watch", body))
+        self._live(SimulatedProcess("watch", body))
 
     # --- Steps of others
 
@@ -300,11 +300,11 @@ class SimulatedNode:
         task = self.kernel.spawn(pid or number, f"0::{cgroup}", born=100 + number, group=group)
         return task.pid, task.born
 
-    def make(self, what: str, words: list[str], stdin: bytes = b"") -> Life:
+    def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
         """A process of ours with this command line."""
         if words[0] == "reconcile":
-            return Life(what, lambda: reconcile.repair(Options(**self.options)))
-        return Life(what, lambda: entry.dispatch(words), stdin)
+            return SimulatedProcess(what, lambda: reconcile.repair(Options(**self.options)))
+        return SimulatedProcess(what, lambda: entry.dispatch(words), stdin)
 
     def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
         """Write its config.json; returns the state that a runtime gives to its hooks."""
@@ -318,14 +318,14 @@ class SimulatedNode:
         state = {"ociVersion": "1.0", "id": it.id, "status": status, "pid": pid}
         return {**state, "bundle": bundle, "annotations": annotations}
 
-    def _call(self, what: str, it: ContainerLife, status: str) -> Life:
+    def _call(self, what: str, it: ContainerLife, status: str) -> SimulatedProcess:
         """Let a runtime call the hook."""
         state = self.write_bundle(it, status)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
         return self._live(self.make(what, [stage, "--strict", *options], json.dumps(state).encode()))
 
-    def _live(self, life: Life) -> Life:
+    def _live(self, life: SimulatedProcess) -> SimulatedProcess:
         """Let a process of ours live. Raises Violation if it fails otherwise than the rules allow."""
         self.run.at_call("start", life.what)
         self.run.live(life)

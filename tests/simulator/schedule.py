@@ -53,7 +53,7 @@ def read_turn(text: str) -> Turn:
     return Turn(int(at), kind, float(what[len(kind) :]))
 
 
-class Life:
+class SimulatedProcess:
     """A process while it runs: what it does, and what it is for (`what`); `result`: what came of it."""
 
     def __init__(self, what: str, body: Callable[[], object], stdin: bytes = b"") -> None:
@@ -75,7 +75,7 @@ class Lane:
         self.baton = threading.Lock()
         self.baton.acquire()
         self.is_done = False
-        self.life: Life | None = None
+        self.life: SimulatedProcess | None = None
         self.waits: tuple[Callable[[], bool], float] | None = None
 
 
@@ -120,7 +120,7 @@ class SimulatedRun(SimulatedMachine):
         if self.problem is not None:
             raise self.problem
 
-    def live(self, life: Life) -> Life:
+    def live(self, life: SimulatedProcess) -> SimulatedProcess:
         """Let a process run from its start to its end, whatever that is."""
         lane = self.lane
         former, self.caller = self.caller, life.caller
@@ -212,7 +212,7 @@ class SimulatedRun(SimulatedMachine):
             if life is not None and life.is_killed:
                 raise ProcessKilled
 
-    def _let_happen(self, event: Turn, life: Life | None, path: str) -> None:
+    def _let_happen(self, event: Turn, life: SimulatedProcess | None, path: str) -> None:
         if event.kind == "to":
             others = [it for it in self._list_able() if it is not self.lane]
             if others:

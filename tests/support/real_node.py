@@ -24,7 +24,7 @@ from tests.simulator.kernel import RESCTRL, above
 from tests.simulator.machine import RUN
 from tests.simulator.node import ContainerLife, SimulatedNode
 from tests.simulator.oracle import expect
-from tests.simulator.schedule import Life
+from tests.simulator.schedule import SimulatedProcess
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, Hook, end
 
@@ -150,7 +150,7 @@ class RealRun:
     def at_call(self, name: str, path: str) -> None:
         """Each step begins with this."""
 
-    def live(self, life: Life) -> Life:
+    def live(self, life: SimulatedProcess) -> SimulatedProcess:
         life.result = life.body()
         return life
 
@@ -220,11 +220,11 @@ class RealNode(SimulatedNode):
         self.kernel.close()
         self.kernel.remove_cgroups(self.top)
 
-    def make(self, what: str, words: list[str], stdin: bytes = b"") -> Life:
-        life = Life(what, lambda: self._run(life, words), stdin)
+    def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
+        life = SimulatedProcess(what, lambda: self._run(life, words), stdin)
         return life
 
-    def _run(self, life: Life, words: list[str]) -> int:
+    def _run(self, life: SimulatedProcess, words: list[str]) -> int:
         """Run a process of ours to its end, or until it is killed; returns its exit status."""
         command = [*self.run.hook.command(words[0]), *words[1:]]
         pipe = subprocess.PIPE
