@@ -10,7 +10,8 @@ that other requests need not wait for that.
 
 A connection sends its request, waits for the answer, and receives it. If there are too many, one that receives nothing
 of its answer is closed first, then the oldest one without a request, since a scraper sends its request at once. One
-that waits for its answer is never closed; if all wait, new ones stay in the kernel's queue.
+that waits for its answer is never closed; if all wait, new ones stay in the kernel's queue. If one address has too many
+of them, one of its own is closed: one without a request, or that receives nothing, or the new one.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
 _MOST = 512
-_MOST_ASKING = 64  # connections without a request, of one address
+_MOST_OF_ONE = 64  # connections of one address
 _PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
 _STALLED = 0.5  # seconds without progress, after which a connection with an answer may be closed to make room
 _TICK = 0.25  # seconds
@@ -145,18 +146,20 @@ class Server:
     # --- The set of connections
 
     async def _make_room_for(self, newest: Connection) -> None:
-        """Cut off other connections until this one has room; wait while none may be cut off."""
-        while True:
+        """Cut off other connections until this one has room, or it; wait while none may be cut off."""
+        while newest in self._all:
             others = [it for it in self._all if it is not newest]
-            asking: dict[str, list[Connection]] = {newest.host: []}
-            for it in others:
-                if it.asks:
-                    asking.setdefault(it.host, []).append(it)
-            dispensable = asking[newest.host]
-            if len(dispensable) < _MOST_ASKING:
-                if len(others) < self._most:
-                    return
-                dispensable = [*_find_stalled(others), *max(asking.values(), key=len)]
+            own = [it for it in others if it.host == newest.host]
+            if len(own) >= _MOST_OF_ONE:
+                dispensable = [*(it for it in own if it.asks), *_find_stalled(own), newest]
+            elif len(others) < self._most:
+                return
+            else:
+                asking: dict[str, list[Connection]] = {}
+                for it in others:
+                    if it.asks:
+                        asking.setdefault(it.host, []).append(it)
+                dispensable = [*_find_stalled(others), *max(asking.values(), key=len, default=[])]
             if not dispensable:
                 await asyncio.wait([it.task for it in others], timeout=_TICK, return_when=asyncio.FIRST_COMPLETED)
             elif dispensable[0].has_sent():

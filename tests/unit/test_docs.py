@@ -310,7 +310,7 @@ def test_metrics_has_the_limits_of_connections() -> None:
     assert f"A connection lasts {serve._PATIENCE:.0f} seconds at most" in text
     assert f"its request has {serve._LONGEST_REQUEST >> 10} KiB at most" in text
     assert f"There are {serve._MOST} connections at most" in text
-    assert f"Of one address, {serve._MOST_ASKING} at most have not asked yet" in text
+    assert f"what `ulimit -n` allows, and {serve._MOST_OF_ONE} of one address." in text
     assert ("for half a second" in text, serve._STALLED) == (True, 0.5)
     assert {f"`{reason}`" for reason in serve.REASONS} <= {*re.findall("`[a-z_]+`", text)}
 

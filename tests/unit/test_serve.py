@@ -540,12 +540,12 @@ def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str)
             assert clients.stdout.readline() == "connected\n"
             assert [get(server)[0] for _ in range(SCRAPES)] == [200] * SCRAPES
             assert server.count() <= serve._MOST
-            kept = serve._MOST_ASKING if sources == 1 else serve._MOST
+            kept = serve._MOST_OF_ONE if sources == 1 else serve._MOST
             assert number - kept <= count_dropped(server)["too_many"] <= number - kept + 1
 
 
 def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[..., None]) -> None:
-    limits(MOST_ASKING=2)
+    limits(MOST_OF_ONE=2)
     with serving(lambda: "x 1\n") as server:
         other = connect(server, "127.0.0.3")
         clients = [connect(server, "127.0.0.2") for _ in range(5)]
@@ -570,7 +570,7 @@ def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
 def test_a_request_that_has_come_is_answered_however_many_come_after_it(
     comes: str, limits: Callable[..., None]
 ) -> None:
-    limits(MOST_ASKING=2)
+    limits(MOST_OF_ONE=2)
     blocked = threading.Event()
     with serving(lambda: "x 1\n") as server:
         clients = [connect(server) for _ in range(2 * (comes == "amid"))]
@@ -586,11 +586,28 @@ def test_a_request_that_has_come_is_answered_however_many_come_after_it(
 
 def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(limits: Callable[..., None]) -> None:
     """No answer that waits for its client, no TIME_WAIT: the client sees a reset."""
-    limits(MOST_ASKING=1)
+    limits(MOST_OF_ONE=1)
     with serving(lambda: "x 1\n") as server:
         first, _ = connect(server), connect(server)
         with pytest.raises(ConnectionResetError):
             first.recv(9)
+
+
+@pytest.mark.usefixtures("clock")
+def test_requests_of_one_address_do_not_take_the_places_of_others(limits: Callable[..., None]) -> None:
+    limits(MOST=3, MOST_OF_ONE=2)
+    measure = Measure()
+    with serving(measure) as server:
+        greedy = [connect(server, "127.0.0.2", ASK) for _ in range(2)]
+        assert measure.begun.wait(DEADLINE)
+        while server.count(waits=True) < 2:
+            pass
+        assert is_cut_off(connect(server, "127.0.0.2", ASK))
+        other = connect(server, "127.0.0.3", ASK)
+        while server.count(waits=True) < 3:
+            pass
+        measure.go_on.set()
+        assert [read_first(it) for it in (*greedy, other)] == [b"x 1"] * 3
 
 
 @pytest.mark.usefixtures("clock")
