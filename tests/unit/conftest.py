@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, AnyStr
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
@@ -27,6 +28,9 @@ from pyz import archive, bytecode
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
+# How long an example takes is the machine's: it may be busy.
+settings.register_profile("unit", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unit")
 OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$)")
 
 

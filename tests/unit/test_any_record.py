@@ -65,7 +65,7 @@ def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
     return node
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=60, suppress_health_check=QUIET)
 @given(files())
 def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> None:
     complaints: list[str] = []

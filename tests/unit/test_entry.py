@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.base.models import Failure, Options
@@ -195,7 +195,6 @@ words = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(words, max_size=8))
 @example(["--key=\ud800", "--annotation=\ud800", "--run-dir=/\udcff/.."])
 def test_whatever_the_words_are_there_are_options_and_complaints_of_one_line(arguments: list[str]) -> None:

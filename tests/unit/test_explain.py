@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.base import system
@@ -39,7 +39,6 @@ def is_a_line(text: str) -> bool:
     return len(text.splitlines()) <= 1 and text.isascii() and text.isprintable() and len(text) <= 12_000
 
 
-@settings(deadline=None)
 @given(texts, st.text("".join(map(chr, range(32, 127))), max_size=1000))
 @example("\ud800\udcff\u2028\x85\0\x1b[2J\r\n\t", "")
 @example("\U0001f600" * 5000, "a" * 1000)
@@ -53,7 +52,6 @@ def test_a_cut_line_is_marked() -> None:
     assert printable("a" * 1001) == "a" * 1000 + "..."
 
 
-@settings(deadline=None)
 @given(st.lists(texts, min_size=4, max_size=4))
 def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
     problem, tried, kernel, hint = said

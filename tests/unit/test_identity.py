@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base import names, procfs
@@ -322,14 +322,12 @@ def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | 
     assert identity.canonical_uid(text) == uid
 
 
-@settings(deadline=None)
 @given(st.uuids(), st.booleans(), st.booleans())
 def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bool) -> None:
     text = str(uid) if dashes else str(uid).replace("-", "")
     assert identity.canonical_uid(text.upper() if upper else text) == identity.canonical_uid(str(uid)) == str(uid)
 
 
-@settings(deadline=None)
 @given(st.text("0123456789abcdefABCDEF-g", min_size=30, max_size=38))
 def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
     once = identity.canonical_uid(text)

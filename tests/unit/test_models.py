@@ -81,7 +81,7 @@ each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__
 
 def examples(number: int) -> Callable[[Any], Any]:
     quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    return settings(max_examples=number, deadline=None, suppress_health_check=quiet)
+    return settings(max_examples=number, suppress_health_check=quiet)
 
 
 def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: ANN401

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base import names
@@ -82,7 +82,6 @@ texts = st.text() | near_names | st.text("a", min_size=49, max_size=52) | st.tex
 
 @pytest.mark.parametrize("rule", [names.container_id, names.component, names.group_prefix])
 def test_nothing_accepted_leaves_its_directory(rule: Rule) -> None:
-    @settings(deadline=None)
     @given(texts | st.uuids().map(str))
     def run(text: str) -> None:
         try:
@@ -98,7 +97,6 @@ def test_nothing_accepted_leaves_its_directory(rule: Rule) -> None:
     run()
 
 
-@settings(deadline=None)
 @given(texts)
 def test_a_directory_is_accepted_once_and_for_all(text: str) -> None:
     try:

@@ -398,7 +398,7 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(namespace=HOSTILE, pod=HOSTILE, domain=HOSTILE, reason=HOSTILE)
 @example(namespace='"', pod="\\n", domain="\\\\", reason="\r\n")
 def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, domain: str, reason: str) -> None:

@@ -544,7 +544,7 @@ HOSTILE = st.text(max_size=40) | st.sampled_from(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(namespace=HOSTILE, pod=HOSTILE, problem=HOSTILE, cgroup=HOSTILE)
 @example(namespace="\n", pod="a  b", problem="\x1b[31m", cgroup="\x00")
 def test_text_of_a_tenant_stays_inside_its_cell_or_line(namespace: str, pod: str, problem: str, cgroup: str) -> None:

@@ -234,7 +234,7 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["directory", "link"])
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")

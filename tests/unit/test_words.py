@@ -130,7 +130,7 @@ def inventories(draw: st.DrawFn) -> Inventory:
     return Inventory(**{**vars(EVERYTHING), **fields})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(seen=inventories(), screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
 def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
     selected = screens.select_keys(seen.keys, [], [], "energy")
