@@ -417,17 +417,18 @@ def start_text(hook: Hook, *arguments: str) -> Task:
 
 @pytest.mark.knobs(rmids=64, decay_ms=0)
 def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounted) -> None:
-    """The model stops after the first action, so that the signal comes while there is work left."""
+    """The model stops at the second action, so that the signal comes while there is work left."""
     with ExitStack() as stack:
         tasks = [stack.enter_context(task()) for _ in range(24)]
         for number, it in enumerate(tasks):
             assert hook(created(f"c{number}", it.pid)).stderr == ""
         for path in (hook.resctrl_root / "mon_groups").iterdir():
             path.rmdir()
+        resctrl.control(do="inject", op="mkdir", error="", after=1)
         process = start_text(hook)
         assert process.stdout is not None
         first = process.stdout.readline()
-        resctrl.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, resctrl.process.pid, os.WSTOPPED)
         process.send_signal(signal.SIGTERM)
         resctrl.process.send_signal(signal.SIGCONT)
         outcome = finish(process)

@@ -50,9 +50,9 @@ class Control:
     def do_inject(self, op: str, error: str, path: str = "", times: int = 1, after: int = 0) -> None:
         """Fail `op` (a method of ResctrlModel: mkdir, rmdir, rename, open, read, write, listdir, ...).
 
-        `error` is the errno's name; `path`, `times` and `after` are as in Injection.
+        `error` is the errno's name, or "": it stops; `path`, `times` and `after` are as in Injection.
         """
-        number = getattr(errno, error)
+        number = getattr(errno, error) if error else 0
         self._model.injections.append(Injection(op, path, number, times, after))
 
     def do_clear(self) -> None:

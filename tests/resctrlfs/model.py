@@ -17,6 +17,7 @@ import errno
 import itertools
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -89,7 +90,10 @@ class Knobs:
 
 @dataclass
 class Injection:
-    """Fail `op` on paths that end in `path` with `errno`: `times` times (-1: always), after `after` that pass."""
+    """Fail `op` on paths that end in `path` with `errno`: `times` times (-1: always), after `after` that pass.
+
+    0: it succeeds, but the file system does not answer before it gets SIGCONT.
+    """
 
     op: str
     path: str
@@ -774,7 +778,9 @@ class ResctrlModel:
     def _inject(self, op: str, path: str) -> None:
         for injection in self.injections:
             if injection.strikes(op, path):
-                fail(injection.errno)
+                if injection.errno:
+                    fail(injection.errno)
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     # ---- tasks ----
 
