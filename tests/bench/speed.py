@@ -16,7 +16,8 @@ remove a group and to ask the hardware is not in it. instructions: those in user
 is one; they repeat to 0.2 %; those of `starts` on the model of resctrl, where a first createRuntime makes the group.
 peak memory: the maximum resident set of the process.
 
-starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
+starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has; the
+           last poststop of a key with a history, too
 looks      CPU time (user and system) of `list`, `show` and `metrics` on a node with one pod
 groups     the same as starts on nodes with 1 to 5,000 groups
 crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors

@@ -18,6 +18,7 @@ FLOOR = "exit floor"
 EXIT = ("-I", "-S", "-c", "import posix;posix._exit(0)")
 FIRST, FURTHER = "createRuntime, first of a key", "createRuntime, a further one"
 NOT_LAST, LAST = "poststop, not the last", "poststop, last of a key"
+NOTED = f"{LAST}, with --history"
 TARGETS = {FIRST: 1.50, FURTHER: 1.40, NOT_LAST: 1.40, LAST: 1.50}
 MEMORY_TARGET = 3.0
 GROUPS_TARGET = 1.01
@@ -55,6 +56,19 @@ def life(node: MeasuredNode, subject: str, python: Python) -> Iterator[Step]:
         raise CannotMeasure(f"{subject}: left behind: {left}")
 
 
+def noted_end(node: MeasuredNode, subject: str, python: Python) -> Iterator[Step]:
+    """The end of a pod of one container, whose use gets a line in the history."""
+    key, container = node.new_key(), node.new_container()
+    history = node.run_dir.with_name("history.jsonl")
+    hook = node.hook(python).with_options(f"--history={history}")
+    with task() as init:
+        hook(created(container, init.pid, key).encode())
+        end(init)
+        yield Step(subject, NOTED, hook.command("hook"), [stopped(container, key)], options=(ALONE,))
+    if not history.is_file() or key not in history.read_text().splitlines()[-1]:
+        raise CannotMeasure(f"{subject}: no line in the history: {hook.failures()}")
+
+
 # --- Beside the exit floor
 
 
@@ -65,6 +79,7 @@ def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
         def sequences(nodes: Mapping[str, MeasuredNode]) -> Iterator[Iterator[Step]]:
             for name, python in pythons.items():
                 yield life(nodes[name], name, python)
+                yield noted_end(nodes[name], name, python)
                 yield iter([floor(name, python)])
 
         plain = {name: stack.enter_context(plain_node()) for name in pythons}
@@ -80,7 +95,7 @@ def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
 
 
 def _beside_floor(python: str, found: Mapping[tuple[str, str], Sequence[float]], what: str) -> Iterator[Figure]:
-    for step, target in TARGETS.items():
+    for step, target in (*TARGETS.items(), (NOTED, None)):
         if found:
             values = ratios(found[python, step], found[python, FLOOR])
             yield Figure(f"{step}: {what}", python, values, target)

@@ -39,10 +39,10 @@ def test_every_table_has_its_figures() -> None:
     assert all(len(it.values) == 1 for it in found.values())
     version = "{}.{}".format(*sys.version_info)
     rows = [row for row, column in found if column == version]
-    assert len(rows) == len(TARGETS) + 1 + 3 + 3  # memory; list, show, metrics; milliseconds
+    assert len(rows) == len(TARGETS) + 1 + 1 + 3 + 3  # history; memory; list, show, metrics; milliseconds
     assert all(it.median > 1 for (row, _), it in found.items() if "CPU time" in row)
     times = [it.median for (row, _), it in found.items() if "wall time" in row or "exit floors" in row]
-    assert len(times) == 4 + 4 + 4
+    assert len(times) == 4 + 1 + 4 + 4
     assert min(times) > 0
     lost = [it.median for (row, _), it in found.items() if "lost" in row]
     assert lost == [0] * 4
