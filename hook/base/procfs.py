@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from hook.base import system
+from hook.base.errors import try_call
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
@@ -18,10 +19,8 @@ def in_user_namespace() -> bool:
 
     Source: user_namespaces(7). False if /proc/self/uid_map cannot be read: the failures that follow are visible.
     """
-    try:
-        return system.read_file("/proc/self/uid_map").split() != _HOST_UID_MAP
-    except OSError:
-        return False
+    text = try_call(system.read_file, "/proc/self/uid_map")
+    return text is not None and text.split() != _HOST_UID_MAP
 
 
 def in_host_pid_namespace() -> bool:
@@ -30,10 +29,7 @@ def in_host_pid_namespace() -> bool:
     In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
     So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
     """
-    try:
-        return system.link_target("/proc/self/ns/pid") == _HOST_PID_NAMESPACE
-    except OSError:
-        return False
+    return try_call(system.link_target, "/proc/self/ns/pid") == _HOST_PID_NAMESPACE
 
 
 def _stat_fields(pid: int | str) -> list[str]:
@@ -46,10 +42,7 @@ def stat_fields(pid: int | str) -> list[str] | None:
 
     `pid`: a process, or PID/task/TID for a single thread.
     """
-    try:
-        return _stat_fields(pid)
-    except OSError:
-        return None
+    return try_call(_stat_fields, pid)
 
 
 def starttime(pid: int) -> int | None:
@@ -92,10 +85,7 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
     None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not
     mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
     """
-    try:
-        lines = "\n" + system.read_file(f"/proc/{pid}/cpu_resctrl_groups")
-    except OSError:
-        return None
+    lines = "\n" + (try_call(system.read_file, f"/proc/{pid}/cpu_resctrl_groups") or "")
     ctrl_group = lines.partition("\nres:")[2].partition("\n")[0]
     return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
@@ -135,10 +125,7 @@ def own_cgroup(places: list[str], container: str) -> str | None:
 
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
-    try:
-        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")  # a cgroup's name may have blanks
-    except OSError:
-        return []
+    lines = (try_call(system.read_file, f"/proc/{pid}/cgroup") or "").split("\n")  # a cgroup's name may have blanks
     return [line.partition(":")[2] for line in lines if line]
 
 

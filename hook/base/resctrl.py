@@ -7,6 +7,7 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook.base import procfs, system
+from hook.base.errors import try_call
 
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
@@ -64,10 +65,7 @@ class Resctrl:
 
     def inode(self, path: str) -> int | None:
         """The inode of a mon_group's directory, unique while that exists; None: it does not exist."""
-        try:
-            return system.inode(path)
-        except OSError:
-            return None
+        return try_call(system.inode, path)
 
     def counters(self, path: str) -> dict[str, str]:
         """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
@@ -116,10 +114,8 @@ class Resctrl:
 
     def tasks(self, path: str) -> set[int] | None:
         """The threads in a mon_group; None: it does not exist, or cannot be read."""
-        try:
-            return {int(task) for task in system.read_file(path + "/tasks", limit=1 << 24).split() if task.isdigit()}
-        except OSError:
-            return None
+        text = try_call(system.read_file, path + "/tasks", limit=1 << 24)
+        return {int(task) for task in text.split() if task.isdigit()} if text is not None else None
 
     def expel(self, path: str, tid: int) -> None:
         """Move a thread out of a mon_group, back to the ctrl_group above it. Raises what `put` does."""
@@ -174,7 +170,4 @@ def read_rmid_limit(root: str) -> int | None:
 
 def _list(directory: str) -> list[str]:
     """The names in a directory; none if it cannot be read."""
-    try:
-        return system.list_directory(directory)
-    except OSError:
-        return []
+    return try_call(system.list_directory, directory) or []

@@ -12,7 +12,7 @@ import gc
 import os
 
 from hook.base import system
-from hook.base.errors import HookError
+from hook.base.errors import HookError, try_call
 from hook.base.explain import as_hook_error, unforeseen_error
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
@@ -69,10 +69,7 @@ def _is_called_by_runtime() -> bool:
     """Whether stdin looks like an OCI container state, valid JSON or not."""
     if os.isatty(0):
         return False
-    try:
-        text, _whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
-    except OSError:
-        return False
+    text, _whole = try_call(system.read_stdin, STDIN_LIMIT, STDIN_PATIENCE) or (b"", False)
     return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
 
 

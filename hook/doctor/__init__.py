@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from hook.base.errors import HookError
+from hook.base.errors import HookError, try_call
 from hook.base.explain import format_count, printable
 from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
@@ -142,10 +142,7 @@ class Site:
 
     def is_called_by(self, path: str, files: Tree = door.HOST) -> bool:
         """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
-        try:
-            return not read_programs(path, files).isdisjoint((*self.programs, self.places.link))
-        except OSError:
-            return False
+        return bool((try_call(read_programs, path, files) or set()).intersection((*self.programs, self.places.link)))
 
 
 Check = Callable[[Site], Iterator[Finding]]

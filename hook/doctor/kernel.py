@@ -7,15 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from hook.base import procfs, resctrl, system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError, Reason, try_call
 from hook.base.explain import format_count
 from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.node import door
-from hook.node.door import Unreadable
 from hook.node.place import NAME
 from hook.observe import hardware
 from hook.stages import identity
@@ -69,10 +68,9 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
             remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
             yield warning("counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
         threshold = root + "/info/L3_MON/max_threshold_occupancy"
-        with suppress(OSError):
-            if system.read_file(threshold, 64).strip() == "0":
-                found = f"{threshold} is 0: the kernel never reuses a freed RMID"
-                yield warning("limbo", found, f"echo 65536 > {threshold}")
+        if (try_call(system.read_file, threshold, 64) or "").strip() == "0":
+            found = f"{threshold} is 0: the kernel never reuses a freed RMID"
+            yield warning("limbo", found, f"echo 65536 > {threshold}")
 
 
 def _find_mount_problem(root: str) -> Finding:
@@ -152,10 +150,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
 
 def has_process_connector() -> bool:
     """Whether the kernel reports execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
-    try:
-        return "cn_proc" in door.read_text("/proc/net/connector", _LIMIT)
-    except Unreadable:
-        return False
+    return "cn_proc" in (try_call(door.read_text, "/proc/net/connector", _LIMIT) or "")
 
 
 # --- Memory traffic: not every CPU counts it, and some have fewer counters than groups

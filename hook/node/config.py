@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain, starmap
 from typing import NamedTuple
 
+from hook.base.errors import try_call
 from hook.base.explain import errno_name
 from hook.node import door, hooksd, host
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
@@ -111,27 +112,22 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
 #
 # kubelet, pkg/kubelet/kuberuntime: directories `/var/log/pods/<namespace>_<pod>_<uid>`, and for readers of logs links
 # `/var/log/containers/<pod>_<namespace>_<container>-<container ID>.log`. No name has a `_` in it (RFC 1123).
+# None is there in the chart, and none is read where there are more than any node has.
 
 
 def read_pod_names() -> dict[str, tuple[str, str]]:
     """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
-    matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in _list_if_there("/var/log/pods")]
+    entries = try_call(door.list_names, "/var/log/pods") or ()
+    matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
     found = {identity.canonical_uid(it[3]): (it[1], it[2]) for it in matches if it}
     return {uid: names for uid, names in found.items() if uid is not None}
 
 
 def read_container_names() -> dict[str, str]:
     """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
-    entries = _list_if_there("/var/log/containers")
+    entries = try_call(door.list_names, "/var/log/containers") or ()
     matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
     return {it[2]: it[1] for it in matches if it}
-
-
-def _list_if_there(directory: str) -> list[str]:
-    try:
-        return door.list_names(directory)
-    except Unreadable:  # not there, as in the chart, or more entries than any node has
-        return []
 
 
 # --- containerd

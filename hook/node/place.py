@@ -7,9 +7,9 @@ import io
 import marshal
 import os
 import zipfile
-from contextlib import suppress
 from typing import NamedTuple
 
+from hook.base.errors import try_call
 from hook.node import door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import PROGRAM
@@ -260,9 +260,7 @@ def find_label_problem(path: str) -> str | None:
 
 def _read_type(path: str) -> str | None:
     """The SELinux type of a file, `none` if it has no label; None while SELinux does not enforce its policy."""
-    with suppress(Unreadable):  # SELinux is off
-        if door.read_text(_ENFORCE, 64).strip() == "1":
-            with suppress(OSError, IndexError):
-                return os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0").split(":")[2]
-            return "none"
-    return None
+    if (try_call(door.read_text, _ENFORCE, 64) or "").strip() != "1":
+        return None
+    label = (try_call(os.getxattr, path, "security.selinux") or b"").decode("utf-8", "replace")
+    return next(iter(label.rstrip("\0").split(":")[2:]), "none")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Processes
+from hook.base.errors import try_call
 from hook.base.explain import explain_invalid
 from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
 from hook.base.node_models import Unhooked, UnhookedContainer
@@ -238,17 +239,11 @@ def _read_rules(run_dir: str) -> _Rules:
     entries = [it for directory in sorted(config.list_hooks_dirs()) for it in hooksd.read_directory(directory)]
     parsed = [(it.file, parse_options(it.own)[0]) for it in entries if it.own is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
-    specs = sorted({it.path for it in config.read_containerd(is_running=False).specs if _calls_hook(it.path)})
+    named = {it.path for it in config.read_containerd(is_running=False).specs}
+    # An unreadable one does not count: containers do not start with it.
+    specs = sorted(it for it in named if find_own_hooks(try_call(read_hooks, it) or {}))
     text = jsontext.dumps([[file for file, _ in ours], specs]).encode()
     return _Rules(run_dir, [it for _, it in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else "")
-
-
-def _calls_hook(spec: str) -> bool:
-    """Whether a base_runtime_spec has our hook. False if it is unreadable: containers do not start with it."""
-    try:
-        return bool(find_own_hooks(read_hooks(spec)))
-    except OSError:
-        return False
 
 
 def _ask_runtimes(

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from hook.base import resctrl, system
+from hook.base.errors import try_call
 from hook.base.explain import format_count
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
@@ -119,10 +120,7 @@ def _read(path: str) -> str:
 
 
 def _list_infos(root: str) -> list[str]:
-    try:
-        return [f"{root}/info/{name}" for name in system.list_directory(root + "/info")]
-    except OSError:
-        return []
+    return [f"{root}/info/{name}" for name in try_call(system.list_directory, root + "/info") or ()]
 
 
 # --- Lacks of counters or RMIDs, each with its remedy, for `list` and `doctor`; None: there is no lack

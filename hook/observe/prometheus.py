@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hook import __version__
 from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION, Event
-from hook.base.errors import Reason
+from hook.base.errors import Reason, try_call
 from hook.base.explain import printable
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, SeenKey
@@ -207,10 +207,8 @@ def keep_former(families: Iterable[Family], age: float) -> Former:
 
 def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
-    try:
-        return parse_former(door.read_text(path, _LIMIT), system.age(path))
-    except OSError:
-        return Former()
+    text, age = try_call(door.read_text, path, _LIMIT), try_call(system.age, path)
+    return parse_former(text, age) if text is not None and age is not None else Former()
 
 
 def parse_former(text: str, age: float) -> Former:

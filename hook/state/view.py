@@ -23,6 +23,7 @@ kernel's own values or none, since the links lead to the kernel's files.
 from __future__ import annotations
 
 from hook.base import system
+from hook.base.errors import try_call
 from hook.state.store import ensure_directory
 
 TYPE_CHECKING = False
@@ -45,11 +46,8 @@ class View:
 
     def is_current(self, state: KeyState) -> bool:
         """Whether a key's view was built from this state."""
-        try:
-            shown = system.read_file(f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
-        except OSError:
-            return state.generation == 0
-        return shown == _generation(state) + "\n"
+        shown = try_call(system.read_file, f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
+        return state.generation == 0 if shown is None else shown == _generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:
         """Build a key's view again. A full /run is reported, and stops nothing."""

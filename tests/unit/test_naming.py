@@ -9,7 +9,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import system
-from hook.node import config
+from hook.node import door
 from hook.reconcile import act as acting
 from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action
@@ -99,13 +99,13 @@ def test_each_name_is_taken_as_far_as_it_is_known(node: Node) -> None:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is listed of the kubelet's from now on."""
     found: list[str] = []
-    real = config._list_if_there
+    real = door.list_names
 
     def note(directory: str) -> list[str]:
         found.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(config, "_list_if_there", note)
+    monkeypatch.setattr(door, "list_names", note)
     return found
 
 
