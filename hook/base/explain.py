@@ -75,6 +75,11 @@ def name_pod(namespace: str | None, pod: str | None) -> str:
     return f"{namespace}/{pod}" if namespace and pod else pod or ""
 
 
+def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
+    """The names by which a pod can be found: its own, and `namespace/pod`."""
+    return [*filter(None, (pod, name_pod(namespace, pod)))]
+
+
 def errno_name(error: OSError) -> str:
     """The symbol of an errno, such as ENOSPC, which an operator can look up."""
     return errno.errorcode.get(error.errno or 0, type(error).__name__)

@@ -14,11 +14,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from hook.base import names
+from hook.base.validation import MOST_NATURAL
 
 __all__ = ["Model", "ValidationError"]
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Natural = Annotated[int, Field(ge=0, le=2**63 - 1)]
+Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
 Key = Annotated[str, AfterValidator(names.container_id)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     Place = tuple[object, ...]
 
 
+MOST_NATURAL = 2**63 - 1
+"""The largest count that a record may hold (models.Natural); only damage reaches it."""
 ABSENT = object()  # the value of a field that is not there: no check lets it pass
 
 

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from typing import Any
 
 from hook.base import system
 from hook.base.errors import HookError, try_call
 from hook.base.explain import as_hook_error, unforeseen_error
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, print_answer, write
+from hook.cli.terminal import print_answer, write
+from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, Verb
 from hook.stages import report
 from hook.stages.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from hook.cli.verbs import Verb
 
 _NAME = "resctrl-mon-hook"
 
@@ -44,7 +40,7 @@ def main(arguments: list[str]) -> int:
         write(f"{_NAME} {__version__}\n")
         return 0
     if name == "__complete":  # not for people: packaging/completions
-        from hook.cli.completion import list_completions
+        from hook.cli.lookup import list_completions
 
         print_answer(list_completions(arguments[-1]))
         return 0

@@ -16,7 +16,8 @@ from dataclasses import replace
 from hook.base import system
 from hook.base.models import Options
 from hook.cli.options import Top
-from hook.cli.verbs import Request, get_screen, is_terminal, print_answer, write
+from hook.cli.terminal import get_screen, is_terminal, print_answer, write
+from hook.cli.verbs import Request
 from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.use import Rates, compare

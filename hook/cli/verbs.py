@@ -13,29 +13,21 @@ from dataclasses import dataclass
 from functools import partial
 
 from hook.base import jsontext
-from hook.base.explain import printable
 from hook.base.models import Options
 from hook.cli import options
+from hook.cli.terminal import Meter, get_screen, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
-    from hook.base.models import KeyState
-    from hook.base.resctrl import Resctrl
     from hook.doctor import Finding, Site
     from hook.install.steps import Taken
     from hook.node.place import Places, PyzFile
     from hook.observe.prometheus import Choice, Family, Former
-    from hook.observe.snapshot import SeenKey
-    from hook.observe.table import Screen
-    from hook.state.records import Broken, Records
 
     Limit = tuple[float, int, str]
-
-_ELLIPSIS = "\u2026"
-_MOST_NAMES = 5  # of keys in a message
 
 
 class Usage(Exception):
@@ -51,62 +43,10 @@ class Request:
     is_json: bool
 
 
-# --- Output
-
-
-def is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
-
-
-def get_screen(*, is_wide: bool = False) -> Screen:
-    """The terminal on stdout; a pipe or a file has no limits. `is_wide`: no limits on a terminal, either.
-
-    Colours only on a terminal that has them, and not with NO_COLOR (no-color.org).
-    """
-    from hook.observe.table import Screen
-
-    if not is_terminal():
-        return Screen()
-    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
-    try:
-        size = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        return Screen(colour=has_colour)
-    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour, _choose_mark())
-
-
-def _choose_mark() -> str:
-    """The mark of a cut in a name. LC_CTYPE does not count, since Python sets it in a C locale (PEP 538)."""
-    words = os.environ.get("LC_ALL") or os.environ.get("LANG") or "", sys.stdout.encoding or ""
-    return _ELLIPSIS if all("utf8" in word.lower().replace("-", "") for word in words) else "..."
-
-
-def print_answer(answer: dict[str, Any] | list[str]) -> None:
-    """Print lines, or an object as one line of JSON."""
-    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
-
-
-def write(text: str) -> None:
-    """Write text, in ASCII but for the mark of a cut; flush it, because the process ends without Python's clean-up."""
-    if sys.stdout is not None:  # None: closed by the parent process
-        parts = (part.encode("ascii", "backslashreplace").decode() for part in text.split(_ELLIPSIS))
-        sys.stdout.write(_ELLIPSIS.join(parts))
-        sys.stdout.flush()
-
-
-def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
-    """Print lines with texts that other users may have chosen, as printable text. `dry_run`: they are a plan."""
-    if dry_run:
-        done = ["would do:", *("  " + line for line in lines), "nothing was changed (--dry-run)"]
-        lines = done if lines else ["nothing to do"]
-    print_answer([printable(line) for line in lines])
-
-
 # --- Commands that change nothing
 
 
 def list_keys(given: options.List, request: Request) -> None:
-    from hook.cli.meter import Meter
     from hook.observe import screens, snapshot
 
     _check_directories(request.hook)
@@ -139,103 +79,19 @@ def _check_directories(hook: Options) -> None:
 def show_key(given: options.Show, request: Request) -> None:
     from hook.base.models import Failure
     from hook.base.resctrl import Resctrl
+    from hook.cli.lookup import find_key
     from hook.observe import screens, snapshot
     from hook.state.records import Records
 
     _check_directories(request.hook)
     with Records(request.hook.run_dir) as records:
-        (key,) = snapshot.add_podman_names([_find_key(records, Resctrl(request.hook.resctrl_root), given.key)])
+        (key,) = snapshot.add_podman_names([find_key(records, Resctrl(request.hook.resctrl_root), given.key)])
         failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
     of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:
         print_answer(screens.key_to_json(key, of_key))
     else:
         print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
-
-
-def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
-    """Find the key with this name, or with the only name that begins so. Usage: no key, or several, which it names."""
-    from hook.base.models import Failure
-    from hook.observe import snapshot
-    from hook.state.records import Broken
-
-    found = _match_names(records, name)
-    if len(found) > 1:
-        more = f", and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-        several = ", ".join([*found.values()][:_MOST_NAMES])
-        raise Usage(f"{name[:80]!r} is ambiguous: {several}{more}")
-    only = next(iter(found), "")
-    key = snapshot.read_key(records, kernel, only, records.state(only)) if found else None
-    if isinstance(key, Broken):
-        raise Usage(f"{key.file}: {key.problem}")
-    if key is not None:
-        return key
-    failure = records.failure(only) if found else None
-    if isinstance(failure, Failure):
-        why = f"{failure.reason}: {failure.problem}"
-        raise Usage(f"container {found[only]} is not monitored: {why}; see list unmonitored")
-    raise Usage(f"no key, pod or container matches {name[:80]!r}")
-
-
-def _match_names(records: Records, name: str) -> dict[str, str]:
-    """Find the keys, and the containers that are not monitored, with this name, each with its name for people.
-
-    If there are none: those whose name begins so. A name counts for those that exist now, if there are any: Podman may
-    give it again.
-    """
-    from hook.base import names
-    from hook.base.explain import who
-    from hook.base.models import Failure, KeyState
-    from hook.node import podman
-    from hook.state.records import glance_index
-
-    known = records.names(KeyState)
-    key = name if name in known else glance_index(records, name) if names.is_container_id(name) else None
-    if key is not None or not name:
-        return {key: key} if key is not None else {}
-    called = list[tuple[str, str, bool]]()  # what, one of its names, whether it exists now
-    shown, given = dict[str, str](), podman.Names()
-    for key in known:
-        state = records.state(key)
-        shown[key] = key
-        if isinstance(state, KeyState):
-            state = podman.add_names(state, given)
-            shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
-        is_present = not isinstance(state, KeyState) or state.completed_at is None
-        called += [(key, text, is_present) for text in _list_names(key, state)]
-    for container in records.names(Failure):
-        failure = records.failure(container)
-        if isinstance(failure, Failure) and not failure.monitored:
-            what = failure.key if failure.key in shown else container
-            shown.setdefault(what, who(container, failure.namespace, failure.pod, failure.name))
-            pod = _list_pod_names(failure.namespace, failure.pod)
-            called += [(what, text, True) for text in (container, failure.name, *pod) if text]
-    matching = (
-        [what for what, text, is_present in called if text == name and is_present]
-        or [what for what, text, _ in called if text == name]
-        or [what for what, text, _ in called if text.startswith(name)]
-    )
-    return {what: shown[what] for what in dict.fromkeys(matching)}
-
-
-def _list_names(key: str, state: KeyState | Broken | None) -> Iterator[str]:
-    """All names by which a key can be found."""
-    from hook.base.models import KeyState
-
-    yield key
-    if not isinstance(state, KeyState):
-        return
-    yield from _list_pod_names(state.pod_namespace, state.pod_name)
-    for container, member in state.members.items():
-        yield container
-        yield from filter(None, [member.name])
-    yield from filter(None, [state.name])
-
-
-def _list_pod_names(namespace: str | None, pod: str | None) -> Iterator[str]:
-    from hook.base.explain import name_pod
-
-    yield from filter(None, (pod, name_pod(namespace, pod)))
 
 
 def top(given: options.Top, request: Request) -> None:
@@ -378,7 +234,6 @@ def doctor(given: options.Doctor, request: Request) -> int:
 def examine(site: Site) -> list[Finding]:
     """Run all checks. If doctor is ended early: the findings so far, and a failure that names the check."""
     from hook.cli.deadline import Ended
-    from hook.cli.meter import Meter
     from hook.doctor import failure, list_checks, run_check
 
     findings: list[Finding] = []
@@ -440,13 +295,12 @@ def _read_live_keys(path: str) -> set[str]:
 
 
 def watch(_given: options.RunWatch, request: Request) -> None:
-    from hook.watch import watch as watching
+    from hook.watch import run
 
-    watching.run(request.hook)
+    run(request.hook)
 
 
 def install_program(given: options.Install, request: Request) -> None:
-    from hook.cli.meter import Meter
     from hook.install.install import Wanted, install
     from hook.install.steps import Refused
     from hook.node.place import RUNTIMES, TARGETS, USR, find_targets

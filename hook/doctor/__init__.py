@@ -150,7 +150,7 @@ Check = Callable[[Site], Iterator[Finding]]
 
 def list_checks() -> dict[str, Check]:
     """The checks in the order of the output, each with its subject."""
-    from hook.doctor import engines, installation, kernel, records  # noqa: PLC0415  they import this module
+    from hook.doctor import installation, kernel, records  # noqa: PLC0415  they import this module
 
     return {
         "root": kernel.check_root,
@@ -160,9 +160,9 @@ def list_checks() -> dict[str, Check]:
         "/proc": kernel.check_processes,
         "program": installation.check_programs,
         "hooks.d": installation.check_hooks_directories,
-        "runtimes": engines.check_runtimes,
-        "annotations": engines.check_pod_annotations,
-        "other resctrl tools": engines.check_other_tools,
+        "runtimes": installation.check_runtimes,
+        "annotations": installation.check_pod_annotations,
+        "other resctrl tools": kernel.check_other_tools,
         "records": records.check_records,
         "containers": records.check_containers,
         "unhooked": records.check_unhooked,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the installation: the program and its Python, hooks.d, the timer, syslog."""
+"""Checks of the installation: the program and its Python, hooks.d, the runtimes that read it, the timer, syslog."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.install import install, steps
 from hook.install.steps import Refused
-from hook.node import config, door, hooksd, programs
+from hook.node import config, door, hooksd, host, place, programs
+from hook.node.config import Engine
 from hook.node.door import Unreadable
-from hook.node.hooksd import Entry, parse_options
-from hook.node.place import INSTALL, NAME, PyzFile
+from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
+from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
 from hook.stages.entry import parse
+from hook.stages.identity import OPT
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
 _BAD_TIMEOUT = "a short one makes containers fail, without one a hook can block forever"
 _STAGES = ("createRuntime", "poststop")
+_CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 _SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 
 
@@ -203,3 +206,89 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
         yield warning(entry.path, "its --run-dir or --resctrl-root differs from doctor's", remedy)
     elif not problems:
         yield ok(entry.path, f"calls {hook.path}")
+
+
+# --- The runtimes, which start containers and read hooks.d
+
+
+def check_runtimes(site: Site) -> Iterator[Finding]:
+    found = [name for name in place.RUNTIMES if programs.find_program(name)]
+    if not found:
+        remedy = "install CRI-O, Podman or containerd: Docker does not support OCI hooks"
+        yield warning("runtimes", f"found none of {', '.join(place.RUNTIMES)}", remedy)
+        return
+    yield ok("runtimes", ", ".join(found))
+    if "crio" in found:
+        yield _check_hooks_dirs(site, config.CRIO)
+        if (path := config.read_rdt_config_file()) is not None:
+            found_in = f"rdt_config_file is {path}: each start of CRI-O removes empty groups"
+            remedy = "keep the timer running: reconcile makes the removed groups again"
+            yield warning("CRI-O", f"{found_in}, and ctrl_groups missing in that file", remedy)
+    if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
+        yield _check_hooks_dirs(site, config.PODMAN)
+    if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
+        yield from _check_containerd(site)
+
+
+def _check_hooks_dirs(site: Site, engine: Engine) -> Finding:
+    reads = engine.read_hooks_dirs()
+    directories = {os.path.dirname(entry.path) for entry in site.ours}
+    if not directories or directories & {*reads}:
+        return ok(engine.name, f"reads {', '.join(reads)}")
+    found = f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files"
+    return failure(engine.name, found, f"append {min(directories)} to its hooks_dir")
+
+
+def _check_containerd(site: Site) -> Iterator[Finding]:
+    """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
+    found, injectors = site.containerd, host.find_injectors()
+    specs = [it for it in found.specs if site.is_called_by(it.path, it.files)]
+    in_force = [it.path for it in specs if it.in_force]
+    yield from report_claims()
+    # By these settings containerd rejects the injector's hooks.
+    for path in found.rejecting if injectors or not in_force else ():
+        text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
+        remedy = "containers that get the hook from the hook-injector do not start"
+        yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
+    for line in found.unclear:
+        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
+        yield warning("containerd", line, remedy)
+    if injectors and in_force:
+        remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
+        yield warning("containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
+    elif injectors or in_force:
+        yield ok("containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
+    elif specs:
+        remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
+        yield failure("containerd", found_in, remedy)
+    elif any(KUBERNETES in entry.name for entry in site.ours):
+        found_none = "no NRI hook-injector runs on the host, and no base_runtime_spec names the hook"
+        remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
+        yield warning("containerd", found_none, f"{remedy}; ask Kubernetes for one in a pod")
+
+
+def report_claims() -> Iterator[Finding]:
+    """Report processes in pods with an injector's name: any pod can have them, so they change no other finding."""
+    for pid in host.find_injector_claims()[:1]:
+        found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
+        yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
+
+
+def check_pod_annotations(site: Site) -> Iterator[Finding]:
+    """Report options that need pod annotations which containerd does not pass on."""
+    if programs.find_program("crio") or not any(map(programs.find_program, _CONTAINERDS)):
+        return
+    calls = [it.own for it in site.ours if it.own is not None and KUBERNETES in it.name]
+    configuration = site.containerd
+    named = [it for it in configuration.specs if site.is_called_by(it.path, it.files)]
+    calls += [it for spec in named for it in find_own_hooks(read_hooks(spec.path, spec.files))]
+    needed = set()
+    for options, _complaints in map(parse_options, calls):
+        needed |= {key for key in options.annotation if not key.startswith("io.kubernetes.cri.")}
+        needed |= {OPT, f"{OPT}/CONTAINER"} if options.monitor != "all" else set()
+    lacking = sorted(key for key in needed if not configuration.passes_on(key))
+    if lacking:
+        found = f"does not pass on {', '.join(lacking)}: the hook's --monitor and --annotation never see them"
+        remedy = f'set pod_annotations = ["{OPT}", "{OPT}/*"] in the runtime\'s table (config.toml)'
+        yield warning("containerd", found, f"{remedy}, and restart containerd")

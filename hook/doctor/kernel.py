@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the kernel: resctrl, its RMIDs, whether memory traffic is counted, /proc and cgroups."""
+"""Checks of the kernel: resctrl, its RMIDs and who else uses them, what is counted, /proc and cgroups."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from hook.base import procfs, resctrl, system
@@ -14,7 +14,7 @@ from hook.base.errors import HookError, Reason, try_call
 from hook.base.explain import format_count
 from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
-from hook.node import door
+from hook.node import door, host
 from hook.node.place import NAME
 from hook.observe import hardware
 from hook.stages import identity
@@ -35,6 +35,14 @@ _NO_TRAFFIC = (
     "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
     "Documentation/arch/arm64/mpam.rst",
 )
+# Other programs that make or remove mon_groups: the name of the process, and its effect and remedy.
+_OTHER_TOOLS = {
+    "nri-resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "kepler": "use passive mode with base-path={run_dir}: in active mode it makes groups for the same pods",
+    "pqos": "its reset (-R) removes every group on the machine; reconcile then makes ours again",
+    "cadvisor": "with resctrl enabled it makes its own groups, which take RMIDs",
+}
 _TRAFFIC = "memory traffic"
 _LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
 
@@ -126,6 +134,20 @@ def _guess_owner(name: str) -> str:
         return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
     is_container = len(name) == 64 and not name.strip("0123456789abcdef")
     return "of containers (linux.intelRdt.enableMonitoring of runc or crun?)" if is_container else "of other tools"
+
+
+def check_other_tools(site: Site) -> Iterator[Finding]:
+    """Report other resctrl tools that run on the host itself. `check_rmids` reports the groups of all tools."""
+    running = host.find_processes(lambda words: _find_tool(words) is not None)
+    for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
+        remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
+        yield warning("other resctrl tools", f"{name} runs", remedy)
+
+
+def _find_tool(words: Sequence[str]) -> str | None:
+    """The tool that a command line starts: its program, or what an interpreter runs."""
+    started = [os.path.basename(word) for word in words[:2]]
+    return next((it for it in _OTHER_TOOLS for name in started if name == it or name.endswith("-" + it)), None)
 
 
 def check_processes(site: Site) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from hook.base import jsontext, system
 from hook.base.counters import EVENTS, MILLION
-from hook.base.explain import format_count, name_pod, printable, short_id
+from hook.base.explain import format_count, list_pod_names, name_pod, printable, short_id
 from hook.base.node_models import Job
 from hook.node import door
 from hook.node.door import Unreadable
@@ -231,13 +231,9 @@ def _parse(text: bytes) -> Job | None:
 def _list_names_of(job: Job) -> Iterator[str]:
     """All names by which a job can be found."""
     yield job.key
-    if job.pod:
-        yield job.pod
-        yield name_pod(job.namespace, job.pod)
+    yield from list_pod_names(job.namespace, job.pod)
     for it in job.containers:
-        yield it.id
-        if it.name:
-            yield it.name
+        yield from filter(None, (it.id, it.name))
 
 
 def name_job(job: Job) -> str:

@@ -14,13 +14,13 @@ from typing import Any
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.node_models import ReconcileRecord
+from hook.base.validation import MOST_NATURAL
 from hook.stages.entry import Context
 from hook.state.store import RunDir, replace
 
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
-# The limits of the models for counts and for seconds. Only a damaged record reaches them, and starts from 0 again.
-_FULL, _SECONDS_FULL = 2**63, 1e12
+_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
 _MOST_NAMED = 100  # containers, so that the record stays small
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
@@ -114,4 +114,4 @@ def _save_late(context: Context, key: str) -> float:
 
 
 def _add(former: dict[str, int], more: Counter[str]) -> dict[str, int]:
-    return {verb: number % _FULL for verb, number in (Counter(former) + more).items()}
+    return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + more).items()}

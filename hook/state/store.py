@@ -21,6 +21,7 @@ from __future__ import annotations
 from hook.base import jsontext, names, system
 from hook.base.errors import try_call
 from hook.base.models import Failure, Index, KeyState
+from hook.base.validation import MOST_NATURAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -283,8 +284,8 @@ def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyStat
 
 
 def next_generation(state: KeyState) -> int:
-    """The next `generation`. The highest that a record may hold, which only damage reaches, is followed by 1."""
-    return state.generation % (2**63 - 1) + 1
+    """The next `generation`. The largest is followed by 1."""
+    return state.generation % MOST_NATURAL + 1
 
 
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:

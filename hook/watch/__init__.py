@@ -1,2 +1,282 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`watch`: listens to the kernel's exec events, and moves processes outside their container's group into it."""
+"""`watch`: moves a process that entered a container by exec, and the children that it forked, into its group.
+
+The rules are those of reconcile: a thread is moved if it is in the container's own cgroup, in no group of another tool,
+and in the ctrl_group of the container's group. No lock is taken, so no hook ever waits for this. A container counts
+while its init is in its group, which is the last step of createRuntime. So its hook handles a container that starts,
+its poststop one that ends, and reconcile a group that another tool removed.
+
+A process is moved as soon as its exec is known. Its container is chased (reconcile/chase) a moment later, because a
+child that the process was just forking appears only then; or at once, if the process has ended by then. If the process
+is gone before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each
+thread that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it
+is due.
+
+Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+# Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
+from hook.base import cgroups, container_tasks, explain, names, procfs, system
+from hook.base.errors import HookError, Reason
+from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
+from hook.base.models import KeyState, Member, Options
+from hook.base.node_models import WatchRecord
+from hook.base.resctrl import Resctrl
+from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_inside, locate
+from hook.reconcile.tally import Tally
+from hook.stages import report
+from hook.stages.entry import Context
+from hook.state import damage, records
+from hook.state.store import RunDir
+from hook.watch import connector
+from hook.watch.connector import Connector, Lost
+
+__all__ = ["damage", "run"]
+_LOCK = "watch.lock"  # in the run directory
+_SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
+_SHARE = 20
+_SETTLING = 0.01  # seconds
+_SECONDS = 0.2  # at most for one look at the containers; the next look goes on from there
+_REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
+_MOST_KEPT = 4096
+
+
+def run(options: Options) -> NoReturn:
+    """Watch until SIGTERM or SIGINT, which end the process with status 0. HookError: it cannot subscribe or lock."""
+    if procfs.in_user_namespace():
+        problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
+        raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
+    container_tasks.check_namespaces()
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    take_lock(context)
+    watch = Watch(context, connector.subscribe())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: watch.stop())
+    _say(f"listening to execs; groups in {options.resctrl_root}, records in {options.run_dir}")
+    while True:
+        watch.step()
+
+
+def _say(text: str) -> None:
+    """Write a line to stderr; systemd writes it to the journal, and limits the rate."""
+    report.say(f"watch: {text}", to_syslog=False)
+
+
+def take_lock(context: Context) -> int:
+    """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
+    try:
+        descriptor = system.open_lock(_LOCK, context.run.descriptor)
+    except OSError as error:
+        raise explain.system_error("cannot open the lock file of watch", error) from error
+    if not system.try_flock(descriptor):
+        system.close(descriptor)
+        problem = f"another watch runs on {context.run.path}"
+        raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
+    return descriptor
+
+
+class Place(NamedTuple):
+    """A monitored container: its key, its ID, and its record."""
+
+    key: str
+    container: str
+    member: Member
+
+
+class Watch:
+    """The watch between two steps: what it has done, what it is to look at, and the socket that it reads.
+
+    `moved`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is scheduled.
+    """
+
+    def __init__(self, context: Context, source: Connector) -> None:
+        self._context = context
+        self._source = source
+        self._saved = -_SAVE
+        self._started_at = system.unix_time()
+        self.moved = self.failed = self.overflows = 0
+        self.looks_at_all = True  # from here on no exec is missed
+        self._due = 0.0
+        self._waiting: dict[str, Place] = {}
+        self._inside: dict[str, set[int]] = {}
+        self._forget_at = 0.0
+        self._version = 0
+        self._found: dict[tuple[str, ...], Place | None] = {}
+
+    def step(self) -> None:
+        """Wait for an exec, a second at most, and act on it. Raises OSError if the socket is broken."""
+        if system.monotonic() - self._saved >= _SAVE:
+            self._save()
+        pid = None
+        try:
+            pid = self._source.receive(self.wait())
+        except Lost:
+            self.overflows += 1
+            _say("execs were lost, because they came faster than this reads them: looking at all containers")
+            self.looks_at_all = True
+        if pid is not None:
+            self.bring_in(pid)
+        if self.wait() == 0:
+            self.look()
+
+    def wait(self) -> float | None:
+        """Seconds until a look is due; None: no look is scheduled."""
+        return max(0.0, self._due - system.monotonic()) if self.looks_at_all or self._waiting else None
+
+    def bring_in(self, pid: int) -> None:
+        """Move a process into its container's group, if it has one and is outside."""
+        places = procfs.cgroups(pid)
+        if not places:
+            self.looks_at_all = True
+            return
+        place = self.find(places)
+        if place is None or is_inside(self._context, pid, place.member.group):
+            return
+
+        def move(chase: Chase) -> None:
+            chase.move({pid})
+            chase.move(container_tasks.list_threads(pid))
+
+        has_moved = self._chase(place, move, f"process {pid}")
+        # The children of a process that died have another parent, so only its container's cgroup finds them.
+        is_dead, now = procfs.is_dead(pid), system.monotonic()
+        if is_dead and now >= self._due:
+            self._chase_all(place)
+            self._rest(now)
+        elif is_dead or has_moved:
+            if self.wait() is None:
+                self._due = max(self._due, now + _SETTLING)
+            self._waiting[place.container] = place
+
+    def look(self) -> None:
+        """Look at the containers that are due, and chase their threads outside."""
+        began = system.monotonic()
+        if began >= self._forget_at:
+            self._forget_at = began + _REMEMBERED
+            self._inside.clear()
+        if self.looks_at_all:
+            self.looks_at_all = False
+            self._waiting.update((it.container, it) for it in self._list_places())
+        while self._waiting and system.monotonic() < began + _SECONDS:
+            _, place = self._waiting.popitem()
+            if self._has_new_outside(place):
+                self._chase_all(place)
+        self._rest(began)
+
+    def _rest(self, began: float) -> None:
+        """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then."""
+        now = system.monotonic()
+        self._due = now + _SHARE * (now - began)
+
+    # --- Which container a process is in
+
+    def find(self, places: list[str]) -> Place | None:
+        """The container whose own cgroup holds a process, the innermost one. `places`: as from procfs.cgroups.
+
+        Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
+        until the record of any key changes, which one stat(2) shows.
+        """
+        run = self._context.run
+        version = records.version(run)
+        if version != self._version or len(self._found) >= _MOST_KEPT:
+            self._found.clear()
+            self._version = version
+        name = tuple(places)
+        if name in self._found:
+            return self._found[name]
+        found = next((it for place in places for it in self._look_up(place)), None)
+        if records.is_settled(run):
+            self._found[name] = found
+        return found
+
+    def _look_up(self, cgroup: str) -> Iterator[Place]:
+        run = self._context.run
+        for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
+            key = records.glance_index(run, name)
+            state = run.glance(KeyState, key) if key is not None else None
+            # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
+            member = state.members.get(name) if state is not None else None
+            own = member.cgroup if member is not None else None
+            if key and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
+                yield Place(key, name, member)
+
+    def _list_places(self) -> Iterator[Place]:
+        """All members of all keys that have a cgroup of their own."""
+        for state in self._context.run.list_states():
+            for container, member in state.members.items():
+                if cgroups.is_own(member.cgroup, container):
+                    yield Place(state.key, container, member)
+
+    # --- What is outside
+
+    def _has_new_outside(self, place: Place) -> bool:
+        """Whether a container's cgroup has a thread that is not known to be in its group."""
+        tids, group = self._read_threads(place), place.member.group
+        new = tids - self._inside.get(place.container, set())
+        outside = {tid for tid in new if locate(self._context, tid, group) != "inside"}
+        self._inside[place.container] = tids - outside
+        return bool(outside)
+
+    def _read_threads(self, place: Place) -> set[int]:
+        """The threads in a container's own cgroup."""
+        found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        return found.tids if found is not None else set()
+
+    def _chase_all(self, place: Place) -> None:
+        """Move all threads in a container's own cgroup."""
+
+        def move(chase: Chase) -> None:
+            chase.run(lambda: self._read_threads(place))
+            if chase.outside:
+                raise StillOutside(chase.outside, chase.moved)
+
+        self._chase(place, move, f"all of {place.container}")
+
+    def _chase(self, place: Place, move: Callable[[Chase], object], what: str) -> bool:
+        """Let `move` move threads of a container, if its init is alive in its group; returns whether it moved any."""
+        member = place.member
+        if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
+            return False
+        chase = Chase(self._context, member)
+        try:
+            move(chase)
+        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
+            pass
+        except (HookError, OSError) as error:
+            self.failed += 1
+            _say(f"cannot move {what} into its group: {explain_exception(error)}")
+        self.moved += chase.moved
+        count_late_cpu(self._context, place.key, chase.late_cpu)
+        return chase.moved > 0
+
+    # --- Its record
+
+    def _save(self) -> None:
+        """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
+        self._saved = system.monotonic()
+        if self._context.late_cpu:
+            Tally(self._context).save()
+        record = WatchRecord(
+            started_at=self._started_at,
+            alive_at=system.unix_time(),
+            moved=self.moved,
+            failed=self.failed,
+            overflows=self.overflows,
+        )
+        try:
+            self._context.run.write(WatchRecord, "watch", record)
+        except OSError as error:  # then `alive_at` gets old, which raises the alert
+            _say(f"cannot write watch.json in {self._context.run.path}: {explain_exception(error)}")
+
+    def stop(self) -> NoReturn:
+        """Remove watch.json, so that no alert is raised, and end the process at once, with status 0."""
+        with suppress(OSError):
+            self._context.run.remove(WatchRecord, "watch")
+        system.leave(0)

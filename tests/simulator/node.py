@@ -15,7 +15,7 @@ from hook.reconcile import run as reconcile
 from hook.stages import entry
 from hook.stages.entry import Context
 from hook.state.store import RunDir
-from hook.watch.watch import Watch
+from hook.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.simulator.oracle import ENERGY, OURS, LastOracle, StepOracle, Violation, expect

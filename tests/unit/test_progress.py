@@ -12,9 +12,9 @@ from contextlib import suppress
 import pytest
 
 from hook.base.node_models import LeftUndone
-from hook.cli import meter
-from hook.cli.meter import Meter
+from hook.cli import terminal as output
 from hook.cli.progress import Progress
+from hook.cli.terminal import Meter
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
 from tests.support.hook import DEADLINE
@@ -138,7 +138,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
 
 def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = terminal(monkeypatch)
-    monkeypatch.setattr(meter, "PATIENCE", 0.0)
+    monkeypatch.setattr(output, "PATIENCE", 0.0)
     with Meter() as line:
         progress = Progress(line, is_quiet=False, for_log=False)
         progress.begin(DROP, 2, 900)
@@ -154,7 +154,7 @@ def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch
 
 def test_a_line_of_progress_has_one_row_and_nothing_that_a_terminal_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = terminal(monkeypatch)
-    monkeypatch.setattr(meter, "PATIENCE", 0.0)
+    monkeypatch.setattr(output, "PATIENCE", 0.0)
     with Meter() as line:
         line.show("\x1b[2J\n" + "x" * 100)
         assert stderr.reads("\\x1b[2J\\nx")

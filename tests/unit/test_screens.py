@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.cli import command_line as cli
+from hook.cli import terminal
 from hook.cli import top as top_command
-from hook.cli import verbs
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
 from hook.node.place import Places
@@ -526,17 +526,17 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
 
 
 def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verbs.get_screen().colour is False
-    monkeypatch.setattr(verbs, "is_terminal", lambda: True)
+    assert terminal.get_screen().colour is False
+    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("LC_ALL", "C")
-    assert verbs.get_screen() == Screen(80, 24, colour=True)
-    assert verbs.get_screen(is_wide=True) == Screen(None, 24, colour=True)
+    assert terminal.get_screen() == Screen(80, 24, colour=True)
+    assert terminal.get_screen(is_wide=True) == Screen(None, 24, colour=True)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert verbs.get_screen().colour is False
+    assert terminal.get_screen().colour is False
 
 
 HOSTILE = st.text(max_size=40) | st.sampled_from(

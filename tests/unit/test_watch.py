@@ -15,8 +15,8 @@ from hook.base.node_models import WatchRecord
 from hook.reconcile import chase
 from hook.state import records
 from hook.state.store import RunDir
+from hook.watch import Watch
 from hook.watch.connector import Lost
-from hook.watch.watch import Watch
 from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, fails, own
