@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hook.base import cgroups, procfs, system
-from hook.base.errors import HookError, Reason, try_call
+from hook.base.errors import HookError, Reason
 from hook.base.explain import is_gone
 from hook.base.models import Member
 
@@ -230,7 +230,7 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...
 
     Parses each text once, since most processes share their cgroups with others.
     """
-    text = try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
+    text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
     if text not in known:
         places = (line.partition(":")[2] for line in text.split("\n") if line)
         known[text] = tuple(dict.fromkeys(map(cgroups.cut_below_container, places)))
@@ -244,7 +244,7 @@ def _list_threads(process: Process) -> set[int]:
 
 def list_threads(pid: int) -> set[int]:
     """Read the thread IDs of a process, its pid among them; none if it is gone."""
-    return {int(name) for name in try_call(system.list_directory, f"/proc/{pid}/task") or ()}
+    return {int(name) for name in system.try_call(system.list_directory, f"/proc/{pid}/task") or ()}
 
 
 def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
@@ -253,7 +253,7 @@ def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
     None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
     """
     for tid in tids:
-        yield from map(int, (try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or "").split())
+        yield from map(int, (system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or "").split())
 
 
 # --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at

@@ -1,18 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception that says why a container is not monitored, and its reasons. `explain` has its kinds and texts.
-
-And the call whose failure is an answer: what cannot be read is not there.
-"""
+"""The exception that says why a container is not monitored, and its reasons. `explain` has its kinds and texts."""
 
 from __future__ import annotations
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
-
-    P = ParamSpec("P")
-    T = TypeVar("T")
 
 UNNAMED = "bad-"
 """The name of a failure record begins so if the state on stdin names no container; a hash follows."""
@@ -53,11 +42,3 @@ class HookError(Exception):
     def __str__(self) -> str:
         more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
         return "; ".join([self.problem, *(f"{name}: {text}" for name, text in more if text)])
-
-
-def try_call(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
-    """The result of a call; None if it raises OSError."""
-    try:
-        return call(*arguments, **named)
-    except OSError:
-        return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, try_call
+from hook.base.errors import HookError, Reason
 from hook.base.models import ValidationError
 
 TYPE_CHECKING = False
@@ -249,7 +249,7 @@ def kernel_error(resctrl: Resctrl, path: str, error: OSError, doing: str, tried:
 
 def _read_last_status(resctrl: Resctrl) -> str:
     """Read `info/last_cmd_status`: about the last command of any process on the machine, so nothing to decide by."""
-    status = (try_call(system.read_file, resctrl.root + "/info/last_cmd_status") or "").strip()
+    status = (system.try_call(system.read_file, resctrl.root + "/info/last_cmd_status") or "").strip()
     return "" if status == "ok" else status
 
 

@@ -34,9 +34,7 @@ Annotations = Form("Annotations", (
     ("cri_sandbox_name", "io.kubernetes.cri.sandbox-name", None, TEXT_OR_NONE),
     ("cri_container_name", "io.kubernetes.cri.container-name", None, TEXT_OR_NONE),
 ))
-IntelRdt = Form("IntelRdt", (
-    ("clos_id", "closID", None, TEXT_OR_NONE),
-))
+IntelRdt = Form("IntelRdt", (("clos_id", "closID", None, TEXT_OR_NONE),))
 Linux = Form("Linux", (
     ("intel_rdt", "intelRdt", None, (check_nullable, NONE, (check_model, (), IntelRdt))),
     ("cgroups_path", "cgroupsPath", None, TEXT_OR_NONE),

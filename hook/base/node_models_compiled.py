@@ -52,10 +52,7 @@ Unhooked = Form("Unhooked", (
     ("others", "others", ABSENT, (check_list, (), TEXT)),
     ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
 ))
-JobContainer = Form("JobContainer", (
-    ("id", "id", ABSENT, TEXT),
-    ("name", "name", None, TEXT_OR_NONE),
-))
+JobContainer = Form("JobContainer", (("id", "id", ABSENT, TEXT), ("name", "name", None, TEXT_OR_NONE),))
 Job = Form("Job", (
     ("version", "version", 1, (check_int, (), 1, 1)),
     ("id", "id", ABSENT, TEXT),

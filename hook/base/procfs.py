@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from hook.base import system
-from hook.base.errors import try_call
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
@@ -19,7 +18,7 @@ def in_user_namespace() -> bool:
 
     Source: user_namespaces(7). False if /proc/self/uid_map cannot be read: the failures that follow are visible.
     """
-    text = try_call(system.read_file, "/proc/self/uid_map")
+    text = system.try_call(system.read_file, "/proc/self/uid_map")
     return text is not None and text.split() != _HOST_UID_MAP
 
 
@@ -29,7 +28,7 @@ def in_host_pid_namespace() -> bool:
     In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
     So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
     """
-    return try_call(system.link_target, "/proc/self/ns/pid") == _HOST_PID_NAMESPACE
+    return system.try_call(system.link_target, "/proc/self/ns/pid") == _HOST_PID_NAMESPACE
 
 
 def _stat_fields(pid: int | str) -> list[str]:
@@ -42,7 +41,7 @@ def stat_fields(pid: int | str) -> list[str] | None:
 
     `pid`: a process, or PID/task/TID for a single thread.
     """
-    return try_call(_stat_fields, pid)
+    return system.try_call(_stat_fields, pid)
 
 
 def starttime(pid: int) -> int | None:
@@ -85,7 +84,7 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
     None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not
     mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
     """
-    lines = "\n" + (try_call(system.read_file, f"/proc/{pid}/cpu_resctrl_groups") or "")
+    lines = "\n" + (system.try_call(system.read_file, f"/proc/{pid}/cpu_resctrl_groups") or "")
     ctrl_group = lines.partition("\nres:")[2].partition("\n")[0]
     return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
@@ -125,7 +124,9 @@ def own_cgroup(places: list[str], container: str) -> str | None:
 
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
-    lines = (try_call(system.read_file, f"/proc/{pid}/cgroup") or "").split("\n")  # a cgroup's name may have blanks
+    lines = (system.try_call(system.read_file, f"/proc/{pid}/cgroup") or "").split(
+        "\n"
+    )  # a cgroup's name may have blanks
     return [line.partition(":")[2] for line in lines if line]
 
 

@@ -7,7 +7,6 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook.base import procfs, system
-from hook.base.errors import try_call
 
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
@@ -65,7 +64,7 @@ class Resctrl:
 
     def inode(self, path: str) -> int | None:
         """The inode of a mon_group's directory, unique while that exists; None: it does not exist."""
-        return try_call(system.inode, path)
+        return system.try_call(system.inode, path)
 
     def counters(self, path: str) -> dict[str, str]:
         """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
@@ -114,7 +113,7 @@ class Resctrl:
 
     def tasks(self, path: str) -> set[int] | None:
         """The threads in a mon_group; None: it does not exist, or cannot be read."""
-        text = try_call(system.read_file, path + "/tasks", limit=1 << 24)
+        text = system.try_call(system.read_file, path + "/tasks", limit=1 << 24)
         return {int(task) for task in text.split() if task.isdigit()} if text is not None else None
 
     def expel(self, path: str, tid: int) -> None:
@@ -170,4 +169,4 @@ def read_rmid_limit(root: str) -> int | None:
 
 def _list(directory: str) -> list[str]:
     """The names in a directory; none if it cannot be read."""
-    return try_call(system.list_directory, directory) or []
+    return system.try_call(system.list_directory, directory) or []

@@ -15,8 +15,9 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import TypeVar
+    from typing import ParamSpec, TypeVar
 
+    P = ParamSpec("P")
     T = TypeVar("T")
 
 READ_SIZE = 1 << 16
@@ -25,6 +26,14 @@ _SOON = 0.01
 _EINVAL, _EFBIG, _ENOSPC = 22, 27, 28  # errno(3); the import of `errno` costs a hundredth of a start
 _FILE_TYPE, _REGULAR = 0o170000, 0o100000  # inode(7)
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
+
+
+def try_call(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | None:
+    """The result of a call; None if it raises OSError."""
+    try:
+        return call(*arguments, **named)
+    except OSError:
+        return None
 
 
 def _encoded(path: str) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hook.base import system
-from hook.base.errors import HookError, try_call
+from hook.base.errors import HookError
 from hook.base.explain import as_hook_error, unforeseen_error
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
@@ -65,7 +65,7 @@ def _is_called_by_runtime() -> bool:
     """Whether stdin looks like an OCI container state, valid JSON or not."""
     if os.isatty(0):
         return False
-    text, _whole = try_call(system.read_stdin, STDIN_LIMIT, STDIN_PATIENCE) or (b"", False)
+    text, _whole = system.try_call(system.read_stdin, STDIN_LIMIT, STDIN_PATIENCE) or (b"", False)
     return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
 
 

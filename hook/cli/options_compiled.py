@@ -60,9 +60,7 @@ Reconcile = Form("Reconcile", (
     ("runtime_root", "runtime_root", [], (check_list, (), (check_named, (), names.directory))),
     ("live", "live", None, TEXT_OR_NONE),
 ))
-RunWatch = Form("RunWatch", (
-    ("adopt", "adopt", False, FLAG),
-))
+RunWatch = Form("RunWatch", (("adopt", "adopt", False, FLAG),))
 Install = Form("Install", (
     ("targets", "for", None, (check_nullable, NONE, (check_literal, (), "kubernetes", "podman", "both"))),
     ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
@@ -82,14 +80,11 @@ Uninstall = Form("Uninstall", (
     ("force", "force", False, FLAG),
     ("dry_run", "dry_run", False, FLAG),
 ))
-MakeBytecode = Form("MakeBytecode", (
-))
+MakeBytecode = Form("MakeBytecode", ())
 BaseRuntimeSpec = Form("BaseRuntimeSpec", (
     ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
 ))
-Completion = Form("Completion", (
-    ("shell", "SHELL", ABSENT, (check_literal, (), "bash", "zsh", "fish")),
-))
+Completion = Form("Completion", (("shell", "SHELL", ABSENT, (check_literal, (), "bash", "zsh", "fish")),))
 ARGUMENTS: dict[str, tuple[str, str, tuple[tuple[object, ...], ...]]] = {
     "Options": ("the options of the hook; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds", "`title` is the placeholder of a value in the help, unless the value is one of a few words.", (("resctrl_root", "", "/sys/fs/resctrl", "DIR", (), "the resctrl mount"), ("run_dir", "", "/run/resctrl-mon-hook", "DIR", (), "directory for state and records"), ("group_prefix", "", "oci-", "TEXT", (), "prefix of the names of our groups"), ("key", "", "auto", "auto|container|sandbox", ("auto", "container", "sandbox"), "one group for each pod, or for each container"), ("containers", "", "all", "all|kubernetes|podman", ("all", "kubernetes", "podman"), "all containers, all but Podman's, or only Podman's"), ("namespace", [], [], "NS", (), "only pods of this namespace (repeatable)"), ("annotation", {}, {}, "K=V", (), "only containers with all these annotations (repeatable)"), ("monitor", "", "all", "all|opt-in|opt-out", ("all", "opt-in", "opt-out"), "use of the pod annotation monitor.resctrl-mon.io"), ("linger", 0, 0, "SECONDS", (), "how long a group outlives its last member"), ("snapshot_ttl", 0, 300, "SECONDS", (), "how long to keep the counters of a removed group"), ("lock_timeout", 0.0, 1.0, "SECONDS", (), "maximum wait for the lock of a key"), ("rmid_wait", 0.0, 1.5, "SECONDS", (), "maximum wait for an RMID in limbo"), ("history", "", "", "FILE", (), "append a line to this file when a key ends: its use"), ("strict", False, False, "", (), "createRuntime exits 1 if it cannot monitor the container"))),
     "List": ("show keys, containers that are not monitored, RMIDs", "list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic", (("WHAT", "", None, "unmonitored", ("unmonitored",), "only the containers that are not monitored: each of them, and why"), ("namespace", [], [], "NS", (), "only pods of this namespace (repeatable)"), ("state", [], [], "STATE", ("live", "missing", "recovering", "lingering", "completed"), "only keys in this state: live, missing, recovering, lingering, completed (repeatable)"), ("sort", "", "energy", "BY", ("energy", "traffic", "memory", "age", "name"), "what comes first: most energy or memory traffic, youngest age, or by name"), ("by", "", None, "namespace", ("namespace",), "sums by namespace, of all keys that are not completed, or by --state"), ("limit", 0, None, "N", (), "no more keys than this many"), ("output", "", None, "FORM", ("wide", "json"), "wide: all columns and counters, nothing cut; json: as --json. Short: -o"))),

@@ -109,10 +109,9 @@ def show_history(given: options.History, request: Request) -> None:
 
     try:
         since = jobs.parse_since(given.since, system.unix_time()) if given.since is not None else ""
+        found = jobs.read(given.history, given.name, since)
     except ValueError as error:
         raise Usage(f"--since: {error}") from None
-    try:
-        found = jobs.read(given.history, given.name, since)
     except Unreadable as error:
         if not error.is_missing:
             raise Usage(f"cannot read {error}") from None

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from hook.base.errors import HookError, try_call
+from hook.base import system
+from hook.base.errors import HookError
 from hook.base.explain import format_count, printable
 from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
@@ -142,7 +143,9 @@ class Site:
 
     def is_called_by(self, path: str, files: Tree = door.HOST) -> bool:
         """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
-        return bool((try_call(read_programs, path, files) or set()).intersection((*self.programs, self.places.link)))
+        return bool(
+            (system.try_call(read_programs, path, files) or set()).intersection((*self.programs, self.places.link))
+        )
 
 
 Check = Callable[[Site], Iterator[Finding]]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 from hook.base import procfs, resctrl, system
-from hook.base.errors import HookError, Reason, try_call
+from hook.base.errors import HookError, Reason
 from hook.base.explain import format_count
 from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
@@ -76,7 +76,7 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
             remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
             yield warning("counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
         threshold = root + "/info/L3_MON/max_threshold_occupancy"
-        if (try_call(system.read_file, threshold, 64) or "").strip() == "0":
+        if (system.try_call(system.read_file, threshold, 64) or "").strip() == "0":
             found = f"{threshold} is 0: the kernel never reuses a freed RMID"
             yield warning("limbo", found, f"echo 65536 > {threshold}")
 
@@ -172,7 +172,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
 
 def has_process_connector() -> bool:
     """Whether the kernel reports execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
-    return "cn_proc" in (try_call(door.read_text, "/proc/net/connector", _LIMIT) or "")
+    return "cn_proc" in (system.try_call(door.read_text, "/proc/net/connector", _LIMIT) or "")
 
 
 # --- Memory traffic: not every CPU counts it, and some have fewer counters than groups

@@ -124,9 +124,7 @@ def make_conf(wanted: Wanted) -> str:
     """
     words = [word for word in _list_hook_words(wanted, wanted.targets[0]) if not word.startswith("--containers=")]
     if not any(word.startswith(_HISTORY) for word in words):  # also what hooks of the other target have begun
-        words += [
-            word for target in wanted.targets for word in _list_hook_words(wanted, target) if word.startswith(_HISTORY)
-        ]
+        words += _list_histories(wanted)
     words += ["--adopt"] if wanted.adopt else []
     remark = "which overwrites it: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
@@ -138,11 +136,16 @@ def _list_hook_words(wanted: Wanted, target: str) -> list[str]:
     return words
 
 
+def _list_histories(wanted: Wanted) -> list[str]:
+    """The options --history in all hooks.d files."""
+    words = [word for target in wanted.targets for word in _list_hook_words(wanted, target)]
+    return [word for word in words if word.startswith(_HISTORY)]
+
+
 def _plan_history(wanted: Wanted) -> list[Step]:
     """The directories of the history, which no hook makes, and what rotates it."""
     places = wanted.places
-    words = [word for target in wanted.targets for word in _list_hook_words(wanted, target)]
-    files = [word[len(_HISTORY) :] for word in words if word.startswith(_HISTORY)]
+    files = [word[len(_HISTORY) :] for word in _list_histories(wanted)]
     directories = sorted({os.path.dirname(file) for file in files if file})
     here = [steps.make_directory(places.at(path), 0o750) for path in directories]
     if places.log_dir in directories and not os.path.lexists(places.at(places.logrotate)):

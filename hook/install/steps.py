@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hook.base import system
-from hook.base.errors import try_call
 from hook.install import bytecode
 from hook.node import door, programs
 from hook.node.place import INSTALL, NAME, Places, PyzFile, find_origin
@@ -87,7 +86,7 @@ def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_ri
         with door.replace_file(path, _name_temporary(path)) as temporary:
             make(temporary)
 
-    return Step(verb, what, do, lambda: not os.path.lexists(_name_temporary(path)) and bool(try_call(is_right)))
+    return Step(verb, what, do, lambda: not os.path.lexists(_name_temporary(path)) and bool(system.try_call(is_right)))
 
 
 def remove_file(path: str) -> Step:
@@ -117,7 +116,7 @@ def make_directory(path: str, mode: int) -> Step:
 
 def remove_directory(path: str) -> Step:
     """Remove a directory if it is empty."""
-    return Step("remove", path, lambda: try_call(os.rmdir, path), lambda: not os.path.lexists(path))
+    return Step("remove", path, lambda: system.try_call(os.rmdir, path), lambda: not os.path.lexists(path))
 
 
 def run_command(*command: str) -> Step:
@@ -235,7 +234,7 @@ def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
 def has_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> bool:
     """Whether a start of the program uses the bytecode beside it. `pyz`: see plan_bytecode."""
     path = f"{program}.{python.tag}"
-    status, found = try_call(os.lstat, path), try_call(door.read_head, path, bytecode.HEADER_SIZE)
+    status, found = system.try_call(os.lstat, path), system.try_call(door.read_head, path, bytecode.HEADER_SIZE)
     if status is None or found is None:
         return False
     is_of_others = status.st_uid not in (0, system.user_id()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import chain, starmap
 from typing import NamedTuple
 
-from hook.base.errors import try_call
+from hook.base import system
 from hook.base.explain import errno_name
 from hook.node import door, hooksd, host
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
@@ -117,7 +117,7 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
 
 def read_pod_names() -> dict[str, tuple[str, str]]:
     """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
-    entries = try_call(door.list_names, "/var/log/pods") or ()
+    entries = system.try_call(door.list_names, "/var/log/pods") or ()
     matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
     found = {identity.canonical_uid(it[3]): (it[1], it[2]) for it in matches if it}
     return {uid: names for uid, names in found.items() if uid is not None}
@@ -125,7 +125,7 @@ def read_pod_names() -> dict[str, tuple[str, str]]:
 
 def read_container_names() -> dict[str, str]:
     """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
-    entries = try_call(door.list_names, "/var/log/containers") or ()
+    entries = system.try_call(door.list_names, "/var/log/containers") or ()
     matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
     return {it[2]: it[1] for it in matches if it}
 

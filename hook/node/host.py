@@ -16,9 +16,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from hook.base import cgroups, container_tasks, procfs
+from hook.base import cgroups, container_tasks, procfs, system
 from hook.base.container_tasks import Process
-from hook.base.errors import try_call
 from hook.node import door
 from hook.node.door import Tree
 from hook.stages import identity
@@ -75,7 +74,9 @@ def _read_words(pid: int) -> list[str]:
 
     Never for a process of a container: reading the page with its words may block for ever (userfaultfd, FUSE).
     """
-    head = try_call(door.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""  # none: ended, or a process of the kernel
+    head = (
+        system.try_call(door.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""
+    )  # none: ended, or a process of the kernel
     return head.decode("utf-8", "surrogateescape").split("\0")[:-1] or [""]
 
 

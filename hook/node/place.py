@@ -9,7 +9,7 @@ import os
 import zipfile
 from typing import NamedTuple
 
-from hook.base.errors import try_call
+from hook.base import system
 from hook.node import door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import PROGRAM
@@ -260,7 +260,7 @@ def find_label_problem(path: str) -> str | None:
 
 def _read_type(path: str) -> str | None:
     """The SELinux type of a file, `none` if it has no label; None while SELinux does not enforce its policy."""
-    if (try_call(door.read_text, _ENFORCE, 64) or "").strip() != "1":
+    if (system.try_call(door.read_text, _ENFORCE, 64) or "").strip() != "1":
         return None
-    label = (try_call(os.getxattr, path, "security.selinux") or b"").decode("utf-8", "replace")
+    label = (system.try_call(os.getxattr, path, "security.selinux") or b"").decode("utf-8", "replace")
     return next(iter(label.rstrip("\0").split(":")[2:]), "none")

@@ -14,8 +14,7 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from functools import cached_property
 
-from hook.base import names, procfs
-from hook.base.errors import try_call
+from hook.base import names, procfs, system
 from hook.base.models import KeyState
 from hook.node import config, door
 from hook.node.door import Unreadable
@@ -36,7 +35,7 @@ class Names:
     @cached_property
     def containers(self) -> Mapping[str, str]:
         """The name of each container, by its ID."""
-        directories = try_call(door.list_names, self._root) or ()  # one for each storage driver ever used
+        directories = system.try_call(door.list_names, self._root) or ()  # one for each storage driver ever used
         return read_containers([f"{self._root}/{it}" for it in directories if it.endswith("-containers")])
 
     @cached_property
@@ -53,7 +52,7 @@ def read_containers(directories: Collection[str]) -> dict[str, str]:
     """The name of each container in these directories of containers/storage, by its ID. Skips unreadable files."""
     found: dict[str, str] = {}
     for path in [f"{directory}/{name}" for directory in directories for name in _LISTS]:
-        listed = try_call(door.read_json, path, _LIMIT)
+        listed = system.try_call(door.read_json, path, _LIMIT)
         for it in listed if isinstance(listed, list) else ():
             container, given = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
             if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):

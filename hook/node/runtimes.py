@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Processes
-from hook.base.errors import try_call
 from hook.base.explain import explain_invalid
 from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
 from hook.base.node_models import Unhooked, UnhookedContainer
@@ -241,7 +240,7 @@ def _read_rules(run_dir: str) -> _Rules:
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
     named = {it.path for it in config.read_containerd(is_running=False).specs}
     # An unreadable one does not count: containers do not start with it.
-    specs = sorted(it for it in named if find_own_hooks(try_call(read_hooks, it) or {}))
+    specs = sorted(it for it in named if find_own_hooks(system.try_call(read_hooks, it) or {}))
     text = jsontext.dumps([[file for file, _ in ours], specs]).encode()
     return _Rules(run_dir, [it for _, it in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else "")
 

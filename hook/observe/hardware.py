@@ -11,7 +11,6 @@ import os
 from dataclasses import dataclass
 
 from hook.base import resctrl, system
-from hook.base.errors import try_call
 from hook.base.explain import format_count
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
@@ -120,7 +119,7 @@ def _read(path: str) -> str:
 
 
 def _list_infos(root: str) -> list[str]:
-    return [f"{root}/info/{name}" for name in try_call(system.list_directory, root + "/info") or ()]
+    return [f"{root}/info/{name}" for name in system.try_call(system.list_directory, root + "/info") or ()]
 
 
 # --- Lacks of counters or RMIDs, each with its remedy, for `list` and `doctor`; None: there is no lack

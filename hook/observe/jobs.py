@@ -26,9 +26,9 @@ from hook.base.explain import format_count, list_pod_names, name_pod, printable,
 from hook.base.node_models import Job
 from hook.node import door
 from hook.node.door import Unreadable
-from hook.observe.screens import lay_out_uses, to_word
+from hook.observe.screens import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
 from hook.observe.table import Column, Screen, numbers
-from hook.observe.use import Total, Uses, add_up, make_total, sum_uses, to_number
+from hook.observe.use import Uses, add_up, make_total, sum_uses, to_number
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -43,8 +43,6 @@ _ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
 _GZIP = 16 + zlib.MAX_WBITS
 _PIECE = 1 << 16
 _MOST_ROUNDS = 3  # of looking for files that logrotate has moved meanwhile
-_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
-_LEAST_NAME = 12
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 _FORMULA = ("=", "+", "-", "@")
@@ -245,11 +243,8 @@ def name_job(job: Job) -> str:
 
 
 def _name_group(job: Job, by: str) -> str:
-    if by == "name":
-        return name_job(job)
-    if by == "pod":
-        return name_pod(job.namespace, job.pod)
-    return (job.namespace or "") if by == "namespace" else job.end[:10]
+    pod = name_pod(job.namespace, job.pod)
+    return {"name": name_job(job), "pod": pod, "namespace": job.namespace or "", "day": job.end[:10]}[by]
 
 
 def count_job(job: Job) -> Uses:
@@ -281,43 +276,35 @@ def _count_jobs(use: Uses) -> int:
 
 def format_jobs(found: Jobs, screen: Screen) -> list[str]:
     """A line for each job, and their total."""
-    names, ends, lives, uses = list[str](), list[str](), list[int](), list[Uses]()
+    rows, ends, lives = list[tuple[str, Uses]](), list[str](), list[int]()
     for job in found.list_jobs():
-        names.append(to_word(name_job(job)))
+        shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
+        rows.append((name_job(job), shown))
         ends.append(job.end)
         lives.append(job.lives)
-        uses.append({event: total for event, total in count_job(job).items() if event in _HEADS or event == _ALL})
-    columns = [Column("NAME", [*names, *_name_total(uses)], least=_LEAST_NAME), Column("END", ends)]
     more = [numbers("LIVES", [*map(str, lives)])] if any(it != 1 for it in lives) else []
-    return [*_format_uses(columns, uses, screen, more), *_format_end(found)]
+    return [*_format_rows("NAME", _add_total(rows), [Column("END", ends)], more, screen), *_format_end(found)]
 
 
 def format_sums(found: Jobs, by: str, screen: Screen) -> list[str]:
     """A line for each name, pod, namespace or day, and the total."""
-    sums = sorted(sum_jobs(found.list_jobs(), by).items())
-    names, uses = [to_word(name) or "-" for name, _ in sums], [use for _, use in sums]
-    counts = [*map(_count_jobs, uses)]
-    columns = [
-        Column(by.upper(), [*names, *_name_total(uses)], least=_LEAST_NAME),
-        numbers("JOBS", [str(it) for it in (*counts, *([sum(counts)] if len(counts) > 1 else []))]),
-    ]
-    return [*_format_uses(columns, uses, screen), *_format_end(found)]
+    rows = _add_total(sorted(sum_jobs(found.list_jobs(), by).items()))
+    jobs = numbers("JOBS", [str(_count_jobs(use)) for _, use in rows])
+    return [*_format_rows(by.upper(), rows, [jobs], [], screen), *_format_end(found)]
 
 
-def _name_total(rows: Sequence[object]) -> list[str]:
-    return ["total"] if len(rows) > 1 else []
+def _add_total(rows: list[tuple[str, Uses]]) -> list[tuple[str, Uses]]:
+    return [*rows, ("total", sum_uses(use for _, use in rows))] if len(rows) > 1 else rows
 
 
-def _format_uses(columns: list[Column], uses: list[Uses], screen: Screen, more: Sequence[Column] = ()) -> list[str]:
-    rows = [*uses, *([sum_uses(uses)] if len(uses) > 1 else [])]
-    seconds = numbers("SECONDS", [_format_seconds(row[_ALL]) for row in rows])
-    return lay_out_uses([*columns, seconds, *more], rows, _HEADS, screen)
-
-
-def _format_seconds(total: Total) -> str:
-    if total.value is None:
-        return "?"
-    return f"{'>=' * total.at_least}{total.value / MILLION:.1f}"
+def _format_rows(
+    head: str, rows: list[tuple[str, Uses]], columns: list[Column], more: list[Column], screen: Screen
+) -> list[str]:
+    """A table of names and use. `columns`, `more`: those before and behind the seconds."""
+    names, uses = [to_word(name) or "-" for name, _ in rows], [use for _, use in rows]
+    seconds = [format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}") for use in uses]
+    columns = [Column(head, names, least=LEAST_NAME), *columns, numbers("SECONDS", seconds), *more]
+    return lay_out_uses(columns, uses, LIST_HEADS, screen)
 
 
 def _format_end(found: Jobs) -> list[str]:
@@ -331,15 +318,12 @@ def _format_end(found: Jobs) -> list[str]:
 def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
     """`history --json`."""
     jobs = [*found.list_jobs()]
-    total = sum_jobs(jobs, None).get("")
-    lines: dict[str, Any]
-    if by is None:
-        lines = {"jobs": [*map(_job_to_json, jobs)]}
-    else:
+    lines: dict[str, Any] = {"jobs": [*map(_job_to_json, jobs)]}
+    if by is not None:
         sums = sorted(sum_jobs(jobs, by).items())
         lines = {"by": by, "sums": [{"name": name or None, **_sum_to_json(use)} for name, use in sums]}
     skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
-    return {"file": path, **skipped, **lines, "total": None if total is None else _sum_to_json(total)}
+    return {"file": path, **skipped, **lines, "total": next(map(_sum_to_json, sum_jobs(jobs, None).values()), None)}
 
 
 def _job_to_json(job: Job) -> dict[str, Any]:
@@ -377,9 +361,7 @@ def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
 
 def _to_plain(number: float | None) -> str:
     """A number as a spreadsheet reads it; empty: unknown."""
-    if number is None:
-        return ""
-    return str(to_number(round(number * MILLION)))
+    return "" if number is None else str(to_number(round(number * MILLION)))
 
 
 def _join_cells(cells: Iterable[str | None]) -> str:

@@ -13,13 +13,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hook import __version__
 from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION, Event
-from hook.base.errors import Reason, try_call
+from hook.base.errors import Reason
 from hook.base.explain import printable
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, SeenKey
@@ -108,31 +108,28 @@ def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Fa
 
 def format_text(families: Iterable[Family]) -> str:
     """The metrics in Prometheus' text format, in a stable order."""
-    return "".join(line + "\n" for family in families for line in _format_family(family))
-
-
-def _format_family(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.meaning}."
-    yield f"# TYPE {family.name} {family.kind}"
-    for labels, value in sorted(family.samples.items()):
-        yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
+    return "".join(line + "\n" for it in families for line in _format_family(it, it.name))
 
 
 def format_open_metrics(families: Iterable[Family]) -> str:
-    """The metrics as OpenMetrics, but for END_OF_OPEN_METRICS."""
-    return "".join(line + "\n" for family in families for line in _format_open_family(family))
+    """The metrics as OpenMetrics, but for END_OF_OPEN_METRICS.
+
+    A counter's name is without `_total` there, and its samples' names are with it.
+    """
+    return "".join(
+        line + "\n" for it in families for line in _format_family(it, it.name.removesuffix("_total"), _UNITS)
+    )
 
 
-def _format_open_family(family: Family) -> Iterator[str]:
-    """A counter's name is without `_total` here, and its samples' names are with it."""
-    name = family.name.removesuffix("_total")
+def _format_family(family: Family, name: str, units: Collection[str] = ()) -> Iterator[str]:
+    """`units`: those of OpenMetrics, which also has the times of creation."""
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
-    if (unit := name.rpartition("_")[2]) in _UNITS:
+    if (unit := name.rpartition("_")[2]) in units:
         yield f"# UNIT {name} {unit}"
     for labels, value in sorted(family.samples.items()):
         yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
-        if labels in family.created:
+        if units and labels in family.created:
             yield f"{format_series(name + '_created', labels)} {family.created[labels]}"
 
 
@@ -207,7 +204,7 @@ def keep_former(families: Iterable[Family], age: float) -> Former:
 
 def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
-    text, age = try_call(door.read_text, path, _LIMIT), try_call(system.age, path)
+    text, age = system.try_call(door.read_text, path, _LIMIT), system.try_call(system.age, path)
     return parse_former(text, age) if text is not None and age is not None else Former()
 
 

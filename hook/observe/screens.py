@@ -38,7 +38,8 @@ _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
     "name": lambda it: format_name(it.key),
 }
-_LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
+LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
+"""The columns of use in `list` and `history`, by event."""
 _TOP_HEADS = {  # in the table, and in JSON
     "core_energy": ("POWER(W)", "watts"),
     "mbm_total_bytes": ("TRAFFIC(B/s)", "traffic_bytes_per_second"),
@@ -50,7 +51,7 @@ _NAMED = 20  # pods in a line, if the output is not a terminal
 _NOTHING = "-"
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
-_LEAST_NAME = 12  # a name is never cut to fewer characters
+LEAST_NAME = 12  # a name is never cut to fewer characters
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _LONGEST_WORD = 253
@@ -147,7 +148,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     rows = [_make_row(it) for it in shown]
     if len(found) > 1:
         rows.append(("total", "", sum_uses(it.use for it in found)))
-    head, *lines = _lay_out_rows(rows, columns, _LIST_HEADS, screen)
+    head, *lines = _lay_out_rows(rows, columns, LIST_HEADS, screen)
     over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines, keys)]
     return [head, *over, *lines[len(keys) :]]
 
@@ -160,7 +161,7 @@ def _lay_out_rows(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
     """A table of names, keys and their use, and the legend of its marks. `heads`: of the columns, by event."""
-    name = Column("NAME", [name for name, _, _ in rows], least=_LEAST_NAME)
+    name = Column("NAME", [name for name, _, _ in rows], least=LEAST_NAME)
     key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
     return lay_out_uses([name, key, *columns], [use for *_, use in rows], heads, screen)
 
@@ -205,11 +206,11 @@ def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, 
         rows.append(("total", every, sum_uses(use for *_, use in found)))
     alive = [_count_alive(keys) for _, keys, _ in rows]
     columns = [
-        Column("NAMESPACE", [name for name, _, _ in rows], least=_LEAST_NAME),
+        Column("NAMESPACE", [name for name, _, _ in rows], least=LEAST_NAME),
         numbers("KEYS", [str(len(keys)) for _, keys, _ in rows]),
         numbers("ALIVE", [_UNKNOWN if it is None else str(it) for it in alive]),
     ]
-    return lay_out_uses(columns, [use for *_, use in rows], _LIST_HEADS, screen)
+    return lay_out_uses(columns, [use for *_, use in rows], LIST_HEADS, screen)
 
 
 def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
@@ -346,7 +347,7 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
         Column("COUNTER", [to_word(it) for it in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
         *(numbers(it.upper(), [to_word(row[it] or _NOTHING) for row in rows]) for it in ("begin", last, "before")),
-        numbers("USE", [_format_total(uses.get(it), counters.text_of) for it in counted]),
+        numbers("USE", [format_total(uses.get(it), counters.text_of) for it in counted]),
     ]
     return lines + ["  " + line for line in lay_out(columns, Screen())]
 
@@ -510,10 +511,10 @@ def to_word(text: str | None) -> str:
 def format_sum(total: Total | None, event: str) -> str:
     """Format a total of an event with three digits."""
     is_binary = EVENTS[event].unit == "bytes"
-    return _format_total(total, lambda value: format_number(value / MILLION, binary=is_binary))
+    return format_total(total, lambda value: format_number(value / MILLION, binary=is_binary))
 
 
-def _format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
+def format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
     """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
     if total is None or total.value is None:
         return _NOTHING if total is None else _UNKNOWN

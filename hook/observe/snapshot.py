@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from hook.base import counters, procfs, resctrl, system
-from hook.base.errors import HookError, try_call
+from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
@@ -333,7 +333,9 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
 def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
     """The mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
     top = path + "/mon_groups"
-    return {f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in try_call(system.list_directory, top) or ()}
+    return {
+        f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in system.try_call(system.list_directory, top) or ()
+    }
 
 
 def _subtract(counter: str, whole: str, parts: Readings) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hook.base import names, system
-from hook.base.errors import UNNAMED, try_call
+from hook.base.errors import UNNAMED
 from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
@@ -94,7 +94,7 @@ class Records(RunDir):
 
     def is_full(self) -> bool:
         """Whether its file system has next to no room, so that hooks may be unable to record failures."""
-        room = try_call(os.statvfs, self.descriptor if self.is_there else os.path.dirname(self.path) or ".")
+        room = system.try_call(os.statvfs, self.descriptor if self.is_there else os.path.dirname(self.path) or ".")
         if room is None:
             return False
         has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
@@ -116,7 +116,7 @@ class Records(RunDir):
         return counts
 
     def _size(self, path: str) -> int | None:
-        found = try_call(os.stat, path, dir_fd=self.descriptor, follow_symlinks=False)
+        found = system.try_call(os.stat, path, dir_fd=self.descriptor, follow_symlinks=False)
         return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def _examine(self, model: type[ModelT], name: str) -> ModelT | Broken | None:
@@ -148,13 +148,13 @@ def glance_index(run: RunDir, container: str) -> str | None:
 
 def version(run: RunDir) -> int:
     """A number that changes with each commit to a key, if the last one was a while ago (`is_settled`); 0: no keys."""
-    found = try_call(os.stat, "groups", dir_fd=run.descriptor, follow_symlinks=False)
+    found = system.try_call(os.stat, "groups", dir_fd=run.descriptor, follow_symlinks=False)
     return found.st_mtime_ns if found is not None else 0
 
 
 def is_settled(run: RunDir) -> bool:
     """Whether each further commit changes `version`: the last one was not within the present step of the clock."""
-    return (try_call(system.age, "groups", run.descriptor) or 0.0) > _STEP
+    return (system.try_call(system.age, "groups", run.descriptor) or 0.0) > _STEP
 
 
 # --- Files that killed hooks left behind, and files that are kept only for some time
@@ -178,7 +178,7 @@ def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
 def has_leftovers(run: RunDir, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
     places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
-    return any(try_call(system.inode, place, run.descriptor) is not None for place in places)
+    return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
 
 
 def remove_leftovers(run: RunDir, key: str) -> None:
@@ -208,4 +208,4 @@ def has_old_failure(run: RunDir, container: str) -> bool:
 
 
 def _is_old(run: RunDir, path: str, kept: float) -> bool:
-    return (try_call(system.age, path, run.descriptor) or 0.0) >= kept
+    return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept

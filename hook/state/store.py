@@ -19,7 +19,6 @@ user can plant a link below it. `records` reads it without locks.
 from __future__ import annotations
 
 from hook.base import jsontext, names, system
-from hook.base.errors import try_call
 from hook.base.models import Failure, Index, KeyState
 from hook.base.validation import MOST_NATURAL
 
@@ -207,7 +206,7 @@ class RunDir:
 
         A failed write is ignored: a full /run must not keep a key on record whose groups are gone.
         """
-        try_call(system.write_new, "freed", f"{system.boottime():.3f}\n", self.descriptor)
+        system.try_call(system.write_new, "freed", f"{system.boottime():.3f}\n", self.descriptor)
 
     def freed_within(self, seconds: float) -> bool:
         """Whether one of our groups gave an RMID back within the last `seconds`."""
@@ -219,7 +218,7 @@ class RunDir:
 
     def count_run(self, name: str) -> None:
         """Count an event for `metrics` by one more byte in a file, which needs no lock and costs next to nothing."""
-        try_call(system.append, "runs/" + name, ".", self.descriptor)
+        system.try_call(system.append, "runs/" + name, ".", self.descriptor)
 
     def is_first(self, what: str) -> bool:
         """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""

@@ -23,7 +23,6 @@ kernel's own values or none, since the links lead to the kernel's files.
 from __future__ import annotations
 
 from hook.base import system
-from hook.base.errors import try_call
 from hook.state.store import ensure_directory
 
 TYPE_CHECKING = False
@@ -46,7 +45,7 @@ class View:
 
     def is_current(self, state: KeyState) -> bool:
         """Whether a key's view was built from this state."""
-        shown = try_call(system.read_file, f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
+        shown = system.try_call(system.read_file, f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
         return state.generation == 0 if shown is None else shown == _generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:

@@ -40,6 +40,7 @@ KNOWN: dict[str, frozenset[str]] = {
     "str": frozenset(),
 }
 Node = dict[str, Any]  # a core schema is plain dicts
+LONGEST_LINE = 120
 EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; validation never sees it
 SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
@@ -171,7 +172,9 @@ class _Compiler:
 
     def form(self) -> list[str]:
         """The lines of the model's Form, which makes its records."""
-        return _block(f"{self.name} = Form({_quoted(self.name)}, (", map(self._field, self.fields), "))")
+        head, fields = f"{self.name} = Form({_quoted(self.name)}, (", [*map(self._field, self.fields)]
+        whole = f"{head}{' '.join(fields)}))"
+        return [whole] if len(whole) <= LONGEST_LINE else _block(head, fields, "))")
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":

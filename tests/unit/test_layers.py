@@ -223,7 +223,7 @@ def test_module_that_looks_changes_nothing(module: str) -> None:
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_durably", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}
     calls = [node for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)]
-    called = [it.args[0] if getattr(it.func, "id", "") == "try_call" else it.func for it in calls]
+    called = [it.args[0] if getattr(it.func, "attr", "") == "try_call" else it.func for it in calls]
     names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in called}
     assert not names & changes
 
