@@ -104,7 +104,7 @@ class Argument:
     """
 
     def __init__(self, row: tuple[Any, ...]) -> None:
-        self.name, self.kind, default, self.value, self.choices, self.meaning = row
+        self.name, self.kind, default, self.value, self.choices, self.meaning = row[:6]
         self.is_option = not self.name.isupper()
         self.word = "--" + self.name.replace("_", "-") if self.is_option else self.value
         self.shown_default = "" if default is None or default is False or default in ("", [], {}) else f" [{default}]"

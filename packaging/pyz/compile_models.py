@@ -57,7 +57,14 @@ tests prove both equal in what they accept, in the values, and in the place of t
 from __future__ import annotations
 '''
 TABLE = "ARGUMENTS"
-"""The name that a module of options has for the table that is made of its models: see `describe`."""
+"""The name that a module of options has for the table that is made of its models: see `_describe`."""
+FORM_OF_ARGUMENTS = [
+    *("", "", "def _make_form(name: str) -> Form:"),
+    "    rows = ARGUMENTS[name][2]",
+    "    return Form(name, tuple((field, row[0], default, check) for *row, field, default, check in rows))",
+    *("", ""),
+]
+"""In such a module a form is made of its rows, so that no argument is there twice."""
 KINDS = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
 """A value of each type that an argument takes."""
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
@@ -77,36 +84,42 @@ def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/base/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
     exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
-    body = ["", *exported, *(line for it in compilers for line in it.form())]
+    body = ["", *exported]
     if hasattr(models, TABLE):
-        described = [sys.modules[models.Model.__module__].Options, *_classes(models)]
-        body += _block(
-            f"{TABLE}: dict[str, tuple[str, str, tuple[tuple[object, ...], ...]]] = {{",
-            [f"{_quoted(it.__name__)}: {_display(describe(it), it.__name__)}," for it in described],
-            "}",
-        )
+        options = sys.modules[models.Model.__module__].Options
+        table = [_describe(options), *(_describe(it.cls, it.list_checks()) for it in compilers)]
+        body += [*_block(f"{TABLE}: dict[str, tuple[Any, ...]] = {{", table, "}"), *FORM_OF_ARGUMENTS]
+        body += [f"{it.name} = _make_form({_quoted(it.name)})" for it in compilers]
+    else:
+        body += [line for it in compilers for line in it.form()]
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
 
-def describe(model: type[Any]) -> tuple[str, str, tuple[tuple[Any, ...], ...]]:
-    """A model as plain data: purpose, example, and for each field a row for `Argument` of hook/cli/command_line.py."""
-    schema = model.model_json_schema()
+def _describe(model: type[Any], checks: Iterable[str] = ()) -> str:
+    """A model of arguments as an entry of TABLE: its purpose, its example, and a row for each field.
+
+    A row has what `Argument` of hook/cli/command_line.py takes. With `checks`, it goes on with what makes a Form.
+    """
+    schema, known = model.model_json_schema(), iter(checks)
     rows = []
     for name, field in schema["properties"].items():
         one = field.get("anyOf", [field])[0]  # of a value or None
         text = one.get("items", one)
         choices = tuple(text.get("enum", [text["const"]] if "const" in text else []))
         value = field["title"] if field["title"].isupper() else "|".join(choices)
-        rows.append((name, KINDS[one["type"]], field.get("default"), value, choices, field["description"]))
+        row = _display((name, KINDS[one["type"]], field.get("default"), value, choices, field["description"]), name)
+        rows.append(f"{row[:-1]}, {next(known)})," if checks else f"{row},")
     purpose, _, example = schema["description"].partition(".\n\n")
-    return purpose[0].lower() + purpose[1:], example, tuple(rows)
+    texts = f"{_quoted(purpose[0].lower() + purpose[1:])}, {_quoted(example)}"
+    return f"{_quoted(model.__name__)}: ({texts}, ({' '.join(rows)})),"
 
 
 def _imports(body: Iterable[str]) -> list[str]:
     """The import lines that the text needs."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
-    own = ["from hook.base import names"] if any(word.startswith("names.") for word in words) else []
+    own = ["from typing import Any", ""] if "Any" in words else []
+    own += ["from hook.base import names"] if any(word.startswith("names.") for word in words) else []
     return [*own, f"from hook.base.validation import {', '.join(sorted(words & SHARED))}"]
 
 
@@ -152,6 +165,7 @@ class _Compiler:
 
     def __init__(self, models: ModuleType, cls: type[Any]) -> None:
         _own_class(cls, models.Model)
+        self.cls = cls
         self.name: str = cls.__name__
         self.models = models
         self.definitions: list[Node] = []
@@ -199,6 +213,11 @@ class _Compiler:
             raise Refused(where, f"a model from elsewhere, {schema['cls'].__name__}")
         if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
             raise Refused(where, "something that is no field")
+
+    def list_checks(self) -> list[str]:
+        """The name, the default and the check of each field, for a table that has its alias."""
+        fields = (self._field(name)[1:-2].split(", ", 2) for name in self.fields)
+        return [f"{name}, {rest}" for name, _, rest in fields]
 
     def _field(self, name: str) -> str:
         field = self.fields[name]
