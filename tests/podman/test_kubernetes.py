@@ -81,7 +81,8 @@ class Host:
         values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options, "watch": watch}
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
         objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
-        (plan,) = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
+        plans = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
+        (plan,) = [it for it in plans if "remove-json" in it]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
         pods = [it["spec"]["template"]["spec"] for it in made if "template" in it.get("spec", {})]
         both = ("initContainers", "containers")

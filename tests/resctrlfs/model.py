@@ -77,6 +77,8 @@ class Knobs:
     read_only: bool = False
     unmounted: bool = False
     debug: bool = False
+    ticking: bool = False
+    """Each read of a counter has it grow by 1: for a cluster, where no test moves counters."""
     look_ms: int = 0
     """How long a look at all tasks counts. Not 0 where there are thousands of them and a look takes seconds: what was
     forked since is not known then, nor what died."""
@@ -594,7 +596,10 @@ class ResctrlModel:
             return self._tasks_text(node.group, reader)
         if node.rel.startswith("mon_data/"):
             rmids = [node.group.rmid, *(child.rmid for child in node.group.children.values())]
-            return self.counters.text(rmids, node.rel.split("/")[1], node.base)
+            domain = node.rel.split("/")[1]
+            if self.knobs.ticking and node.base != "llc_occupancy":
+                self.counters.add(node.group.rmid, domain, node.base, Decimal(1))
+            return self.counters.text(rmids, domain, node.base)
         return self._info_text(node) if is_info(node) else self._group_text(node)
 
     def _group_text(self, node: ModelFile) -> str:

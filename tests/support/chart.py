@@ -47,7 +47,7 @@ def render(values: Object | None = None, release: Object | None = None) -> list[
         "Release": {**RELEASE, **(release or {})},
         "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
     }
-    templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir()}
+    templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.*")}
     files = {path.name: path.read_text(encoding="utf-8") for path in CHART.iterdir() if path.is_file()}
     done = subprocess.run(
         [_renderer()],

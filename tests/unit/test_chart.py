@@ -58,25 +58,33 @@ def defaults() -> list[Object]:
     return render()
 
 
-def only(objects: list[Object], kind: str) -> Object:
-    (found,) = [it for it in objects if it["kind"] == kind]
+def is_of_test(it: Object) -> bool:
+    """Whether `helm test` makes an object."""
+    return bool(it["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
+
+
+def only(objects: list[Object], kind: str, *, of_test: bool = False) -> Object:
+    (found,) = [it for it in objects if it["kind"] == kind and is_of_test(it) is of_test]
     return found
 
 
-def plan(objects: list[Object]) -> Object:
-    """What the uninstall Job goes by."""
-    loaded: Object = json.loads(only(objects, "ConfigMap")["data"]["plan.json"])
+def plan(objects: list[Object], *, of_test: bool = False) -> Object:
+    """What the uninstall Job goes by, or `helm test`."""
+    loaded: Object = json.loads(only(objects, "ConfigMap", of_test=of_test)["data"]["plan.json"])
     return loaded
 
 
-def with_jobs(objects: list[Object]) -> list[Object]:
-    """Also the Jobs that the uninstall Job makes."""
-    return [*objects, plan(objects)["remove-json"], plan(objects)["remove-program"]]
+def with_made(objects: list[Object]) -> list[Object]:
+    """Also the Jobs that the uninstall Job makes, and the pods that `helm test` makes."""
+    made = [plan(objects)["remove-json"], plan(objects)["remove-program"], plan(objects, of_test=True)["pod"]]
+    return [*objects, *made]
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
-    for it in with_jobs(objects):
-        if "template" in it.get("spec", {}):
+    for it in with_made(objects):
+        if it["kind"] == "Pod":
+            yield it["spec"]
+        elif "template" in it.get("spec", {}):
             yield it["spec"]["template"]["spec"]
 
 
@@ -90,7 +98,7 @@ def mounts(container: Object) -> dict[str, Object]:
 
 def test_kubernetes_takes_it(objects: list[Object]) -> None:
     for version in (OLDEST, kubernetes_validate.latest_version()):
-        for it in with_jobs(objects):
+        for it in with_made(objects):
             kubernetes_validate.validate(it, version, strict=True)
 
 
@@ -109,7 +117,8 @@ def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_h
 def test_names_stay_within_what_kubernetes_takes() -> None:
     """A node's Job has ten digits and a dash behind its name; labels take 63 characters."""
     long = render(release={"Name": "a" * 53})
-    assert all(len(plan(long)[name]["metadata"]["name"]) + 11 <= 63 for name in ("remove-json", "remove-program"))
+    names = [plan(long)[name]["metadata"]["name"] for name in ("remove-json", "remove-program")]
+    assert all(len(name) + 11 <= 63 for name in [*names, plan(long, of_test=True)["pod"]["metadata"]["name"]])
 
 
 # --- Options
@@ -120,9 +129,13 @@ def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -
     if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
         expected = WORDS
     found = containers(objects)
-    commands = [it["args"] for it in found.values()] + [found["install"]["readinessProbe"]["exec"]["command"][2:]]
-    assert {tuple(it[3:]) for it in commands} == {tuple(expected)}
-    assert len({tuple(it[1:3]) for it in commands}) == 1
+    words = [it["args"][1:] for it in found.values() if "args" in it] + [plan(objects, of_test=True)["options"]]
+    for it in found.values():
+        if "readinessProbe" in it:
+            command = it["readinessProbe"]["exec"]["command"]
+            words.append(command[next(at for at, word in enumerate(command) if word.startswith("--prefix")) :])
+    assert {tuple(it[2:]) for it in words} == {tuple(expected)}
+    assert len({tuple(it[:2]) for it in words}) == 1
     assert parse_options(expected)[1] == []
 
 
@@ -200,8 +213,8 @@ def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Objec
         assert set(security["capabilities"].get("add", [])) == capabilities.get(name, set()), name
         assert security.get("allowPrivilegeEscalation") is (None if name in capabilities else False), name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert it["resources"]["limits"] == {"memory": "1Gi"}, name
-        assert it["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+        assert it["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
+        assert name == "load" or it["terminationMessagePolicy"] == "FallbackToLogsOnError", name
         assert "lifecycle" not in it, name
     assert set(found) >= RECONCILES
 
@@ -211,13 +224,34 @@ def test_each_capability_has_its_reason() -> None:
     assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE | OF_WATCH
 
 
-def test_only_uninstall_speaks_to_the_api_server_and_is_there_only_then(objects: list[Object]) -> None:
-    """Without rights on the node, and with a token that allows no more than it does."""
+def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(objects: list[Object]) -> None:
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
-    assert {name for name, it in tokens.items() if it} == {"uninstall"}
-    found = containers(objects)["uninstall"]
-    assert found["securityContext"]["runAsNonRoot"] is True
-    assert set(mounts(found)) == {"/plan"}
+    assert {name for name, it in tokens.items() if it} == {"uninstall", "test"}
+    for name in ("uninstall", "test", "load"):
+        found = containers(objects)[name]
+        assert found["securityContext"]["runAsNonRoot"] is True
+        assert set(mounts(found)) <= {"/plan"}
+    assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
+
+
+def test_the_token_of_test_allows_no_more_than_it_does_and_goes_with_it(objects: list[Object]) -> None:
+    rules = {rule["resources"][0]: set(rule["verbs"]) for rule in only(objects, "Role", of_test=True)["rules"]}
+    assert rules == {"pods": {"get", "list", "create", "patch", "delete"}, "pods/exec": {"get", "create"}}
+    hooks = {it["kind"]: it["metadata"]["annotations"] for it in objects if is_of_test(it)}
+    gone = {kind for kind, it in hooks.items() if "hook-succeeded" in it["helm.sh/hook-delete-policy"]}
+    assert gone == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
+    assert {kind for kind, it in hooks.items() if it.get("helm.sh/hook-weight") == "-1"} == gone
+    assert all("before-hook-creation" in it["helm.sh/hook-delete-policy"] for it in hooks.values())
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_test_tries_what_the_values_say(value: bool) -> None:
+    found = plan(render({"test": {"everyNode": value}, "watch": value}), of_test=True)
+    assert (found["everyNode"], found["watch"], found["metrics"]) == (value, value, True)
+    assert found["selector"] == plan(render())["selector"]
+
+
+def test_the_token_of_uninstall_allows_no_more_than_it_does_and_is_there_only_then(objects: list[Object]) -> None:
     rules = {rule["resources"][0]: rule for rule in only(objects, "Role")["rules"]}
     assert {name: set(rule["verbs"]) for name, rule in rules.items()} == {
         "pods": {"list"},
@@ -225,8 +259,8 @@ def test_only_uninstall_speaks_to_the_api_server_and_is_there_only_then(objects:
         "jobs": {"create", "list", "patch", "deletecollection"},
     }
     assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
-    assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
-    hooks = {it["kind"]: it["metadata"]["annotations"] for it in objects if it["kind"] != "DaemonSet"}
+    others = [it for it in objects if not is_of_test(it)]
+    hooks = {it["kind"]: it["metadata"]["annotations"] for it in others if it["kind"] != "DaemonSet"}
     assert {it["helm.sh/hook"] for it in hooks.values()} == {"pre-delete"}
     assert all("hook-succeeded" in it["helm.sh/hook-delete-policy"] for it in hooks.values())
     before = {kind for kind, it in hooks.items() if it.get("helm.sh/hook-weight") == "-1"}
@@ -264,13 +298,15 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
         "reconcile": {Options().run_dir},
         "remove-program": {Options().run_dir, programs},
         "uninstall": set(),
+        "test": set(),
+        "load": set(),
         "metrics": set(),
     }
 
 
 def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: list[Object]) -> None:
     for pod in pods(objects):
-        paths = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
+        paths = {it["name"]: it["hostPath"]["path"] for it in pod.get("volumes", []) if "hostPath" in it}
         for container in pod["containers"]:
             for path, it in mounts(container).items():
                 if path not in ("/bundles", "/plan", "/node"):
@@ -284,7 +320,7 @@ def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(def
 
 
 def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Object]) -> None:
-    paths = [it for pod in pods(objects) for it in pod["volumes"] if "hostPath" in it]
+    paths = [it for pod in pods(objects) for it in pod.get("volumes", []) if "hostPath" in it]
     made = {it["name"] for it in paths if it["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run"}
     assert not [it for it in paths if it["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
@@ -292,7 +328,8 @@ def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Objec
 
 @pytest.mark.parametrize("runtime", ["crio", "containerd", "k3s"])
 def test_bundles_lie_where_the_runtime_keeps_them(runtime: str) -> None:
-    (volume,) = [it for pod in pods(render({"runtime": runtime})) for it in pod["volumes"] if it["name"] == "bundles"]
+    volumes = [it for pod in pods(render({"runtime": runtime})) for it in pod.get("volumes", [])]
+    (volume,) = [it for it in volumes if it["name"] == "bundles"]
     states = (chart.ROOT / "tests" / "states").glob(f"{runtime}-*.json")
     bundles = [json.loads(it.read_text(encoding="utf-8"))["bundle"].removesuffix("/userdata") for it in states]
     k3s = "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io"  # k3s is no runtime that states were taken from
@@ -395,10 +432,14 @@ def test_a_network_policy_lets_only_its_peers_ask_for_metrics(more: Object, peer
     kubernetes_validate.validate(found, OLDEST, strict=True)
     assert found["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
     (port,) = containers(objects)["metrics"]["ports"]
+    test = found["spec"]["ingress"][0]["from"][0]
+    labels = only(objects, "Pod", of_test=True)["metadata"]["labels"]
+    assert test["podSelector"]["matchLabels"].items() <= labels.items()
+    assert labels["app.kubernetes.io/component"] in test["podSelector"]["matchLabels"].values()
     assert found["spec"] == {
         "podSelector": daemonset["spec"]["selector"],
         "policyTypes": ["Ingress"],
-        "ingress": [{"from": peers, "ports": [{"protocol": "TCP", "port": port["name"]}]}],
+        "ingress": [{"from": [test, *peers], "ports": [{"protocol": "TCP", "port": port["name"]}]}],
     }
 
 

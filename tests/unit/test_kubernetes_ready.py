@@ -79,10 +79,10 @@ def test_metrics_are_not_ready_without_an_endpoint(monkeypatch: pytest.MonkeyPat
     assert "does not answer at [127.0.0.1] port 1" in str(ready.find_problem("metrics", []))
 
 
-def test_metrics_are_not_ready_if_resctrl_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_are_not_ready_if_resctrl_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS", "--listen=[127.0.0.1]:1")
     os.remove(f"{ready._RESCTRL}/mon_data/mon_L3_00/llc_occupancy")
-    os.rmdir(f"{ready._RESCTRL}/mon_data/mon_L3_00")
+    os.mkdir(f"{ready._RESCTRL}/mon_data/mon_L3_00/mon_sub_L3_00")
     assert "mon_data has no counters" in str(ready.find_problem("metrics", []))
 
 

@@ -13,20 +13,27 @@ Each step ends before the next one begins. Started again after a failure, this g
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
+import socket
 import ssl
+import struct
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLAN = Path("/plan/plan.json")
 """From the chart: `namespace`, `daemonset`, `selector` of its pods, and the Jobs `remove-json`, `remove-program`."""
+_PATIENCE = 90.0  # seconds in which the server sends a part of what a command prints
 POLL = 2.0  # seconds between two looks; activeDeadlineSeconds of the uninstall Job limits the whole
 
 _CONFLICT, _NOT_FOUND = 409, 404
@@ -67,17 +74,111 @@ class Api:
         except (OSError, ValueError) as error:
             raise Failed(f"{method} {path}: {error}") from None
 
+    def execute(
+        self, pod: str, container: str, command: list[str], follow: Callable[[str], None] | None = None
+    ) -> tuple[int, str]:
+        """Run a command in a container; returns its exit status and what it printed. Raises Failed.
+
+        `follow`: gets each piece that it prints. Source: the API server's subprotocol v4.channel.k8s.io of RFC 6455.
+        """
+        words = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", it) for it in command)]
+        path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/exec?{urllib.parse.urlencode(words)}"
+        printed: list[str] = []
+        try:
+            with self._connect(path) as stream:
+                while True:
+                    channel, data = _read_message(stream)
+                    if channel == _STATUS:
+                        return _find_exit_status(json.loads(data)), "".join(printed)
+                    printed.append(data.decode(errors="replace"))
+                    if follow is not None and data:
+                        follow(printed[-1])
+        except (OSError, ValueError, EOFError) as error:
+            raise Failed(f"exec in {pod} {container}: {error}") from None
+
+    def _connect(self, path: str) -> BinaryIO:
+        """Open a WebSocket; returns what the server sends. Raises OSError."""
+        url = urllib.parse.urlsplit(self._url)
+        head = [
+            f"GET {path} HTTP/1.1",
+            f"Host: {url.netloc}",
+            f"Authorization: Bearer {self._token}",
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}",
+            "Sec-WebSocket-Protocol: v4.channel.k8s.io",
+        ]
+        with socket.create_connection((url.hostname or "", url.port or 443), timeout=_PATIENCE) as plain:
+            client = self._context.wrap_socket(plain, server_hostname=url.hostname) if self._context else plain
+            with client:
+                client.sendall("".join(f"{line}\r\n" for line in [*head, ""]).encode())
+                stream = client.makefile("rb")
+        status = stream.readline().decode(errors="replace").strip()
+        while stream.readline().strip():
+            pass
+        if " 101 " not in status:
+            stream.close()
+            raise OSError(f"{path}: {status}")
+        return stream
+
     def items(self, kind: str, selector: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.call("GET", kind, selector=selector).get("items", [])
         return found
 
 
+_STATUS = 3  # the channel of how the command ended; 1 and 2 are its stdout and stderr
+_CLOSE, _SHORT, _LONG = 8, 126, 127  # RFC 6455, section 5.2: an opcode, and two lengths that more bytes follow
+
+
+def _read_message(stream: BinaryIO) -> tuple[int, bytes]:
+    """Read a message of a WebSocket: its channel, and its data. Raises EOFError, OSError."""
+    message = b""
+    while True:
+        first, second = _read(stream, 2)
+        length = second
+        if length in (_SHORT, _LONG):
+            (length,) = struct.unpack("!H" if length == _SHORT else "!Q", _read(stream, 2 if length == _SHORT else 8))
+        data = _read(stream, length)
+        if first & 15 == _CLOSE:
+            raise EOFError("the connection was closed before the command ended")
+        if first & 15 > _CLOSE:
+            continue  # a ping
+        message += data
+        if first & 128 and message:
+            return message[0], message[1:]
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the connection ended before the command did")
+    return data
+
+
+def _find_exit_status(status: dict[str, Any]) -> int:
+    """The exit status of a command, by the Status with which its exec ends. Raises OSError: it did not start."""
+    if status.get("status") == "Success":
+        return 0
+    causes = status.get("details", {}).get("causes") or []
+    found = next((it["message"] for it in causes if it.get("reason") == "ExitCode"), None)
+    if found is None:
+        raise OSError(str(status.get("message")))
+    return int(found)
+
+
+def connect(namespace: str) -> Api:
+    """The API server, as a pod with a token reaches it."""
+    host = os.environ["KUBERNETES_SERVICE_HOST"]
+    url = f"https://{f'[{host}]' if ':' in host else host}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    return Api(url, namespace, (ACCOUNT / "token").read_text(encoding="ascii"), context)
+
+
 def uninstall() -> None:
     """See above. Failed."""
     plan = json.loads(PLAN.read_text(encoding="utf-8"))
-    url = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
-    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    run(Api(url, plan["namespace"], (ACCOUNT / "token").read_text(encoding="ascii"), context), plan)
+    run(connect(plan["namespace"]), plan)
 
 
 def run(api: Api, plan: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ metrics         serve metrics, with the arguments in $METRICS
 remove-json     remove the JSON, so that no new container gets the hook
 remove-program  reconcile until no live container calls the program, then end the groups and remove it
 uninstall       run the last two on each node, by Jobs: see cluster.py
+test            prove that nodes meter: see trial.py
 
 OPTION: of the hook, as --x=v. On failure it exits with 1 and a line that says why. On a node that cannot monitor
 install, reconcile and watch only wait for a signal.
@@ -35,7 +36,8 @@ import cluster
 import host
 import mounts
 import privileges
-from ready import UNSUPPORTED
+import trial
+from ready import SUPPORTED, UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +53,7 @@ _NOWHERE = "/node/no-resctrl"  # as --resctrl-root: metrics of a node that canno
 
 
 def check(node: host.Host) -> None:
-    message = "This node can monitor."
+    message = SUPPORTED
     if reasons := node.find_unfit():
         message = "\n".join([*reasons, "Nothing is installed. Delete this pod to look again."])
         Path(UNSUPPORTED).write_text(message, encoding="utf-8")
@@ -135,6 +137,10 @@ def uninstall(_node: host.Host) -> None:
     cluster.uninstall()
 
 
+def test(_node: host.Host) -> None:
+    trial.test()
+
+
 VERBS: dict[str, Callable[[host.Host], None]] = {
     "check": check,
     "install": install,
@@ -145,6 +151,7 @@ VERBS: dict[str, Callable[[host.Host], None]] = {
     "remove-json": remove_json,
     "remove-program": remove_program,
     "uninstall": uninstall,
+    "test": test,
 }
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNSUPPORTED = "/node/unsupported"
 """Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
+SUPPORTED = "This node can monitor."
+"""The message of `check` on every other node."""
 LATEST = 180.0
 """Seconds since the last run of reconcile, or the last record of watch, at most: three of each."""
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
@@ -39,7 +41,7 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
         return find_age(f"{run_dir}/reconcile.json", "ended_at", "reconcile has not ended a run")
     if name == "watch":
         return find_age(f"{run_dir}/watch.json", "alive_at", "watch has not written its record")
-    return read_counter(f"{resctrl}/mon_data") or ask(os.environ["METRICS"])
+    return find_counter(f"{resctrl}/mon_data") or ask(os.environ["METRICS"])
 
 
 def can_monitor(resctrl: str) -> bool:
@@ -62,12 +64,13 @@ def find_age(file: str, field: str, what: str) -> str | None:
     return f"{what} for {age:.0f} s: its log says why" if age > LATEST else None
 
 
-def read_counter(directory: str) -> str | None:
-    """Read a counter of the node; say that there is none, else None. Raises OSError."""
+def find_counter(directory: str) -> str | None:
+    """Find a counter of the node; say that there is none, else None. Raises OSError.
+
+    It is not read, since the hardware may have no data yet. A domain has directories, too (sub-NUMA clusters).
+    """
     for domain in os.listdir(directory):
-        for name in os.listdir(f"{directory}/{domain}"):
-            with open(f"{directory}/{domain}/{name}", "rb") as counter:
-                counter.read()
+        if any(it.is_file() for it in os.scandir(f"{directory}/{domain}")):
             return None
     return f"{directory} has no counters"
 

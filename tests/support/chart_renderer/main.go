@@ -62,6 +62,11 @@ func main() {
 		err := yaml.Unmarshal([]byte(text), &value)
 		return value, err
 	}
+	functions["fromYamlArray"] = func(text string) ([]interface{}, error) {
+		value := []interface{}{}
+		err := yaml.Unmarshal([]byte(text), &value)
+		return value, err
+	}
 	chart.Funcs(functions)
 	for name, text := range input.Templates {
 		_, err := chart.New(name).Parse(text)

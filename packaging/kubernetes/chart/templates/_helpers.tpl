@@ -81,6 +81,19 @@ seLinuxOptions:
   type: spc_t
 {{- end }}
 
+{{- /* No rights on the node. */ -}}
+{{- define "hook.podSecurity" -}}
+runAsUser: 65534
+runAsGroup: 65534
+runAsNonRoot: true
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
 {{- /*
 What reconcile takes, and no more, but for what is given. It keeps the first, which is what the systemd unit has without --adopt; the others
 are dropped as soon as it is in the host's cgroup namespace, before it does anything else (image/privileges.py):

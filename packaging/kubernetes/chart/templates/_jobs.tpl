@@ -84,3 +84,46 @@ spec:
             {{- end }}
         {{- include "hook.reconcileVolumes" . | nindent 8 }}
 {{- end }}
+
+{{- /* The pod that `helm test` starts on a node (image/trial.py): it copies memory, and so uses what is counted. */ -}}
+{{- define "hook.testedPod" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  name: {{ include "hook.name" . }}-tested
+  namespace: {{ .Release.Namespace }}
+  labels:
+    app.kubernetes.io/name: {{ .Chart.Name }}
+    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/component: tested
+  annotations:
+    monitor.resctrl-mon.io: "true" # with --monitor=opt-in
+spec:
+  serviceAccountName: {{ .Values.serviceAccountName }}
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  restartPolicy: Never
+  activeDeadlineSeconds: 900
+  terminationGracePeriodSeconds: 0
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  tolerations: [{operator: Exists}]
+  containers:
+    - name: load
+      image: {{ include "hook.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      command:
+        - python3
+        - -c
+        - |
+          import time
+          data = bytearray(32 << 20)
+          while True:
+              bytes(data)
+              time.sleep(0.1)
+      resources:
+        requests: {cpu: 10m, memory: 96Mi}
+        limits: {memory: 192Mi}
+      securityContext: {{- include "hook.podSecurity" . | nindent 8 }}
+{{- end }}

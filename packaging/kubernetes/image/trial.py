@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Proves that nodes meter, for `helm test`: by a pod on a node, and what that node then says of it.
+
+On one node, or with test.everyNode on all of them at once:
+
+1. wait until the DaemonSet's pod is ready; if it is not, its own probes say why
+2. start a pod, and wait until the node's metrics have its UID, and its container is a member
+3. wait until one of its counters has grown
+4. start a process in it by exec; with `watch` that one is in the pod's group at once
+5. delete the pod, and wait until its key is completed
+
+Each node that fails has a line in the words of docs/troubleshooting.md. A node that cannot monitor is left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import cluster
+from cluster import Failed
+from ready import SUPPORTED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POLL = 1.0  # seconds between two looks
+READY, START, MEMBER, GROWTH, COMPLETION = 120.0, 120.0, 60.0, 60.0, 180.0
+"""Seconds for each step. reconcile, which runs once a minute, completes a key whose pod has gone."""
+AT_ONCE = 10.0  # seconds for watch
+_MOST_AT_ONCE = 20  # nodes
+_HELP = "docs/troubleshooting.md#"
+_PYZ = "/app/resctrl-mon-hook.pyz"
+_RUN_DIR = "/run/resctrl-mon-hook"
+_INSIDE = ["python3", "-c", "import time; print('in', flush=True); time.sleep(60)"]
+
+Object = dict[str, Any]
+Found = TypeVar("Found")
+
+
+def test() -> None:
+    """Run as above, in the cluster. Raises Failed."""
+    plan = json.loads(cluster.PLAN.read_text(encoding="utf-8"))
+    run(cluster.connect(plan["namespace"]), plan, os.environ["POD_NAME"])
+
+
+def run(api: cluster.Api, plan: Object, own: str) -> None:
+    """Run as above. `plan`: from the chart; `own`: the name of the pod that this runs in. Raises Failed."""
+    if not plan["metrics"]:
+        raise Failed("metrics.enabled=false: this asks the nodes' metrics")
+    _pass_filters(plan)
+    daemons = sorted(api.items("pods", plan["selector"]), key=lambda it: (not _is_ready(it), _node(it)))
+    if not daemons:
+        raise Failed("the DaemonSet has no pod: does its nodeSelector leave out all nodes?")
+    api.call("PATCH", "pods", own, body={"metadata": {"ownerReferences": _owner(daemons[0])}})  # gone with the release
+    able = []
+    for daemon in daemons:
+        if reason := _find_unsupported(daemon):
+            print(f"{_node(daemon)}: not tried: {reason}")
+        else:
+            able.append(daemon)
+    if not able:
+        raise Failed('no node can monitor: docs/kubernetes.md, "Which nodes"')
+    chosen = able if plan["everyNode"] else able[:1]
+    failed = []
+    with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
+        for daemon, (meters, outcome) in zip(chosen, pool.map(lambda it: _try_node(api, plan, it), chosen)):
+            print(f"{_node(daemon)}: {outcome}")
+            failed += [] if meters else [_node(daemon)]
+    if failed:
+        raise Failed(f"{len(failed)} of {len(chosen)} nodes tried do not meter: {', '.join(failed)}")
+    print(f"nodes that meter: {len(chosen)} of {len(chosen)} tried")
+
+
+def _try_node(api: cluster.Api, plan: Object, daemon: Object) -> tuple[bool, str]:
+    """Try a node; returns whether it meters, and what was seen."""
+    try:
+        return True, Trial(api, plan, daemon).run()
+    except (Failed, LookupError, ValueError) as error:  # the last two: of an answer that is not as it should be
+        return False, f"FAILED: {error if isinstance(error, Failed) else repr(error)}"
+
+
+class Trial:
+    """The trial of one node, with the DaemonSet's pod there."""
+
+    def __init__(self, api: cluster.Api, plan: Object, daemon: Object) -> None:
+        self._api = api
+        self._plan = plan
+        self._daemon = daemon
+        self._pod: Object = json.loads(json.dumps(plan["pod"]))
+        digest = hashlib.sha256(_node(daemon).encode()).hexdigest()[:10]  # a node's name may be longer than a pod's
+        self._name = f"{self._pod['metadata']['name']}-{digest}"
+        self._pod["metadata"].update(name=self._name, ownerReferences=_owner(daemon))
+        self._pod["spec"]["nodeName"] = _node(daemon)
+
+    def run(self) -> str:
+        """Try it; returns what was seen. Raises Failed."""
+        self._await_daemon()
+        self._api.call("DELETE", "pods", self._name)  # of a test that was killed
+        if not _await(START, lambda: not self._api.call("GET", "pods", self._name)):
+            raise Failed(f"the pod {self._name} of an earlier test does not end")
+        try:
+            self._api.call("POST", "pods", body=self._pod)
+            uid, container = self._await_start()
+            self._await_member(uid, container)
+            counter = self._await_growth(uid)
+            self._try_exec(uid)
+        finally:
+            self._api.call("DELETE", "pods", self._name)
+        if not _await(COMPLETION, lambda: self._show(uid).get("state", "completed") == "completed"):
+            raise Failed(
+                f"its key {uid} is not completed {COMPLETION:.0f} s after the pod: {_HELP}resctrlmonreconcileneverends"
+            )
+        at_once = ", at once" if self._plan["watch"] else ""
+        return f"meters: {uid} was a member, {counter} grew, exec was charged{at_once}, and it was completed"
+
+    def _await_daemon(self) -> None:
+        name = self._daemon["metadata"]["name"]
+        _await(READY, lambda: _is_ready(self._api.call("GET", "pods", name)))
+        self._daemon = self._api.call("GET", "pods", name)
+        if not self._daemon:
+            raise Failed(f"the DaemonSet's pod {name} was deleted meanwhile")
+        problems = [self._explain(it) for it in self._daemon["status"].get("containerStatuses", []) if not it["ready"]]
+        if not _is_ready(self._daemon):
+            raise Failed(f"{name} is not ready: {'; '.join(problems) or self._daemon['status'].get('phase')}")
+
+    def _explain(self, status: Object) -> str:
+        """Say why a container of the DaemonSet is not ready: by its own probe, or by how it ended."""
+        name, state = status["name"], {**status.get("lastState", {}), **status.get("state", {})}
+        if "running" not in state:
+            ended = {**state.get("waiting", {}), **state.get("terminated", {})}
+            return f"{name}: {ended.get('message') or ended.get('reason')}"
+        (command,) = (
+            it["readinessProbe"]["exec"]["command"] for it in self._daemon["spec"]["containers"] if it["name"] == name
+        )
+        with suppress(Failed):
+            return f"{name}: {self._execute(name, command)[1].strip()}"
+        return f"{name}: its probe cannot be asked"
+
+    def _await_start(self) -> tuple[str, str]:
+        """Wait until the pod runs; returns its UID, and its container's ID. Raises Failed."""
+
+        def look() -> Object:
+            pod = self._api.call("GET", "pods", self._name)
+            return pod if pod.get("status", {}).get("phase") not in (None, "Pending") else {}
+
+        pod = _await(START, look) or self._api.call("GET", "pods", self._name)
+        statuses = pod.get("status", {}).get("containerStatuses") or [{}]
+        if pod.get("status", {}).get("phase") != "Running":
+            why = statuses[0].get("state") or pod.get("status", {}).get("message") or "it stays pending"
+            raise Failed(f"a pod does not start on the node: {why}")
+        uid: str = pod["metadata"]["uid"]
+        return uid, statuses[0]["containerID"].rpartition("/")[2]
+
+    def _await_member(self, uid: str, container: str) -> None:
+        if _await(MEMBER, lambda: container in self._show(uid).get("members", {}) and self._measure(uid)):
+            return
+        _, answer = self._execute("reconcile", self._command("list"))
+        known = [it for it in json.loads(answer)["unmonitored"] if it["container"] == container]
+        if known:
+            raise Failed(f"a container is not monitored: {known[0]['reason']}: {known[0]['problem']}; {_HELP}reasons")
+        if container in self._show(uid).get("members", {}):
+            raise Failed(f"metrics have no series with the uid {uid}: are metrics.events what this machine counts?")
+        raise Failed(
+            f"nothing is monitored and nothing is recorded: no hook was called for a container. Does the runtime read "
+            f"hooksDir={self._plan['hooksDir']}? containerd, k3s: does the hook-injector run, and see the program? "
+            f"{_HELP}nothing-is-monitored-and-nothing-is-recorded"
+        )
+
+    def _await_growth(self, uid: str) -> str:
+        """Wait until a counter of the pod grows; returns its name. Raises Failed."""
+        first = self._measure(uid)
+
+        def look() -> str | None:
+            now = self._measure(uid)
+            grown = [it for it in now if now[it] > first.get(it, 0.0)]
+            return next((re.split("[{]", it)[0] for it in grown), None)
+
+        counter = _await(GROWTH, look)
+        if counter is None:
+            raise Failed(f"no counter of {uid} grew within {GROWTH:.0f} s: docs/hardware.md says what each CPU counts")
+        return counter
+
+    def _try_exec(self, uid: str) -> None:
+        """Start a process in the pod. With watch, wait until it is in the pod's group. Raises Failed."""
+        name = self._pod["spec"]["containers"][0]["name"]
+        before = self._count_tasks(uid)
+        seen: list[str] = []
+
+        def execute() -> None:
+            with suppress(Failed):  # it ends with the pod
+                self._api.execute(self._name, name, _INSIDE, seen.append)
+
+        Thread(target=execute, daemon=True).start()
+        if not _await(START, lambda: seen):
+            raise Failed("exec into the pod starts no process")
+        if self._plan["watch"] and not _await(AT_ONCE, lambda: self._count_tasks(uid) > before):
+            raise Failed(
+                f"a process of exec is not in its pod's group within {AT_ONCE:.0f} s: {_HELP}resctrlmonwatchstopped"
+            )
+
+    # --- What the node says
+
+    def _command(self, verb: str, *words: str) -> list[str]:
+        places = [it for it in self._plan["options"] if it.startswith(("--resctrl-root=", "--group-prefix="))]
+        return ["python3", _PYZ, verb, *words, "--json", *places]
+
+    def _show(self, uid: str) -> Object:
+        """What `show` says of a key; empty: there is none."""
+        status, answer = self._execute("reconcile", self._command("show", uid))
+        found: Object = json.loads(answer) if status == 0 else {}
+        return found
+
+    def _count_tasks(self, uid: str) -> int:
+        program = f"print(len(open('{_RUN_DIR}/mon_groups/{uid}/tasks').read().split()))"
+        status, answer = self._execute("reconcile", ["python3", "-c", program])
+        return int(answer) if status == 0 else 0
+
+    def _execute(self, container: str, command: list[str]) -> tuple[int, str]:
+        return self._api.execute(self._daemon["metadata"]["name"], container, command)
+
+    def _measure(self, uid: str) -> dict[str, float]:
+        """The samples of a pod's counters that the node's metrics have, by series. Raises Failed."""
+        address = self._daemon["status"]["podIP"]
+        url = f"http://{f'[{address}]' if ':' in address else address}:{self._plan['port']}/metrics"
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                lines = answer.read().decode().splitlines()
+        except OSError as error:
+            raise Failed(f"{url}: {error}: {_HELP}resctrlmonnodevanished") from None
+        pairs = (line.rpartition(" ") for line in lines if f'uid="{uid}"' in line and "use_unknown" not in line)
+        return {series: float(value) for series, _, value in pairs}
+
+
+def _pass_filters(plan: Object) -> None:
+    """Have the tested pod monitored whatever the hook's filters are. Raises Failed."""
+    given = [word.split("=", 1) for word in plan["options"] if "=" in word]
+    namespaces = [value for option, value in given if option == "--namespace"]
+    if namespaces and plan["namespace"] not in namespaces:
+        raise Failed(f"options: --namespace leaves out {plan['namespace']}, in which the tested pods are")
+    wanted = dict(value.split("=", 1) for option, value in given if option == "--annotation")
+    plan["pod"]["metadata"]["annotations"].update(wanted)
+
+
+# --- Pods as the API server has them
+
+
+def _await(seconds: float, look: Callable[[], Found]) -> Found | None:
+    """Look until there is something, and return it; None: there is nothing after so many seconds."""
+    until = time.monotonic() + seconds
+    while not (found := look()):
+        if time.monotonic() > until:
+            return None
+        time.sleep(POLL)
+    return found
+
+
+def _find_unsupported(daemon: Object) -> str | None:
+    """Say why the node of a pod cannot monitor, by its container `check`; None: it can, or is not known yet."""
+    for it in daemon["status"].get("initContainerStatuses", []):
+        message: str = it.get("state", {}).get("terminated", {}).get("message", "")
+        if it["name"] == "check" and it["ready"] and message != SUPPORTED:
+            return message.partition("\n")[0]
+    return None
+
+
+def _is_ready(pod: Object) -> bool:
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in pod.get("status", {}).get("conditions", []))
+
+
+def _node(pod: Object) -> str:
+    return str(pod["spec"].get("nodeName") or "a pod without a node")
+
+
+def _owner(daemon: Object) -> list[Object]:
+    """Whose objects are deleted with the DaemonSet, as `helm uninstall` deletes no pods of tests."""
+    (owner,) = daemon["metadata"]["ownerReferences"]
+    return [{name: owner[name] for name in ("apiVersion", "kind", "name", "uid")}]
