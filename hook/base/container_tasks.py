@@ -242,6 +242,15 @@ def _list_threads(process: Process) -> set[int]:
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
 
 
+def caught_signals(pid: int) -> int | None:
+    """The signals that a process catches, as bits; None: it is gone. Source: proc_pid_status(5), SigCgt."""
+    try:
+        status = system.read_file(f"/proc/{pid}/status")
+    except OSError:
+        return None
+    return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16)
+
+
 def list_threads(pid: int) -> set[int]:
     """Read the thread IDs of a process, its pid among them; none if it is gone."""
     return {int(name) for name in system.try_call(system.list_directory, f"/proc/{pid}/task") or ()}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
-from hook.base.container_tasks import Processes
+from hook.base.container_tasks import Process, Processes, caught_signals
 from hook.base.explain import explain_invalid
 from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
 from hook.base.node_models import Unhooked, UnhookedContainer
@@ -178,17 +178,20 @@ def is_sandbox(state: State) -> bool:
 #
 # The hook is not called for them, so it cannot report them: reconcile does. A candidate is a container whose own cgroup
 # has a process and which has no record. Only candidates are looked up in the OCI runtimes. The result is saved, because
-# IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once.
+# IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once. In a container of ours, which
+# sees no runtime, the kernel tells a pod's sandbox from its containers.
 
 _NONE_SEEN = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
+_YOUNG = 60.0  # seconds for which a container may still run these, where no runtime can be asked
+_PAUSE_SIGNALS = 0x14002  # SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches
 
 
 def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """Find these containers, and save them for `list`, `doctor`, `metrics` and the next call.
 
-    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and no file of ours is visible
-    that could say whether they should have the hook: for example in a container without hooks.d.
+    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither a file of ours nor
+    the kernel can say whether they should have the hook.
     """
     with Records(context.run.path) as records:
         running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
@@ -198,8 +201,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         if candidates:
             rules = _read_rules(context.options.run_dir)
             if not rules.text:
-                context.run.remove(Unhooked, "unhooked")
-                return None
+                return _save_by_cgroup(context, processes, candidates)
         sandboxes = candidates.intersection(former.sandboxes)
         if former.rules != rules.text:
             former = _NONE_SEEN
@@ -220,6 +222,65 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     )
     context.run.write(Unhooked, "unhooked", seen)
     return seen
+
+
+def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]) -> Unhooked | None:
+    """As find_unhooked, where no hooks.d and no runtime are visible, as in the chart's containers.
+
+    All containers of pods should have the hook then, unless it has filters, which only the runtime could apply.
+    """
+    options = context.options
+    if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
+        context.run.remove(Unhooked, "unhooked")
+        return None
+    found, sandboxes = find_by_cgroup(processes, candidates)
+    containers = dict.fromkeys(found, UnhookedContainer())
+    since = system.now_utc()
+    seen = Unhooked(since=since, containers=containers, unchecked=0, rules="", others=[], sandboxes=sandboxes)
+    context.run.write(Unhooked, "unhooked", seen)
+    return seen
+
+
+def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
+    """The candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
+
+    Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now.
+    """
+    located = {it: _locate(it) for it in {it.cgroups for it in processes.by_pid.values()}}
+    pods: dict[str, dict[str, list[Process]]] = {}
+    for process in processes.by_pid.values():
+        if (place := located[process.cgroups]) is not None:
+            pods.setdefault(place[0], {}).setdefault(place[1], []).append(process)
+    ours = processes.by_pid.get(os.getpid())
+    own = located[ours.cgroups] if ours is not None else None
+    found: list[str] = []
+    sandboxes: list[str] = []
+    for containers in (inside for uid, inside in pods.items() if own is None or uid != own[0]):
+        born = {name: min(it.starttime for it in inside) for name, inside in containers.items()}
+        first = min(born, key=born.__getitem__)
+        for name in sorted(candidates & born.keys()):
+            if name == first and _is_pause(containers[name]):
+                sandboxes.append(name)
+            elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
+                found.append(name)
+    return found, sandboxes
+
+
+def _locate(places: Iterable[str]) -> tuple[str, str] | None:
+    """The UID of a pod, and its container, by the cgroups of a process; None: it has none, as conmon has none."""
+    for place in places:
+        uid, container = identity.pod_uid(place), cgroups.find_container_id(place)
+        if uid is not None and container is not None and f"conmon-{container}" not in place:
+            return uid, container
+    return None
+
+
+def _is_pause(inside: Sequence[Process]) -> bool:
+    """Whether a container's processes are the pause program: one, of one thread, that catches three signals and waits.
+
+    A tenant's container can be like it, if it is the first of its pod: as long as it does nothing either.
+    """
+    return len(inside) == inside[0].threads == 1 and caught_signals(inside[0].pid) == _PAUSE_SIGNALS
 
 
 class _Rules(NamedTuple):

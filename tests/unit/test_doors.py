@@ -36,6 +36,7 @@ ELSEWHERE = {
     "node/place": {"ZipFile"},  # of bytes that came through the door
     "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
     "install/steps": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
+    "image/node": {"pathlib"},  # what it writes into its own pod
     "image/host": {"pathlib"},  # Path: names, and the age of a file
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}

@@ -106,6 +106,9 @@ SCRIPTS = r"""
     mkdir mon_groups/a ; write mon_groups/a/tasks 7 ; read mon_groups/a/$ENERGY -> 0.000000 ;
     read mon_groups/a/$SECOND -> Unavailable ; run 7 1 ; read mon_groups/a/$SECOND -> 0.000000 ;
     rmdir mon_groups/a ; mkdir mon_groups/b ; read mon_groups/b/$SECOND -> 0.000000 ; read $SECOND -> 0.000000
+{"ticking": true} | each read has a counter grow
+    mkdir mon_groups/x ; read mon_groups/x/$TRAFFIC -> 1 ; read mon_groups/x/$TRAFFIC -> 2 ; read $TRAFFIC -> 3 ;
+    read mon_groups/x/$OCCUPANCY -> 0 ; read mon_groups/x/$OCCUPANCY -> 0
 OCCUPANCY_ONLY | no other counter
     mkdir mon_groups/x ; read info/L3_MON/mon_features -> llc_occupancy ;
     list mon_groups/x/mon_data/mon_L3_00 -> llc_occupancy ; read info/L3_MON/mbm_assign_mode -> [default]
@@ -151,6 +154,7 @@ PLACES = {
     "$ENERGY": "mon_data/mon_PERF_PKG_00/core_energy",
     "$SECOND": "mon_data/mon_PERF_PKG_01/core_energy",
     "$TRAFFIC": "mon_data/mon_L3_00/mbm_total_bytes",
+    "$OCCUPANCY": "mon_data/mon_L3_00/llc_occupancy",
 }
 
 

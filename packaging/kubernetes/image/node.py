@@ -30,13 +30,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hook.install.steps import Refused
+from hook.node import door
 from hook.stages import entry
 
 import cluster
 import host
 import mounts
 import privileges
-import trial
 from ready import SUPPORTED, UNSUPPORTED
 
 if TYPE_CHECKING:
@@ -138,6 +138,8 @@ def uninstall(_node: host.Host) -> None:
 
 
 def test(_node: host.Host) -> None:
+    import trial  # noqa: PLC0415  readiness probes pay for what is imported above
+
     trial.test()
 
 
@@ -174,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
 def _wait_if_unsupported() -> None:
     """Say why this node cannot monitor, and wait for a signal; return if it can."""
     if os.path.exists(UNSUPPORTED):
-        print(Path(UNSUPPORTED).read_text(encoding="utf-8"))
+        print(door.read_text(UNSUPPORTED, door.CONFIGURATION))
         _wait_for_signal()
 
 

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that never got the hook, where neither hooks.d nor a runtime is visible: as in the chart's containers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hook.base import container_tasks, procfs, system
+from hook.base.node_models import Unhooked
+from hook.base.resctrl import Resctrl
+from hook.node import runtimes
+from hook.stages.entry import Context
+from hook.state.store import RunDir, replace
+from tests.unit.nodes import add_process
+
+if TYPE_CHECKING:
+    from tests.unit.nodes import NodeFiles
+
+UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"
+SANDBOX, APP, SIDECAR = "a1" * 32, "b2" * 32, "c3" * 32
+PAUSE, NONE, SHELL = "0000000000014002", "0000000000000000", "0000000000010002"
+BY_CRIO, BY_CONTAINERD = "/kubepods/pod{uid}/crio-{id}", "/kubepods.slice/kubepods-pod{uid}.slice/{id}"
+
+
+class Node:
+    """A node's pods, whose processes start one after the other."""
+
+    def __init__(self, files: NodeFiles) -> None:
+        self.context = Context(Resctrl(str(files.root)), RunDir(str(files.run)), files.options)
+        self.context.run.make_parts()
+        self.last = 100
+
+    def start(self, container: str, uid: str = UID, cgroup: str = BY_CRIO, catches: str = NONE, **more: int) -> None:
+        """Start a process in a container's cgroup."""
+        self.last += 1
+        add_process(self.last, cgroup=cgroup.format(uid=uid, id=container), **{"starttime": self.last, **more})
+        Path(f"/proc/{self.last}/status").write_text(f"Name:\tSigCgt:\nSigIgn:\t{PAUSE}\nSigCgt:\t{catches}\n")
+
+    def hook(self, container: str) -> None:
+        self.context.run.write_index(container, UID)
+
+    def find(self, **options: object) -> tuple[list[str], list[str]] | None:
+        """The containers without the hook, and the sandboxes; None: they cannot be told."""
+        self.context.options = replace(self.context.options, **options)
+        found = runtimes.find_unhooked(self.context, container_tasks.look())
+        assert found == self.context.run.read(Unhooked, "unhooked")
+        return None if found is None else (sorted(found.containers), found.sandboxes)
+
+
+@pytest.fixture
+def pods(node: NodeFiles) -> Node:
+    return Node(node)
+
+
+@pytest.mark.parametrize("cgroup", [BY_CRIO, BY_CONTAINERD])
+def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_not(pods: Node, cgroup: str) -> None:
+    pods.start(SANDBOX, cgroup=cgroup, catches=PAUSE)
+    pods.start(APP, cgroup=cgroup)
+    pods.start(SIDECAR, cgroup=cgroup)
+    pods.hook(SIDECAR)
+    assert pods.find() == ([APP], [SANDBOX])
+    pods.hook(APP)
+    assert pods.find() == ([], [SANDBOX])
+
+
+def test_a_pod_whose_sandbox_has_no_process_has_no_container_left_out(pods: Node) -> None:
+    """CRI-O starts the pause program only for pods that share a pid namespace."""
+    pods.start(APP)
+    assert pods.find() == ([APP], [])
+
+
+@pytest.mark.parametrize("catches", [NONE, SHELL])
+def test_the_first_container_is_no_sandbox_if_it_waits_otherwise(pods: Node, catches: str) -> None:
+    pods.start(APP, catches=catches)
+    assert pods.find() == ([APP], [])
+
+
+def test_only_the_first_container_can_be_the_sandbox(pods: Node) -> None:
+    pods.start(SANDBOX, catches=PAUSE)
+    pods.start(APP, catches=PAUSE)
+    assert pods.find() == ([APP], [SANDBOX])
+
+
+def test_what_does_more_than_wait_is_no_sandbox(pods: Node) -> None:
+    pods.start(APP, catches=PAUSE)
+    pods.start(APP, catches=PAUSE)
+    assert pods.find() == ([APP], [])
+
+
+def test_conmon_is_no_container(pods: Node) -> None:
+    """With conmon_cgroup="pod" it is in the cgroup of the pod, also once its container has ended."""
+    pods.start(APP, cgroup="/kubepods/pod{uid}/crio-conmon-{id}")
+    assert pods.find() == ([], [])
+
+
+def test_what_started_just_now_may_get_its_hook_yet(pods: Node) -> None:
+    pods.start(APP, starttime=int(system.boottime() * procfs.TICKS))
+    assert pods.find() == ([], [])
+
+
+def test_our_own_pod_is_left_out(pods: Node) -> None:
+    """Its first containers start before they have installed the hook."""
+    add_process(os.getpid(), cgroup=BY_CRIO.format(uid=OTHER, id=SIDECAR))
+    pods.start(APP, uid=OTHER)
+    pods.start(SANDBOX)
+    assert pods.find() == ([SANDBOX], [])
+
+
+def test_what_is_no_pods_is_not_counted(pods: Node) -> None:
+    pods.start(APP, cgroup="/machine.slice/libpod-{id}.scope")
+    assert pods.find() == ([], [])
+
+
+@pytest.mark.parametrize("options", [{"namespace": ["shop"]}, {"annotation": {"a": "b"}}, {"monitor": "opt-in"}])
+def test_with_filters_only_a_runtime_could_tell(pods: Node, options: dict[str, object]) -> None:
+    pods.start(APP)
+    assert pods.find() == ([APP], [])
+    assert pods.find(**options) is None
+
+
+def test_where_a_runtime_can_be_asked_the_kernel_is_not(pods: Node) -> None:
+    Path("/run/runc").mkdir()
+    pods.start(APP)
+    assert pods.find() is None
