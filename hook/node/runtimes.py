@@ -244,7 +244,9 @@ def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]
 def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
     """The candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
-    Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now.
+    Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
+    sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
+    container can be like it, as long as it does nothing either.
     """
     located = {it: _locate(it) for it in {it.cgroups for it in processes.by_pid.values()}}
     pods: dict[str, dict[str, list[Process]]] = {}
@@ -259,7 +261,9 @@ def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str
         born = {name: min(it.starttime for it in inside) for name, inside in containers.items()}
         first = min(born, key=born.__getitem__)
         for name in sorted(candidates & born.keys()):
-            if name == first and _is_pause(containers[name]):
+            init = containers[name][0]
+            is_alone = len(containers[name]) == init.threads == 1
+            if name == first and is_alone and caught_signals(init.pid) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
             elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
                 found.append(name)
@@ -273,14 +277,6 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
         if uid is not None and container is not None and f"conmon-{container}" not in place:
             return uid, container
     return None
-
-
-def _is_pause(inside: Sequence[Process]) -> bool:
-    """Whether a container's processes are the pause program: one, of one thread, that catches three signals and waits.
-
-    A tenant's container can be like it, if it is the first of its pod: as long as it does nothing either.
-    """
-    return len(inside) == inside[0].threads == 1 and caught_signals(inside[0].pid) == _PAUSE_SIGNALS
 
 
 class _Rules(NamedTuple):
