@@ -156,17 +156,6 @@ def list_mon_groups(root: str) -> list[str]:
     return [path for paths in list_ctrl_groups(root).values() for path in paths]
 
 
-def read_rmid_limit(root: str) -> int | None:
-    """The smallest of info/*/num_rmids, one for each kind of counter: a group takes an RMID of each kind."""
-    limits = []
-    for name in _list(root + "/info"):
-        try:
-            limits.append(int(system.read_file(f"{root}/info/{name}/num_rmids", 64)))
-        except (OSError, ValueError):
-            pass
-    return min(limits, default=None)
-
-
 def _list(directory: str) -> list[str]:
     """The names in a directory; none if it cannot be read."""
     return system.try_call(system.list_directory, directory) or []

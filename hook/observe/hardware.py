@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.base import resctrl, system
+from hook.base import system
 from hook.base.explain import format_count
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
@@ -70,13 +70,13 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.
     """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
-    if not is_arm64():
-        return Rmids(resctrl.read_rmid_limit(root), ours, others)
-    pairs = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    if not is_arm64():  # a group takes an RMID of each kind of counter
+        return Rmids(min(filter(None, numbers), default=None), ours, others)
     partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
-    if not any(pairs) or not any(partids):
+    if not any(numbers) or not any(partids):
         return Rmids(None, ours, others)
-    each = max(pairs) // max(partids)
+    each = max(numbers) // max(partids)
     full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
     return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
 
