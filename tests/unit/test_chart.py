@@ -183,6 +183,10 @@ def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None
         {"runtime": "docker"},
         {"prefix": "usr"},
         {"hooksDir": "/a b"},
+        {"hooksDir": "/etc/../x"},
+        {"prefix": "/usr/."},
+        {"testing": {"resctrlRoot": "/resctrl"}},
+        {"test": {"everyNode": "yes"}},
         {"image": {"digest": "latest"}},
         {"metrics": {"port": 80}},
         {"metrics": {"port": "9753"}},
@@ -196,6 +200,41 @@ def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None
 def test_values_that_cannot_be_meant_are_refused(values: Object) -> None:
     with pytest.raises(jsonschema.ValidationError):
         schema(values)
+
+
+GOOD = ["--key=sandbox", "--containers=all", "--monitor=opt-out", "--annotation=a=b=c", "--annotation=a="]
+GOOD += ["--group-prefix=a.b", "--linger=0", "--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0.5"]
+GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
+BAD = ["--key=pod", "--containers=none", "--monitor=yes", "--annotation=a", "--annotation==b", "--group-prefix=-a"]
+BAD += ["--group-prefix=" + "a" * 51, "--linger=ten", "--linger=1.5", "--linger=-1", "--linger=86401"]
+BAD += ["--snapshot-ttl=604801", "--lock-timeout=61", "--rmid-wait=60.5", "--rmid-wait=x"]
+
+
+@pytest.mark.parametrize("word", [*GOOD, *BAD])
+def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_write(word: str) -> None:
+    assert (parse_options([word])[1] == []) is (word in GOOD), "the hook agrees"
+    schema({"options": [word]})
+    if word in GOOD:
+        assert render({"options": [word]})
+    else:
+        with pytest.raises(RuntimeError, match=f"options: {re.escape(word)}: write {word.partition('=')[0]}=X"):
+            render({"options": [word]})
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"hooksDir": "/usr/libexec/oci/hooks.d"},
+            "hooksDir: /usr/libexec/oci/hooks.d is the directory of the program",
+        ),
+        ({"hooksDir": "/proc/hooks.d"}, "such as /etc/containers/oci/hooks.d"),
+        ({"prefix": "/sys"}, "prefix: /sys is the kernel's, and takes no files: .* such as /usr/local"),
+    ],
+)
+def test_a_directory_that_cannot_work_is_refused_with_what_to_write(values: Object, said: str) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        render(values)
 
 
 # --- Privileges

@@ -76,7 +76,7 @@ def test_metrics_are_not_ready_if_the_endpoint_answers_with_an_error(endpoint: d
 
 def test_metrics_are_not_ready_without_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS", "--listen=[127.0.0.1]:1")
-    assert "does not answer at [127.0.0.1] port 1" in str(ready.find_problem("metrics", []))
+    assert "does not answer at 127.0.0.1 port 1" in str(ready.find_problem("metrics", []))
 
 
 def test_metrics_are_not_ready_if_resctrl_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,6 +126,17 @@ def test_none_is_ready_before_resctrl_is_mounted(name: str) -> None:
     for directory in ("info", "mon_groups"):
         os.rmdir(f"{ready._RESCTRL}/{directory}")
     assert "mount -t resctrl resctrl /sys/fs/resctrl" in str(ready.find_problem(name, []))
+
+
+def test_a_port_in_use_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch, fs: FakeFilesystem, pyz: bytes) -> None:
+    fs.create_file(host.PYZ, contents=pyz)
+    fs.create_dir("/dev")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{port}")
+        assert node.main(["metrics", "--prefix=/usr", "--hooks-dir=/x"]) == 1
+    remedy = "remedy: write another one into the chart's values, from 1024 to 65535"
+    assert Path(node.MESSAGE).read_text() == f"metrics.port={port} is in use on this node, at 127.0.0.1; {remedy}"
 
 
 # --- Nodes that cannot monitor

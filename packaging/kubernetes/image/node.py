@@ -19,8 +19,10 @@ install, reconcile and watch only wait for a signal.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -37,7 +39,7 @@ import cluster
 import host
 import mounts
 import privileges
-from ready import SUPPORTED, UNSUPPORTED
+from ready import SUPPORTED, UNSUPPORTED, find_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +97,7 @@ def metrics(node: host.Host) -> None:
     options = node.wanted.options
     root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
     places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
+    _check_port(*find_address(os.environ["METRICS"]))
     _follow_run_dir(node)
     sys.exit(entry.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
 
@@ -168,6 +171,19 @@ def main(arguments: Sequence[str]) -> int:
     except (Refused, cluster.Failed, OSError) as error:
         return _said(str(error))
     return 0
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raise Refused if the port is in use, which it can be on the network of the node."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                remedy = "write another one into the chart's values, from 1024 to 65535"
+                raise Refused(f"metrics.port={port} is in use on this node, at {host}; remedy: {remedy}") from None
 
 
 # --- Nodes that cannot monitor, and run directories that are lost

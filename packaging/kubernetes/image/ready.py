@@ -79,15 +79,21 @@ def ask(arguments: str) -> str | None:
     """Say why the endpoint does not answer, whose arguments these are; None: it does. This measures nothing."""
     import socket  # noqa: PLC0415
 
-    (listen,) = (it for it in arguments.split() if it.startswith("--listen="))
-    host, _, port = listen.partition("=")[2].rpartition(":")
+    host, port = find_address(arguments)
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE) as client:
+        with socket.create_connection((host, port), _PATIENCE) as client:
             client.sendall(b"GET /-/healthy HTTP/1.0\r\n\r\n")
             answer = client.recv(64)
     except OSError as error:
         return f"the endpoint does not answer at {host} port {port}: {error}"
     return None if b" 200 " in answer else f"the endpoint answers {answer!r}"
+
+
+def find_address(arguments: str) -> tuple[str, int]:
+    """The address at which the endpoint listens that has these arguments."""
+    (listen,) = (it for it in arguments.split() if it.startswith("--listen="))
+    host, _, port = listen.partition("=")[2].rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def main(arguments: Sequence[str]) -> int:

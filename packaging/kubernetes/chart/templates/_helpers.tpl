@@ -28,8 +28,43 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.prefix }}/libexec/oci/hooks.d
 {{- end }}
 
+{{- /* Values that cannot work, and what to write instead. */ -}}
+{{- define "hook.checkValues" -}}
+{{- $seconds := "[0-9]+([.][0-9]+)?" }}
+{{- $rules := dict
+  "--key" (list "auto|container|sandbox" "auto, container or sandbox")
+  "--containers" (list "all|kubernetes|podman" "all, kubernetes or podman")
+  "--monitor" (list "all|opt-in|opt-out" "all, opt-in or opt-out")
+  "--annotation" (list "[^=]+=.*" "KEY=VALUE")
+  "--group-prefix" (list "[A-Za-z0-9][A-Za-z0-9_.+,-]{0,49}" "at most 50 letters, digits and _.+,-, a letter or digit first")
+  "--linger" (list "[0-9]+" "whole seconds, at most 86400" 86400)
+  "--snapshot-ttl" (list "[0-9]+" "whole seconds, at most 604800" 604800)
+  "--lock-timeout" (list $seconds "seconds, at most 60" 60)
+  "--rmid-wait" (list $seconds "seconds, at most 60" 60)
+}}
+{{- range $word := .Values.options }}
+{{- $name := regexFind "^--[a-z-]+" $word }}
+{{- $value := trimPrefix (printf "%s=" $name) $word }}
+{{- with get $rules $name }}
+{{- if or (not (regexMatch (printf "^(%s)$" (index . 0)) $value)) (and (eq (len .) 3) (gt (float64 $value) (float64 (last .)))) }}
+{{- fail (printf "options: %s: write %s=X, X being %s" $word $name (index . 1)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- if eq .Values.hooksDir (include "hook.programDir" .) }}
+{{- fail (printf "hooksDir: %s is the directory of the program, of which the pods have a mount of its own: write the one that the runtime reads, such as /etc/containers/oci/hooks.d" .Values.hooksDir) }}
+{{- end }}
+{{- range $name := list "prefix" "hooksDir" }}
+{{- $path := get $.Values $name }}
+{{- if regexMatch "^/(proc|sys|dev)(/|$)" $path }}
+{{- fail (printf "%s: %s is the kernel's, and takes no files: write a directory of the node, such as %s" $name $path (ternary "/usr/local" "/etc/containers/oci/hooks.d" (eq $name "prefix"))) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- /* What all command lines have: the options of the hook from their one place. */ -}}
 {{- define "hook.words" -}}
+{{- include "hook.checkValues" . -}}
 - --prefix={{ .Values.prefix }}
 - --hooks-dir={{ .Values.hooksDir }}
 {{- range .Values.options }}
