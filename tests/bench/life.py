@@ -28,6 +28,8 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
+
 from tests import provision
 from tests.bench import common
 from tests.bench.common import CannotMeasure, NotReady
@@ -127,15 +129,18 @@ def measure(rounds: int, seed: int) -> Iterator[Table]:
     if reason := missing(model=False) or "; ".join(provision.missing(provision.TEST)):
         raise NotReady(reason)
     chance = random.Random(seed)
+    order = [(number, way) for number in range(rounds) for way in chance.sample(WAYS, len(WAYS))]
     lives: dict[str, list[Life]] = defaultdict(list)
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="life-"))
         ways = stack.enter_context(closing(Ways(stack.enter_context(plain_node()), Path(directory))))
-        for number in range(rounds):
-            for way in chance.sample(WAYS, len(WAYS)):
+        try:
+            for number, way in order:
                 lives[way].append(ways.live(way))
                 if number % TIMED_FOR_ONE_NOTED == 0 and way != NONE:
                     ways.live(way, noted=True)
+        except grpc.RpcError as error:
+            raise CannotMeasure(f"containerd: {error}") from error
         cpu = {(way, stage): ways.cpu(way, stage) for way in WAYS[1:] for stage in STAGES}
     yield Table("a container's life", list(_figures(lives, cpu)))
 
