@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.inside import pythons
-from tests.support.hook import STATES, Hook, end, stopped, task
-
-Task = subprocess.Popen[bytes]
+from tests.support.hook import STATES, Hook, Task, end, stopped, task
 
 CREATED_KEYS = {
     "containerd-2.1.9-runc-1.3.6": "a80c6f3b-f012-4f57-8aa3-bc38fc664bf1",

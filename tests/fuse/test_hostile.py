@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.inside import REAL_ROOT, few
-from tests.support.hook import PYZ, UID, Hook, created, end, snapshot, stopped
-
-Task = subprocess.Popen[bytes]
-
+from tests.support.hook import PYZ, UID, Hook, Task, created, end, snapshot, stopped
 
 # All of them end before resctrl is looked at: one is enough where that is real, and the machine emulated and slow.
 VERBS = ["hook", "createRuntime", "poststop"] if REAL_ROOT is None else ["createRuntime"]

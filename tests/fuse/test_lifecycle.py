@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
-from tests.support.hook import UID, Hook, created, end, stopped
+from tests.support.hook import UID, Hook, Task, created, end, stopped
 
 GROUP = f"oci-{UID}"
-Task = subprocess.Popen[bytes]
 
 
 def test_a_container_is_in_its_group_and_leaves_nothing_behind(hook: Hook, init: Task) -> None:

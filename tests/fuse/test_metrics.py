@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,12 +14,10 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fuse.test_people import ask, start
 from tests.resctrlfs import Mounted
-from tests.support.hook import DEADLINE, UID, Hook, created
+from tests.support.hook import DEADLINE, UID, Hook, Task, created
 from tests.support.waiting import wait
 
-Task = subprocess.Popen[bytes]
 ENERGY = {"domain": "mon_PERF_PKG_00", "event": "core_energy"}
 OCCUPANCY = {"domain": "mon_L3_00", "event": "llc_occupancy"}
 
@@ -28,7 +25,7 @@ OCCUPANCY = {"domain": "mon_L3_00", "event": "llc_occupancy"}
 @contextmanager
 def listening(hook: Hook, *arguments: str) -> Iterator[tuple[Task, str]]:
     """The server, and its URL."""
-    process = start(hook, "metrics", "--listen=0", *arguments)
+    process = hook.open("metrics", "--listen=0", *arguments)
     try:
         assert process.stdout is not None
         line = process.stdout.readline().decode()
@@ -68,11 +65,11 @@ def test_a_server_measures_when_it_is_asked_and_ends_at_a_signal(
 def test_only_the_server_counts_whom_it_cuts_off(hook: Hook) -> None:
     with listening(hook) as (_, url):
         assert scrape(url)["resctrl_mon_endpoint_dropped_connections_total"] == 0
-    assert "resctrl_mon_endpoint" not in ask(hook, "metrics").stdout
+    assert "resctrl_mon_endpoint" not in hook.ask("metrics").stdout
 
 
 def test_created_is_refused_without_a_server(hook: Hook) -> None:
-    outcome = ask(hook, "metrics", "--created")
+    outcome = hook.ask("metrics", "--created")
     assert outcome.status == 2
     assert "--created needs --listen" in outcome.stderr
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cgroups import Cgroup, container_cgroup
-from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, stopped
 
-Task = subprocess.Popen[bytes]
 ID = "c" * 64
 VICTIM = "00000000-0000-4000-8000-000000000001"
 MEMORY = 150_000

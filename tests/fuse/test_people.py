@@ -11,33 +11,14 @@ import tempfile
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import provision
 from tests.kernel.inside import pythons
 from tests.resctrlfs import Mounted
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, finish, task
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, Task, created, finish, task
 from tests.support.interpreters import Interpreter
-
-Task = subprocess.Popen[bytes]
-
-
-def ask(hook: Hook, verb: str, *arguments: str) -> Outcome:
-    """What a verb answers; nothing on stdin."""
-    return finish(start(hook, verb, *arguments))
-
-
-def start(hook: Hook, verb: str, *arguments: str, **named: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {}}
-    return subprocess.Popen([*replace(hook, options=()).command(verb), *arguments], **{**streams, **named})
-
-
-def answer(hook: Hook, verb: str, *arguments: str) -> Any:  # noqa: ANN401  JSON
-    outcome = ask(hook, verb, "--json", *arguments)
-    assert (outcome.status, outcome.stderr) == (0, "")
-    return json.loads(outcome.stdout)
 
 
 def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
@@ -46,7 +27,7 @@ def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
     with task() as first, task() as second:
         for _ in range(6):
             hooks = [hook.start(created(f"c{at}", it.pid, pod_uid=UID)) for at, it in enumerate((first, second))]
-            looking = [start(hook, verb, "--json") for verb in ("list", "metrics")]
+            looking = [hook.open(verb, "--json") for verb in ("list", "metrics")]
             outcomes = [finish(process) for process in (*hooks, *looking)]
             assert [(it.status, it.stderr) for it in outcomes] == [(0, "")] * 4
             seen = json.loads(outcomes[2].stdout)
@@ -57,7 +38,7 @@ def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
 
 def test_top_sorts_by_use_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mounted, init: Task) -> None:
     hook(created("c1", init.pid))
-    process = start(hook, "top", "--json", "--interval=0.2", "--count=1000")
+    process = hook.open("top", "--json", "--interval=0.2", "--count=1000")
     assert process.stdout is not None
     where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
     for total in count(1):
@@ -88,7 +69,7 @@ def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) 
 
 def test_an_empty_environment_of_whatever_locale_makes_no_difference(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid, **{"io.kubernetes.pod.name": "w\u00e4b\x1b[2J", "pod_uid": UID}))
-    texts = {finish(start(hook, "show", UID, env=env)).stdout for env in ({}, {"LC_ALL": "C"}, {"LANG": "de_DE@euro"})}
+    texts = {finish(hook.open("show", UID, env=env)).stdout for env in ({}, {"LC_ALL": "C"}, {"LANG": "de_DE@euro"})}
     assert len({re.sub(r"age +\d+s|\dZ", "", text) for text in texts}) == 1
     assert "w\\xe4b\\x1b[2J" in texts.pop()
 
@@ -99,10 +80,10 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
     hook(created("c2", 2**31 - 1))
     other = replace(hook, python=[str(python.path), "-IS"])
     for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
-        first, second = (ask(it, *verb) for it in (hook, other))
+        first, second = (it.ask(*verb) for it in (hook, other))
         assert (second.status, second.stderr) == (0, "")
         assert without_times(second.stdout) == without_times(first.stdout)
-    assert ask(other, "list", "--nonsense") == ask(hook, "list", "--nonsense")
+    assert other.ask("list", "--nonsense") == hook.ask("list", "--nonsense")
 
 
 def without_times(text: str) -> str:

@@ -15,10 +15,9 @@ import pytest
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
 from tests.support import machine
-from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, stopped, task
+from tests.support.hook import DEADLINE, UID, Hook, Task, created, stopped, task
 from tests.support.machine import PROGRAM, ScratchMachine
 
-Task = subprocess.Popen[bytes]
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 FIRST = (*ALONE, "sh", "-c", '"$@"; exit $?', "sh")
 """The shell is pid 1 of the namespace, and lives as long as the command."""
@@ -35,13 +34,6 @@ def alive(hook: Hook, init: Task) -> Iterator[str]:
     assert hook.key(UID) == before
 
 
-def for_people(hook: Hook, *words: str, wrapper: tuple[str, ...] = ALONE) -> Outcome:
-    verb, *rest = words
-    command = replace(hook, options=rest, wrapper=wrapper).command(verb)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
-    return Outcome(done.returncode, done.stdout, done.stderr)
-
-
 # --- What judges is refused
 
 
@@ -56,7 +48,7 @@ OTHER_PROC = {
 @pytest.mark.parametrize("wrapper", OTHER_PROC.values(), ids=OTHER_PROC)
 def test_reconcile_is_refused_with_any_proc(hook: Hook, alive: str, words: list[str], wrapper: tuple[str, ...]) -> None:
     (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
-    ended = for_people(hook, "reconcile", *words, wrapper=wrapper)
+    ended = replace(hook, wrapper=wrapper).ask("reconcile", *words)
     assert (ended.status, ended.stdout) == (2, "")
     assert UNKNOWN in ended.stderr
     assert "hostPID" in ended.stderr
@@ -138,27 +130,27 @@ def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive:
 
 
 def test_list_warns_that_it_cannot_know_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
-    lines = for_people(hook, "list").stdout.splitlines()
+    lines = replace(hook, wrapper=ALONE).ask("list").stdout.splitlines()
     assert any(line.startswith(UNKNOWN) for line in lines)
     row = next(line for line in lines if UID in line).split()
     assert (row[2], row[4]) == ("live", "?")
     assert "orphans" not in lines[0]
-    key = json.loads(for_people(hook, "list", "--json").stdout)["keys"][0]
+    key = replace(hook, wrapper=ALONE).answer("list")["keys"][0]
     assert (key["state"], key["members_alive"], key["members_dead"]) == ("live", None, None)
-    member = json.loads(for_people(hook, "show", "--json", UID).stdout)["members"]["c1"]
+    member = replace(hook, wrapper=ALONE).answer("show", UID)["members"]["c1"]
     assert member["alive"] is None
 
 
 def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     def names(wrapper: tuple[str, ...]) -> set[str]:
-        found: Any = json.loads(for_people(hook, "metrics", "--json", wrapper=wrapper).stdout)
+        found: Any = replace(hook, wrapper=wrapper).answer("metrics")
         return {it["name"] for it in found["metrics"]}
 
     assert names(()) - names(ALONE) == {"resctrl_mon_members", "resctrl_mon_orphan_groups"}
 
 
 def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
-    found: Any = json.loads(for_people(hook, "doctor", "--json").stdout)
+    found: Any = json.loads(replace(hook, wrapper=ALONE).ask("doctor", "--json").stdout)
     (processes,) = [it for it in found["findings"] if it["subject"] == "/proc"]
     assert (processes["level"], found["well"]) == ("fail", False)
     assert UNKNOWN in processes["found"]

@@ -17,9 +17,7 @@ import pytest
 
 from tests.kernel.inside import few
 from tests.support.devlog import DevLog
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, end, finish, stopped, task
-
-Task = subprocess.Popen[bytes]
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, Task, created, end, finish, stopped, task
 
 
 def in_shell(hook: Hook, code: str) -> Hook:
@@ -116,11 +114,6 @@ def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place:
         assert hook.tasks(f"oci-{UID}") == {init.pid, other.pid}
 
 
-def unmonitored(hook: Hook) -> list[str]:
-    command = [*replace(hook, options=()).command("list"), "unmonitored"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-
-
 def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
     """What cannot be put on record is not begun."""
     hook.run_dir.mkdir()
@@ -132,10 +125,10 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert "ENOSPC" in outcome.stderr
         assert "full" in outcome.stderr
         assert hook.groups() == set()
-        full, counted = unmonitored(hook)
+        full, counted = hook.ask("list", "unmonitored").stdout.splitlines()
         assert full.startswith("more containers may be unmonitored: the file system of the run directory is full")
         (hook.run_dir / "filler").unlink()
-        assert unmonitored(hook) == [counted]
+        assert hook.ask("list", "unmonitored").stdout.splitlines() == [counted]
         assert counted.startswith("at least 1 failure since boot could not be recorded")
         assert hook(created("c1", init.pid)).stderr == ""
         assert hook.tasks("oci-c1") == {init.pid}

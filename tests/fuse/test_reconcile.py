@@ -20,10 +20,9 @@ import pytest
 from hook.base.explain import format_count
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
-from tests.support.hook import UID, Hook, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
-Task = subprocess.Popen[bytes]
 ID = "5f3c" * 16
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 FAMILY = """\
@@ -83,15 +82,7 @@ def threads(*pids: int) -> set[int]:
 
 def reconcile(hook: Hook, *arguments: str, refused: Collection[str] = ()) -> list[dict[str, Any]]:
     """What it did; whatever was not done fails the test, but for actions that may be `refused`."""
-    command = replace(hook, options=()).command("reconcile")
-    process = subprocess.Popen(
-        [*command, "--json", *arguments],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={},
-    )
-    outcome = finish(process)
+    outcome = hook.ask("reconcile", "--json", *arguments)
     found: list[dict[str, Any]] = json.loads(outcome.stdout)["actions"]
     failed = [it for it in found if it["problem"]]
     assert (outcome.status == 0 or bool(failed), outcome.stderr) == (True, "")
@@ -138,11 +129,9 @@ def busy() -> Iterator[Task]:
 
 def late_cpu(hook: Hook, key: str) -> tuple[float, float]:
     """The seconds that tasks had used before they were moved in: those of the key, and those of the node."""
-    plain = replace(hook, options=())
-    commands = [*plain.command("show"), key, "--json"], [*plain.command("metrics"), "--json"]
-    shown, metrics = (json.loads(subprocess.run(it, capture_output=True, check=True).stdout) for it in commands)
-    (family,) = [it for it in metrics["metrics"] if it["name"] == "resctrl_mon_late_cpu_seconds_total"]
-    return shown["late_cpu_seconds"], family["samples"][0]["value"]
+    (family,) = [it for it in hook.answer("metrics")["metrics"] if it["name"] == "resctrl_mon_late_cpu_seconds_total"]
+    late: float = hook.answer("show", key)["late_cpu_seconds"]
+    return late, family["samples"][0]["value"]
 
 
 def test_what_exec_used_before_it_was_adopted_is_counted_once(hook: Hook, family: Task, own: Cgroup) -> None:
@@ -335,9 +324,8 @@ def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
-        inside = replace(hook, options=(), wrapper=(*enter_cgroup(other), "unshare", "--cgroup"))
-        done = subprocess.run(inside.command("reconcile"), capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2
+        done = replace(hook, wrapper=(*enter_cgroup(other), "unshare", "--cgroup")).ask("reconcile")
+    assert done.status == 2
     assert "cgroup namespace" in done.stderr
     assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
     settled(hook)
@@ -408,13 +396,6 @@ def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> No
 # --- What it prints
 
 
-def start_text(hook: Hook, *arguments: str) -> Task:
-    """Reconcile as its timer starts it: the output goes to the journal."""
-    command = replace(hook, options=()).command("reconcile")
-    pipe = subprocess.PIPE
-    return subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
-
-
 @pytest.mark.knobs(rmids=64, decay_ms=0)
 def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounted) -> None:
     """The model stops at the second action, so that the signal comes while there is work left."""
@@ -425,7 +406,7 @@ def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounte
         for path in (hook.resctrl_root / "mon_groups").iterdir():
             path.rmdir()
         resctrl.control(do="inject", op="mkdir", error="", after=1)
-        process = start_text(hook)
+        process = hook.open("reconcile")
         assert process.stdout is not None
         first = process.stdout.readline()
         os.waitid(os.P_PID, resctrl.process.pid, os.WSTOPPED)
@@ -452,9 +433,7 @@ def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
         assert hook(created("c1", it.pid)).stderr == ""
         resctrl.process.send_signal(signal.SIGSTOP)
         try:
-            pipe = subprocess.PIPE
-            command = replace(hook, options=()).command(verb)
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
+            process = hook.open(verb)
             wait(lambda: "fuse" in Path(f"/proc/{process.pid}/stack").read_text())
             process.send_signal(signal.SIGTERM)
             outcome = finish(process)
@@ -470,15 +449,15 @@ def test_containers_without_an_rmid_are_printed_once_as_a_number(hook: Hook, res
         for name, it in (("c1", a), ("c2", b), ("c3", c)):
             hook(created(name, it.pid))
         line = "{} containers still not monitored: no_rmids (see list)\n"
-        runs = [finish(start_text(hook)) for _ in range(2)]
+        runs = [hook.ask("reconcile") for _ in range(2)]
         assert [(it.status, it.stdout, it.stderr) for it in runs] == [(1, line.format(2), ""), (1, "", "")]
         hook(created("c4", d.pid))
-        assert finish(start_text(hook)).stdout == line.format(3)
+        assert hook.ask("reconcile").stdout == line.format(3)
         (hook.run_dir / "left-undone.json").write_text("{")
-        assert finish(start_text(hook)).stdout == line.format(3)
-    ended = finish(start_text(hook))
+        assert hook.ask("reconcile").stdout == line.format(3)
+    ended = hook.ask("reconcile")
     assert (ended.status, ended.stdout.splitlines()[-1] + "\n") == (0, line.format(0))
-    assert finish(start_text(hook)).stdout == ""
+    assert hook.ask("reconcile").stdout == ""
 
 
 @pytest.mark.knobs(rmids=2, decay_ms=0)

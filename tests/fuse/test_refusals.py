@@ -6,16 +6,14 @@ Each errno is one outcome: unit/test_resctrl.py. Each of them at each call: test
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.inside import fill
 from tests.resctrlfs import Mounted
-from tests.support.hook import UID, Hook, created, end, stopped
+from tests.support.hook import UID, Hook, Task, created, end, stopped
 
-Task = subprocess.Popen[bytes]
 GROUP = f"oci-{UID}"
 
 REFUSALS = [

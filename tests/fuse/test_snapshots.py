@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.consumers import Entry, kepler, read
-from tests.support.hook import DEADLINE, UID, Hook, created, stopped, task
+from tests.support.hook import UID, Hook, created, stopped, task
 
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 ENERGY, SECOND = "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy"
 GROUP = f"/mon_groups/oci-{UID}"
-Task = subprocess.Popen[bytes]
 
 
 def shown(hook: Hook, key: str = UID) -> Entry:
@@ -104,23 +100,15 @@ def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mou
     assert shown(hook).use()[ENERGY] == 43
 
 
-def people(hook: Hook, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
-    """What a verb for people answers."""
-    command = [*replace(hook, options=()).command(verb), *words, "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=DEADLINE)
-    assert done.stderr == b""
-    return json.loads(done.stdout)
-
-
 def metrics_of(hook: Hook, event: str) -> dict[str, float]:
     """The samples of a metric by domain."""
-    families = {it["name"]: it["samples"] for it in people(hook, "metrics")["metrics"]}
+    families = {it["name"]: it["samples"] for it in hook.answer("metrics")["metrics"]}
     return {it["labels"]["domain"]: it["value"] for it in families.get(f"resctrl_mon_{event}", [])}
 
 
 def assert_whole(hook: Hook, first: float, second: float) -> None:
     """All that people and monitoring read says that nothing of the pod's use is unknown, nor that there may be more."""
-    (key,) = people(hook, "list")["keys"]
+    (key,) = hook.answer("list")["keys"]
     total = key["use"]["core_energy"]
     assert (total["value"], total["unknown"], total["at_least"]) == (first + second, 0, False)
     assert metrics_of(hook, "use_unknown") == {}
@@ -152,10 +140,10 @@ LATE = "mon_PERF_PKG_01"
 
 def is_unknown(hook: Hook, value: float = 5) -> bool:
     """Whether `list`, `show` and `metrics` say so of the energy of the domain that came late."""
-    (total,) = [key["use"]["core_energy"] for key in people(hook, "list")["keys"]]
-    (group,) = people(hook, "show", UID)["groups"]
+    (total,) = [key["use"]["core_energy"] for key in hook.answer("list")["keys"]]
+    (group,) = hook.answer("show", UID)["groups"]
     counter = group["counters"].get(f"{LATE}/core_energy", {"use": None})
-    (family,) = [it for it in people(hook, "metrics")["metrics"] if it["name"] == "resctrl_mon_use_unknown"]
+    (family,) = [it for it in hook.answer("metrics")["metrics"] if it["name"] == "resctrl_mon_use_unknown"]
     marked = {(it["labels"]["domain"], it["labels"]["event"]) for it in family["samples"]}
     assert counter["use"] is None
     return total["value"] == value and total["unknown"] == 1 and (LATE, "core_energy") in marked
@@ -174,8 +162,8 @@ def test_use_in_a_domain_that_comes_online_after_the_begin_is_unknown(
         count(resctrl, 7, counter=f"{LATE}/core_energy")
         assert is_unknown(hook)
         if is_reconciled:
-            assert [it["action"] for it in people(hook, "reconcile")["actions"]] == ["show"]
-            assert people(hook, "reconcile")["actions"] == []
+            assert [it["action"] for it in hook.answer("reconcile")["actions"]] == ["show"]
+            assert hook.answer("reconcile")["actions"] == []
             assert shown(hook).texts[f"mon_data/{LATE}/core_energy"] == "7.000000"
             assert shown(hook).use()[f"{LATE}/core_energy"] is None
             assert is_unknown(hook)

@@ -26,7 +26,7 @@ from tests.fuse.test_doctor import OLD_TABLE, VALIDATOR, InstalledNode, containe
 from tests.resctrlfs import mounted
 from tests.support import machine, watching
 from tests.support.cgroups import container_cgroup, mount_point
-from tests.support.hook import UID, Hook, Outcome, created, end, stopped, task
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, stopped, task
 from tests.support.machine import PROGRAM, ScratchMachine
 from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
 from tests.support.waiting import wait
@@ -180,7 +180,7 @@ def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, 
 
 @crowd
 @pytest.mark.usefixtures("tenants")
-def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
+def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, init: Task) -> None:
     limited = replace(hook, wrapper=LIMITED)
     assert limited(created("c1", init.pid, pod_uid=UID)) == Outcome(0, "", "")
     assert hook.tasks(f"oci-{UID}") == {init.pid}
@@ -192,7 +192,7 @@ def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, in
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 @crowd
 @pytest.mark.usefixtures("tenants")
-def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
+def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: Task) -> None:
     with container_cgroup(UID, test_watch.ID) as own:
         own.add(init.pid)
         assert hook(created(test_watch.ID, init.pid, pod_uid=UID)).stderr == ""

@@ -15,11 +15,10 @@ import pytest
 from tests.resctrlfs import Mounted
 from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup
-from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, stopped
 from tests.support.waiting import wait
 
 pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
-Task = subprocess.Popen[bytes]
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'

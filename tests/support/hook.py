@@ -16,6 +16,7 @@ PYZ = Path(__file__).resolve().parents[2] / "dist" / "resctrl-mon-hook.pyz"
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 DEADLINE = 300  # only to end what hangs: a hundred hooks at once on an emulated machine take their time
+Task = subprocess.Popen[bytes]
 PATIENT = "--lock-timeout=60"
 """For tests on a machine that is slow or busy: what they are about is not how long a lock may take."""
 
@@ -53,7 +54,7 @@ class Hook:
         verb: str = "hook",
         env: Mapping[str, str] | None = None,
         cwd: Path | str = "/",
-    ) -> subprocess.Popen[bytes]:
+    ) -> Task:
         """Start it without waiting; `state` is all of its stdin, and its environment is empty unless given."""
         process = subprocess.Popen(
             self.command(verb),
@@ -81,6 +82,21 @@ class Hook:
     ) -> Outcome:
         """Run it to its end."""
         return finish(self.start(state, verb, env, cwd))
+
+    def open(self, verb: str, *words: str, **streams: Any) -> Task:  # noqa: ANN401
+        """Start a command for people, without the hook's options and with nothing on stdin."""
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {}}
+        return subprocess.Popen([*replace(self, options=()).command(verb), *words], **{**pipes, **streams})
+
+    def ask(self, verb: str, *words: str) -> Outcome:
+        """Run one to its end."""
+        return finish(self.open(verb, *words))
+
+    def answer(self, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
+        """What one that succeeds answers in JSON."""
+        outcome = self.ask(verb, *words, "--json")
+        assert (outcome.status, outcome.stderr) == (0, "")
+        return json.loads(outcome.stdout)
 
     def groups(self) -> set[str]:
         """Every mon_group there is, as `<ctrl_group>/<name>`, or `<name>` in the root ctrl_group."""
@@ -133,7 +149,7 @@ def is_completed(path: Path) -> bool:
         return False
 
 
-def finish(process: subprocess.Popen[bytes]) -> Outcome:
+def finish(process: Task) -> Outcome:
     """Wait for a hook that was started."""
     try:
         stdout, stderr = process.communicate(timeout=DEADLINE)
@@ -145,7 +161,7 @@ def finish(process: subprocess.Popen[bytes]) -> Outcome:
 
 
 @contextmanager
-def task() -> Iterator[subprocess.Popen[bytes]]:
+def task() -> Iterator[Task]:
     """A process that does nothing, to stand for a container's init."""
     process = subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL)
     try:
@@ -154,7 +170,7 @@ def task() -> Iterator[subprocess.Popen[bytes]]:
         end(process)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: Task) -> None:
     """Kill a task and reap it: afterwards its pid is nobody's."""
     process.kill()
     process.wait()

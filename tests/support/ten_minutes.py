@@ -18,10 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.fuse.test_people import start
 from tests.resctrlfs import Mounted
 from tests.support.chart import ROOT
-from tests.support.hook import DEADLINE, Hook, created, end, finish, stopped, task
+from tests.support.hook import DEADLINE, Hook, created, end, stopped, task
 from tests.support.prometheus import Labels, read_samples
 
 STEP = 15
@@ -147,7 +146,7 @@ class TenMinutes:
         if step == FAILS:
             self.resctrl.control(do="inject", op="mkdir", error="EIO", path="", times=-1)
         forget = ("--snapshot-ttl=0",) if step < WIPED else ()  # a group that is made again would have no begin with it
-        assert finish(start(self.hook, "reconcile", *forget)).status == (step == FAILS)
+        assert self.hook.ask("reconcile", *forget).status == (step == FAILS)
         self.resctrl.control(do="clear")
         if step == max(RECONCILES):
             pod = {"namespace": "shop", "pod": "old-0", "name": "app"}

@@ -8,14 +8,13 @@ import time
 from typing import TYPE_CHECKING, Callable
 
 from tests.kernel.inside import fill, make_group
-from tests.support.hook import UID, Hook, created, end, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, stopped, task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.kernel.guest.oci import Runtimes
 
-Task = subprocess.Popen[bytes]
 Set = Callable[[str, object], None]
 FOREVER = 3_600_000
 

@@ -14,9 +14,8 @@ import pytest
 
 from tests.kernel.guest.conftest import Umount, mount
 from tests.support.consumers import kepler
-from tests.support.hook import UID, Hook, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 
-Task = subprocess.Popen[bytes]
 GROUP = f"oci-{UID}"
 PODS = 6
 
