@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from tests.unit.metrics import FAMILIES
 
 PLACE = ROOT / "packaging/prometheus"
 RULES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
-CASES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules_test.yaml").read_text(encoding="utf-8"))["tests"]
+TESTED = (PLACE / "rules_test.yaml").read_text(encoding="utf-8")
+CASES: list[dict[str, Any]] = yaml.load(TESTED, yaml.BaseLoader)["tests"]  # noqa: S506  0x60 is a text of promtool's
 ALERTS = [rule["alert"] for rule in RULES]
 PROMTOOL = prometheus.program("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
@@ -63,11 +64,20 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
     ],
 )
 def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:
-    text = (PLACE / "rules.yaml").read_text(encoding="utf-8")
-    assert old in text
-    (tmp_path / "rules.yaml").write_text(text.replace(old, new))
-    shutil.copy(PLACE / "rules_test.yaml", tmp_path)
-    assert promtool("test", "rules", tmp_path / "rules_test.yaml").returncode == 1
+    """By what is said of its alert: all of it takes promtool six seconds."""
+    rules = [{**rule, "expr": rule["expr"].replace(old, new)} for rule in RULES if old in rule["expr"]]
+    names = {rule["alert"] for rule in rules}
+    cases = [
+        {**case, "alert_rule_test": [it for it in case["alert_rule_test"] if it["alertname"] in names]}
+        for case in CASES
+        if names & {it["alertname"] for it in case["alert_rule_test"]}
+    ]
+    written = {"groups": [{"name": "wrong", "rules": rules}]}
+    (tmp_path / "rules.yaml").write_text(json.dumps(written))  # JSON is YAML
+    (tmp_path / "test.yaml").write_text(json.dumps({"rule_files": ["rules.yaml"], "tests": cases}))
+    done = promtool("test", "rules", tmp_path / "test.yaml")
+    assert done.returncode == 1
+    assert "got:" in done.stdout + done.stderr, done
 
 
 def test_every_alert_is_tested_in_both_ways() -> None:
