@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program stays as small and as plain as it is."""
+"""The program stays as small and as plain as it is; and the rules for the code of the tests that no linter knows."""
 
 from __future__ import annotations
 
 from tests.support import house
 
-HOOK = house.sources("hook")
+HOOK, TESTS = house.sources("hook"), house.sources("tests")
 MOST_LINES, MOST_FILES = 9_995, 82
 TWO_FORMS = {"Model": ["hook/base/models.py", "hook/base/validation.py"]}
 """Pydantic's base of all models, and that of the compiled ones."""
@@ -25,6 +25,10 @@ def test_lines_of_code_are_neither_blank_nor_comments_nor_docstrings() -> None:
 def test_each_class_and_function_has_a_name_of_its_own() -> None:
     assert house.find_same_classes(HOOK) == TWO_FORMS
     assert house.find_same_functions(HOOK) == {}
+
+
+def test_each_class_of_the_tests_has_a_name_of_its_own() -> None:
+    assert house.find_same_classes(TESTS) == {}
 
 
 def test_no_function_of_one_statement_is_used_once() -> None:

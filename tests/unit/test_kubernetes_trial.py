@@ -45,7 +45,7 @@ def daemon(node: str, check: str = SUPPORTED) -> Object:
     }
 
 
-class Cluster:
+class TrialCluster:
     """Nodes that meter; `ill`: what is wrong with them all. `pods`: those that were made, by name."""
 
     def __init__(self) -> None:
@@ -102,10 +102,10 @@ class Cluster:
         return "resctrl_mon_mounted 1\n" + ("" if "metrics" in self.ill else series)
 
 
-class Handler(BaseHTTPRequestHandler):
+class TrialHandler(BaseHTTPRequestHandler):
     """Answers for the API server and for the nodes' metrics."""
 
-    kube: Cluster
+    kube: TrialCluster
 
     def answer(self) -> None:
         url = urlsplit(self.path)
@@ -156,8 +156,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def kube() -> Cluster:
-    return Cluster()
+def kube() -> TrialCluster:
+    return TrialCluster()
 
 
 @pytest.fixture
@@ -169,10 +169,10 @@ def plan() -> Object:
 
 
 @pytest.fixture
-def api(kube: Cluster, plan: Object, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
+def api(kube: TrialCluster, plan: Object, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
     monkeypatch.setattr(trial, "POLL", 0.001)
-    monkeypatch.setattr(Handler, "kube", kube, raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    monkeypatch.setattr(TrialHandler, "kube", kube, raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), TrialHandler) as server:
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -184,7 +184,7 @@ def api(kube: Cluster, plan: Object, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def test_every_node_is_tried_and_nothing_is_left(
-    api: cluster.Api, kube: Cluster, plan: Object, capsys: pytest.CaptureFixture[str]
+    api: cluster.Api, kube: TrialCluster, plan: Object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trial.run(api, plan, "hook-test")
     lines = capsys.readouterr().out.splitlines()
@@ -197,7 +197,7 @@ def test_every_node_is_tried_and_nothing_is_left(
 
 
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
-    api: cluster.Api, kube: Cluster, plan: Object
+    api: cluster.Api, kube: TrialCluster, plan: Object
 ) -> None:
     kube.daemons[0]["status"]["conditions"] = []
     trial.run(api, {**plan, "everyNode": False, "watch": False}, "hook-test")
@@ -224,7 +224,7 @@ NEVER = (
 )
 def test_a_node_that_fails_is_named_with_the_reason(
     api: cluster.Api,
-    kube: Cluster,
+    kube: TrialCluster,
     plan: Object,
     ill: set[str],
     patience: str,
@@ -246,7 +246,7 @@ def test_a_node_that_fails_is_named_with_the_reason(
 
 def test_a_pod_that_is_not_ready_is_asked_why(
     api: cluster.Api,
-    kube: Cluster,
+    kube: TrialCluster,
     plan: Object,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -266,7 +266,7 @@ def test_a_pod_that_is_not_ready_is_asked_why(
 
 
 def test_a_node_that_cannot_monitor_is_left_out(
-    api: cluster.Api, kube: Cluster, plan: Object, capsys: pytest.CaptureFixture[str]
+    api: cluster.Api, kube: TrialCluster, plan: Object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kube.daemons[0] = daemon("a", "Some Linux 12 has no /usr/bin/python3")
     trial.run(api, plan, "hook-test")
@@ -279,7 +279,7 @@ def test_a_node_that_cannot_monitor_is_left_out(
         trial.run(api, plan, "hook-test")
 
 
-def test_filters_of_the_hook_are_met_or_named(api: cluster.Api, kube: Cluster, plan: Object) -> None:
+def test_filters_of_the_hook_are_met_or_named(api: cluster.Api, kube: TrialCluster, plan: Object) -> None:
     plan["options"] = ["--annotation=meter=yes", "--namespace=ns", "--monitor=opt-in"]
     trial.run(api, {**plan, "everyNode": False}, "hook-test")
     assert kube.made[0]["metadata"]["annotations"] == {"meter": "yes"}

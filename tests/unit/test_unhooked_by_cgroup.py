@@ -26,7 +26,7 @@ PAUSE, NONE, SHELL = "0000000000014002", "0000000000000000", "0000000000010002"
 BY_CRIO, BY_CONTAINERD = "/kubepods/pod{uid}/crio-{id}", "/kubepods.slice/kubepods-pod{uid}.slice/{id}"
 
 
-class Node:
+class PodsOfNode:
     """A node's pods, whose processes start one after the other."""
 
     def __init__(self, files: NodeFiles) -> None:
@@ -52,12 +52,14 @@ class Node:
 
 
 @pytest.fixture
-def pods(node: NodeFiles) -> Node:
-    return Node(node)
+def pods(node: NodeFiles) -> PodsOfNode:
+    return PodsOfNode(node)
 
 
 @pytest.mark.parametrize("cgroup", [BY_CRIO, BY_CONTAINERD])
-def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_not(pods: Node, cgroup: str) -> None:
+def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_not(
+    pods: PodsOfNode, cgroup: str
+) -> None:
     pods.start(SANDBOX, cgroup=cgroup, catches=PAUSE)
     pods.start(APP, cgroup=cgroup)
     pods.start(SIDECAR, cgroup=cgroup)
@@ -67,42 +69,42 @@ def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_n
     assert pods.find() == ([], [SANDBOX])
 
 
-def test_a_pod_whose_sandbox_has_no_process_has_no_container_left_out(pods: Node) -> None:
+def test_a_pod_whose_sandbox_has_no_process_has_no_container_left_out(pods: PodsOfNode) -> None:
     """CRI-O starts the pause program only for pods that share a pid namespace."""
     pods.start(APP)
     assert pods.find() == ([APP], [])
 
 
 @pytest.mark.parametrize("catches", [NONE, SHELL])
-def test_the_first_container_is_no_sandbox_if_it_waits_otherwise(pods: Node, catches: str) -> None:
+def test_the_first_container_is_no_sandbox_if_it_waits_otherwise(pods: PodsOfNode, catches: str) -> None:
     pods.start(APP, catches=catches)
     assert pods.find() == ([APP], [])
 
 
-def test_only_the_first_container_can_be_the_sandbox(pods: Node) -> None:
+def test_only_the_first_container_can_be_the_sandbox(pods: PodsOfNode) -> None:
     pods.start(SANDBOX, catches=PAUSE)
     pods.start(APP, catches=PAUSE)
     assert pods.find() == ([APP], [SANDBOX])
 
 
-def test_what_does_more_than_wait_is_no_sandbox(pods: Node) -> None:
+def test_what_does_more_than_wait_is_no_sandbox(pods: PodsOfNode) -> None:
     pods.start(APP, catches=PAUSE)
     pods.start(APP, catches=PAUSE)
     assert pods.find() == ([APP], [])
 
 
-def test_conmon_is_no_container(pods: Node) -> None:
+def test_conmon_is_no_container(pods: PodsOfNode) -> None:
     """With conmon_cgroup="pod" it is in the cgroup of the pod, also once its container has ended."""
     pods.start(APP, cgroup="/kubepods/pod{uid}/crio-conmon-{id}")
     assert pods.find() == ([], [])
 
 
-def test_what_started_just_now_may_get_its_hook_yet(pods: Node) -> None:
+def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:
     pods.start(APP, starttime=int(system.boottime() * procfs.TICKS))
     assert pods.find() == ([], [])
 
 
-def test_our_own_pod_is_left_out(pods: Node) -> None:
+def test_our_own_pod_is_left_out(pods: PodsOfNode) -> None:
     """Its first containers start before they have installed the hook."""
     add_process(os.getpid(), cgroup=BY_CRIO.format(uid=OTHER, id=SIDECAR))
     pods.start(APP, uid=OTHER)
@@ -110,19 +112,19 @@ def test_our_own_pod_is_left_out(pods: Node) -> None:
     assert pods.find() == ([SANDBOX], [])
 
 
-def test_what_is_no_pods_is_not_counted(pods: Node) -> None:
+def test_what_is_no_pods_is_not_counted(pods: PodsOfNode) -> None:
     pods.start(APP, cgroup="/machine.slice/libpod-{id}.scope")
     assert pods.find() == ([], [])
 
 
 @pytest.mark.parametrize("options", [{"namespace": ["shop"]}, {"annotation": {"a": "b"}}, {"monitor": "opt-in"}])
-def test_with_filters_only_a_runtime_could_tell(pods: Node, options: dict[str, object]) -> None:
+def test_with_filters_only_a_runtime_could_tell(pods: PodsOfNode, options: dict[str, object]) -> None:
     pods.start(APP)
     assert pods.find() == ([APP], [])
     assert pods.find(**options) is None
 
 
-def test_where_a_runtime_can_be_asked_the_kernel_is_not(pods: Node) -> None:
+def test_where_a_runtime_can_be_asked_the_kernel_is_not(pods: PodsOfNode) -> None:
     Path("/run/runc").mkdir()
     pods.start(APP)
     assert pods.find() is None
