@@ -245,17 +245,16 @@ def shared(directory: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", directory], check=True, timeout=DEADLINE)
 
 
-def test_it_is_ready_once_both_files_are_in_place_and_its_end_changes_nothing(host: Host) -> None:
+def test_it_is_ready_while_both_files_are_in_place_and_its_end_changes_nothing(host: Host) -> None:
     with host.running("install") as process:
         line_with(process, host.json.name)
-        container, _ = host.pods()["install"]
-        probe = container["readinessProbe"]["exec"]["command"]
-        host.lab.podman("exec", "install", *probe)
+        wait(lambda: probe(host, "install").returncode == 0)
         installed = host.state()
         assert [name for name, *_ in installed] == [host.program.name, host.json.name]
         host.program.chmod(0o644)
-        assert "not in place" in host.lab.podman("exec", "install", *probe, check=False).stderr
+        wait(lambda: "not in place" in probe(host, "install").stdout)
         host.program.chmod(0o755)
+        wait(lambda: probe(host, "install").returncode == 0)
     assert host.state() == installed
 
 

@@ -332,7 +332,7 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
         "check": {"/node"},
-        "install": {programs, hooks},
+        "install": {programs, hooks, "/node"},
         "remove-json": {hooks},
         "reconcile": {Options().run_dir},
         "remove-program": {Options().run_dir, programs},

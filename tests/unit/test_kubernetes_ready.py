@@ -178,7 +178,8 @@ def test_check_says_why_a_node_cannot_monitor_and_ends_well(
     assert message.endswith("Nothing is installed. Delete this pod to look again.")
     assert capsys.readouterr().out == message + "\n"
     assert "no /usr/bin/python3" in Path(ready.UNSUPPORTED).read_text()
-    assert node.main(["ready", *words[1:]]) == 0, "there is nothing to install"
+    assert ready.main(["install", *words[1:]]) == 0, "there is nothing to install"
+    capsys.readouterr()
 
     fs.create_file("/host/usr/bin/python3.11", st_mode=0o100755)
     fs.create_symlink("/host/usr/bin/python3", "python3.11")
@@ -186,7 +187,10 @@ def test_check_says_why_a_node_cannot_monitor_and_ends_well(
     assert node.main(words) == 0
     assert Path(node.MESSAGE).read_text() == "This node can monitor."
     assert not os.path.exists(ready.UNSUPPORTED)
-    assert node.main(["ready", *words[1:]]) == 1
+    assert ready.main(["install", *words[1:]]) == 1
+    assert "not in place as this pod installs them" in capsys.readouterr().out
+    fs.create_file(ready.INSTALLED)
+    assert ready.main(["install", *words[1:]]) == 0
 
 
 def test_a_failure_is_left_as_the_message_of_the_container(fs: FakeFilesystem, pyz: bytes) -> None:

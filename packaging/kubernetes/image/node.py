@@ -2,8 +2,7 @@
 """The entry point of the chart's containers: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
 
 check           say why this node cannot monitor, for `kubectl describe` and the other containers; exit with 0
-install         write the program and its JSON onto the host, and wait for a signal, which changes nothing there
-ready           exit with 0 if both are in place in this version; of the other containers: ready.py
+install         write the program and its JSON onto the host, and look whether they stay; its end changes nothing there
 reconcile       run reconcile once a minute
 watch           run watch
 metrics         serve metrics, with the arguments in $METRICS
@@ -39,7 +38,7 @@ import cluster
 import host
 import mounts
 import privileges
-from ready import SUPPORTED, UNSUPPORTED, find_address
+from ready import INSTALLED, SUPPORTED, UNSUPPORTED, find_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
 LONGEST = 50.0  # seconds that one may take, as in the systemd unit
-LOOK = 10.0  # seconds between two looks at whether the run directory is still the node's
+LOOK = 10.0  # seconds between two looks at the files on the host, and at whether the run directory is still the node's
 MESSAGE = "/dev/termination-log"
 _MARK = "RESCTRL_MON_HOOK_CONFINED"
 _NOWHERE = "/node/no-resctrl"  # as --resctrl-root: metrics of a node that cannot monitor
@@ -67,14 +66,13 @@ def check(node: host.Host) -> None:
 
 def install(node: host.Host) -> None:
     _wait_if_unsupported()
+    mark = Path(INSTALLED)
+    mark.unlink(missing_ok=True)  # of this container before it started again
     for line in node.install() or ["everything is in place"]:
         print(line)
-    _wait_for_signal()
-
-
-def ready(node: host.Host) -> None:
-    if not os.path.exists(UNSUPPORTED) and not node.is_installed():
-        raise Refused("not in place")
+    while True:
+        mark.touch() if node.is_installed() else mark.unlink(missing_ok=True)
+        time.sleep(LOOK)
 
 
 def reconcile(node: host.Host) -> None:
@@ -149,7 +147,6 @@ def test(_node: host.Host) -> None:
 VERBS: dict[str, Callable[[host.Host], None]] = {
     "check": check,
     "install": install,
-    "ready": ready,
     "reconcile": reconcile,
     "watch": watch,
     "metrics": metrics,
@@ -193,12 +190,8 @@ def _wait_if_unsupported() -> None:
     """Say why this node cannot monitor, and wait for a signal; return if it can."""
     if os.path.exists(UNSUPPORTED):
         print(door.read_text(UNSUPPORTED, door.CONFIGURATION))
-        _wait_for_signal()
-
-
-def _wait_for_signal() -> NoReturn:
-    while True:
-        signal.pause()
+        while True:
+            signal.pause()
 
 
 def _follow_run_dir(node: host.Host) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says whether a container of the chart does its job: ready.py reconcile|watch|metrics [OPTION...]
+"""Says whether a container of the chart does its job: ready.py install|reconcile|watch|metrics [OPTION...]
 
 Exits with 0, or with 1 and a line that says why not, which `kubectl describe` shows. Kubelet starts it again and again,
 so it imports as little as it can, and nothing of the program. OPTION: of the hook, as --x=v.
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 UNSUPPORTED = "/node/unsupported"
 """Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
+INSTALLED = "/node/installed"
+"""Made by the container `install`, and there as long as the program and its JSON are in place."""
 SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
@@ -33,6 +35,10 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
     run_dir, resctrl = places.get("--run-dir", _RUN_DIR), places.get("--resctrl-root", _RESCTRL)
     if os.path.exists(UNSUPPORTED) or not can_monitor(resctrl):
         return None
+    if name == "install":
+        return (
+            None if os.path.exists(INSTALLED) else "the program and its JSON are not in place as this pod installs them"
+        )
     if not os.path.isdir(f"{resctrl}/mon_groups"):
         return f"resctrl is not mounted on the node: mount -t resctrl resctrl {resctrl}"
     if problem := mounts.find_problem(run_dir):

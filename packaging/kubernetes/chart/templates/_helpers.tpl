@@ -56,7 +56,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- range $name := list "prefix" "hooksDir" }}
 {{- $path := get $.Values $name }}
-{{- if regexMatch "^/(proc|sys|dev)(/|$)" $path }}
+{{- if regexMatch "^/(proc|sys)(/|$)" $path }}
 {{- fail (printf "%s: %s is the kernel's, and takes no files: write a directory of the node, such as %s" $name $path (ternary "/usr/local" "/etc/containers/oci/hooks.d" (eq $name "prefix"))) }}
 {{- end }}
 {{- end }}
