@@ -22,7 +22,7 @@ from hook.doctor.kernel import has_process_connector
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
-from tests.support.machine import shown_to_all
+from tests.support.machine import HOOKS_DIR, shown_to_all
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
@@ -100,9 +100,12 @@ class Host:
             source = {**volumes, **elsewhere, **bundles}[it["name"]]
             target = elsewhere.get(it["name"], it["mountPath"])
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
+        if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
+            mounts.append(f"--mount=type=tmpfs,destination=/host{HOOKS_DIR}")
         assert security["readOnlyRootFilesystem"]
         return [
-            *("run", "--rm", f"--name={name}", f"--cgroup-parent={self.lab.cgroups.path}"),
+            # Not --rm: Podman gives 127 for a container that was removed before it asks for the status.
+            *("run", "--replace", f"--name={name}", f"--cgroup-parent={self.lab.cgroups.path}"),
             f"--network={'host' if pod.get('hostNetwork') else 'none'}",
             *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
             f"--user={security['runAsUser']}:{security['runAsGroup']}",
@@ -335,7 +338,8 @@ def test_the_program_is_removed_only_when_no_container_calls_it(host: Host) -> N
 
     assert host.completed("remove-json").returncode == 0
     assert [name for name, *_ in host.state()] == [host.program.name]
-    host.lab.podman("run", "--rm", *host.lab.options("later"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true")
+    host.lab.podman("run", *host.lab.options("later"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true")
+    host.lab.watch.wait("poststop", host.lab.container_id("later"))
     assert set(host.groups()) == {f"oci-{container}", f"oci-{ended}"}
 
     with host.running("remove-program", "--linger=3600") as process:

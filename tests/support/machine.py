@@ -27,6 +27,8 @@ PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
+HIDDEN = ("/usr/libexec/oci", "/usr/share/containers/oci", "/etc/containers/oci")
+"""Directories of this machine in which the hook may be installed: those of a scratch machine are empty."""
 NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
@@ -95,6 +97,9 @@ class ScratchMachine:
             (directory / f".{name}").mkdir(exist_ok=True)
         for name in ("run", "var/log"):
             (directory / name).mkdir(parents=True, exist_ok=True)
+        for path in filter(os.path.isdir, HIDDEN):
+            self.path(path).mkdir(parents=True, exist_ok=True)
+            os.setxattr(self.path(path), "trusted.overlay.opaque", b"y")
 
     def enter(self) -> list[str]:
         """What a command is started by, to run there."""
