@@ -81,7 +81,9 @@ class Starts:
     def by_podman(self, way: str) -> Iterator[Step]:
         """A container that ends at once, and is removed."""
         key, lab = self._key(way), self._lab
-        words = [*lab.podman_command(), f"--hooks-dir={self._hooks_dir(way)}", "run", "--rm"]
+        # 127: it was removed before Podman asked for its status
+        words = ["sh", "-c", '"$@" || test $? = 127', "sh"]
+        words += [*lab.podman_command(), f"--hooks-dir={self._hooks_dir(way)}", "run", "--rm"]
         # Whose pod it is is told by its cgroup, as the kubelet makes it
         words += [*lab.options(self._node.new_container()), f"--cgroup-parent={lab.cgroups.path}/pod{key}"]
         command = [*words, "--rootfs", str(lab.rootfs), "/bin/true"]

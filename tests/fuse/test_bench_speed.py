@@ -40,10 +40,9 @@ def test_every_table_has_its_figures() -> None:
     version = "{}.{}".format(*sys.version_info)
     rows = [row for row, column in found if column == version]
     assert len(rows) == len(TARGETS) + 1 + 1 + 3 + 3  # history; memory; list, show, metrics; milliseconds
-    assert all(it.median > 1 for (row, _), it in found.items() if "CPU time" in row)
     times = [it.median for (row, _), it in found.items() if "wall time" in row or "exit floors" in row]
     assert len(times) == 4 + 1 + 4 + 4
-    assert min(times) > 0
+    assert min(it.median for (row, _), it in found.items() if "lost" not in row) > 0
     lost = [it.median for (row, _), it in found.items() if "lost" in row]
     assert lost == [0] * 4
 
