@@ -14,6 +14,7 @@ from tests.containerd.node import ContainerdNode, OfBaseSpec
 from tests.resctrlfs import mounted
 from tests.support import newest
 from tests.support.debian import CannotMake
+from tests.support.hook import PATIENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     StartNode = Callable[[str, str], ContainerdNode]
 
 CONTAINERDS = {
-    "base-spec": lambda machine: OfBaseSpec([*machine.directories, "--linger=60"]),
+    "base-spec": lambda machine: OfBaseSpec([*machine.directories, PATIENT, "--linger=60"]),
     "injected": Injecting,
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.resctrlfs import Mounted
 from tests.support.containers import Lab
+from tests.support.hook import PATIENT
 from tests.support.observed import Observed
 
 
@@ -15,4 +16,4 @@ class PodmanNode(Observed):
 
     def __init__(self, directory: Path, resctrl: Mounted, *options: str) -> None:
         super().__init__(directory, resctrl)
-        self.lab = Lab([*self.directories, *options])
+        self.lab = Lab([*self.directories, PATIENT, *options])

@@ -146,7 +146,7 @@ def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:
 def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> None:
     """Why the binary is installed first and the JSON last: in between nothing is monitored, and nothing fails."""
     node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS, path=node.lab.base / "nosuch.pyz")
-    node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
+    node.lab.podman("run", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
     assert node.resctrl.events() == []
 
 

@@ -80,7 +80,8 @@ def test_without_the_program_podman_goes_on_and_its_container_ends(
 
 def test_the_kubernetes_file_is_not_podmans(node: PodmanNode, installation: Installation) -> None:
     installation("install", "--for=both")
-    node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
+    node.lab.podman("run", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
+    node.lab.watch.wait("poststop", node.lab.container_id("web"))
     assert len(node.moves()) == 1
     node.assert_clean()
 

@@ -133,7 +133,7 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
     assert {name: sorted(tasks) for name, tasks in node.groups().items()} == {
         f"oci-{sandbox}": sorted(init.pid for init in inits.values())
     }
-    lab.podman("pod", "rm", "-f", "-t", "0", "pod")
+    lab.remove_pod("pod")
     assert node.history(f"oci-{sandbox}").count("rmdir") == 1
     node.assert_clean()
 

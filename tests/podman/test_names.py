@@ -15,6 +15,7 @@ from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.containers import CRUN, DEADLINE
 from tests.support.machine import ScratchMachine
+from tests.support.waiting import wait
 
 IMAGE = "localhost/wait"
 
@@ -91,6 +92,7 @@ def test_a_name_that_was_given_again_is_of_the_container_that_has_it_now(node: P
     gate.open()
     node.lab.watch.wait("poststop", first)
     assert json.loads(ask(node, "show", "--json", "job"))["key"] == first
+    wait(lambda: node.lab.podman("container", "exists", "job", check=False).returncode == 1)
     node.lab.podman("run", "-d", "--rm", *node.lab.options("job"), "--rootfs", str(node.lab.rootfs), *gate.command)
     gate.wait_up()
     second = node.lab.container_id("job")
@@ -173,7 +175,7 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     assert [it for it in found if infra in it["found"]] == [], "nor does doctor miss it"
     gate.open()
     node.lab.watch.wait("poststop", container)
-    node.lab.podman("pod", "rm", "-f", "-t", "0", "stack")
+    node.lab.remove_pod("stack")
     assert names(node) == [("completed", "stack", "web")]
     assert json.loads(ask(node, "show", "--json", "stack"))["name"] == "web"
 

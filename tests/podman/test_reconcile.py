@@ -76,7 +76,9 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     node.lab.podman("pod", "create", *place, "--infra-image=localhost/wait")
     gate = node.lab.run("web", pod="pod")
     container, init = node.lab.container_id("web"), node.lab.init("web").pid
-    node.lab.podman("exec", "-d", "web", "/bin/sleep", "100000")
+    inside = node.lab.gate("inside")
+    node.lab.podman("exec", "-d", "web", *inside.command)
+    inside.wait_up()
     assert [(it["action"], it["container"]) for it in reconcile(node)] == [("adopt", container)]
     tasks = node.groups()[f"oci-{container}"]
     assert (init in tasks, len(tasks)) == (True, 2)
@@ -85,7 +87,7 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     assert {path.stem for path in (node.run_dir / "members").iterdir()} >= {container}
     assert node.groups()[f"oci-{container}"] == tasks
     gate.open()
-    node.lab.podman("pod", "rm", "-f", "-t", "0", "pod")
+    node.lab.remove_pod("pod")
     assert node.groups() == {}
 
 

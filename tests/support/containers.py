@@ -338,6 +338,11 @@ class Lab:
         """The container's first process, which must be running."""
         return task(int(self.inspect(name, "{{.State.Pid}}")))
 
+    def remove_pod(self, name: str) -> None:
+        """Podman fails if a conmon is just ending, whose cgroup it cannot remove. The pod is gone."""
+        self.podman("pod", "rm", "-f", "-t", "0", name, check=False)
+        assert self.podman("pod", "exists", name, check=False).returncode == 1
+
     def inspect(self, name: str, template: str) -> str:
         return self.podman("container", "inspect", "--format", template, name).stdout.strip()
 
