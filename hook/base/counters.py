@@ -123,22 +123,13 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
     return None if first is None or last is None or last < first else last - first
 
 
-def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """The whole use of a key in one ctrl_group: of earlier incarnations, and of this one up to `now`.
-
-    In millionths, for each cumulative counter that any of them had; None: unknown. Also unknown is the use of a counter
-    that appeared after the begin was read, as when the CPUs of a domain came online.
-    """
-    return {counter: known if is_all else None for counter, (known, is_all) in measure(group, now).items()}
-
-
-def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """The known part of each use that `lifetime` has: the sum of the incarnations whose use is known; None: none is."""
-    return {counter: known for counter, (known, _) in measure(group, now).items()}
-
-
 def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
-    """Of each use that `lifetime` has: the known part, as `at_least` has it, and whether that is all of it."""
+    """The use of a key in one ctrl_group: the known part, in millionths, and whether that is all of it.
+
+    The known part is the sum of the incarnations whose use is known, this one up to `now`; None: none is. For each
+    cumulative counter that any of them had. Unknown is also the use of a counter that appeared after the begin was
+    read, as when the CPUs of a domain came online.
+    """
     found: dict[str, tuple[int | None, bool]] = {}
     for counter, own in own_use(group, now).items():
         known, is_all = own, own is not None
@@ -153,7 +144,7 @@ def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
 
 
 def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """The use of the present incarnation, by the same counters as `lifetime`."""
+    """The use of the present incarnation, by the same counters as `measure`; None: unknown."""
     begin, now = (group.begin, now) if group.begin is not None else ({}, {})
     return {
         counter: used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0

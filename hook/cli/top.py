@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from hook.base import system
-from hook.base.models import Options
 from hook.cli.options import Top
 from hook.cli.terminal import get_screen, is_terminal, print_answer, write
 from hook.cli.verbs import Request
@@ -38,7 +37,7 @@ def _show_tables(given: Top, request: Request, wait_for_key: Callable[[float], s
     count = given.count if given.count is not None or is_terminal() else 1
     sort: str = given.sort
     tables = 0
-    former = _look(request.hook)
+    former = take_snapshot(request.hook, has_uncharged=True)
     table = _compare(former, former, given)  # names, and no rates yet: on a screen at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
@@ -57,14 +56,10 @@ def _show_tables(given: Top, request: Request, wait_for_key: Callable[[float], s
         if pressed:
             sort = next((name for name in TOP_SORTS if name.startswith(pressed)), sort)
             continue
-        seen = _look(request.hook)
+        seen = take_snapshot(request.hook, has_uncharged=True)
         table = _compare(former, seen, given)
         former = seen
         tables += 1
-
-
-def _look(options: Options) -> Inventory:
-    return take_snapshot(options, has_uncharged=True)
 
 
 def _compare(former: Inventory, seen: Inventory, given: Top) -> Rates:

@@ -81,6 +81,10 @@ def plan_install(wanted: Wanted) -> list[Step]:
     """All steps, including those that are already done."""
     places = wanted.places
     at = places.at
+    hooks = {target: make_hook_file(wanted, target) for target in wanted.targets}
+    words = [json.loads(text)["hook"]["args"][2:] for text in hooks.values()]
+    histories = [word for of_target in words for word in of_target if word.startswith(_HISTORY)]
+    conf = _make_conf(wanted, words[0], histories).encode()
     here: list[Step] = []
     if not places.top:
         here = steps.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
@@ -97,11 +101,11 @@ def plan_install(wanted: Wanted) -> list[Step]:
         *(write_file(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
         write_file(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
         # A file that the administrator wrote is kept.
-        *([] if places.is_foreign(places.conf) else [write_file(at(places.conf), make_conf(wanted).encode())]),
+        *([] if places.is_foreign(places.conf) else [write_file(at(places.conf), conf)]),
         *_plan_activation(wanted),
-        *_plan_history(wanted),
+        *_plan_history(wanted, [word[len(_HISTORY) :] for word in histories]),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
-        *(write_file(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
+        *(write_file(at(places.json(target)), text.encode()) for target, text in hooks.items()),
     ]
 
 
@@ -116,36 +120,22 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
     return text.replace(json.dumps(shipped["args"]), json.dumps([*kept, *wanted.words]))
 
 
-def make_conf(wanted: Wanted) -> str:
-    """The file of options for the timer's reconcile: the hook's options, for Kubernetes if it is a target.
+def _make_conf(wanted: Wanted, words: list[str], histories: list[str]) -> str:
+    """The file of options for the timer's reconcile: those of the hook, for Kubernetes if it is a target (`words`).
 
     They apply to containers without a poststop. A poststop itself records how long the group lingers. reconcile ignores
-    --containers.
+    --containers. `histories`: the options --history of all targets, since it ends what hooks of each have begun.
     """
-    words = [word for word in _list_hook_words(wanted, wanted.targets[0]) if not word.startswith("--containers=")]
-    if not any(word.startswith(_HISTORY) for word in words):  # also what hooks of the other target have begun
-        words += _list_histories(wanted)
-    words += ["--adopt"] if wanted.adopt else []
+    kept = [word for word in words if not word.startswith("--containers=")]
+    kept += [] if any(word in kept for word in histories) else histories
+    kept += ["--adopt"] if wanted.adopt else []
     remark = "which overwrites it: give the options to that, or remove this line."
-    return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
+    return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(kept)}\n"
 
 
-def _list_hook_words(wanted: Wanted, target: str) -> list[str]:
-    """The options in the hooks.d file for a target."""
-    words: list[str] = json.loads(make_hook_file(wanted, target))["hook"]["args"][2:]
-    return words
-
-
-def _list_histories(wanted: Wanted) -> list[str]:
-    """The options --history in all hooks.d files."""
-    words = [word for target in wanted.targets for word in _list_hook_words(wanted, target)]
-    return [word for word in words if word.startswith(_HISTORY)]
-
-
-def _plan_history(wanted: Wanted) -> list[Step]:
-    """The directories of the history, which no hook makes, and what rotates it."""
+def _plan_history(wanted: Wanted, files: list[str]) -> list[Step]:
+    """The directories of the histories, which no hook makes, and what rotates the usual one."""
     places = wanted.places
-    files = [word[len(_HISTORY) :] for word in _list_histories(wanted)]
     directories = sorted({os.path.dirname(file) for file in files if file})
     here = [steps.make_directory(places.at(path), 0o750) for path in directories]
     if places.log_dir in directories and not os.path.lexists(places.at(places.logrotate)):

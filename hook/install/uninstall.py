@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hook.base import procfs
 from hook.base.errors import HookError, Reason
-from hook.base.models import KeyState, Options
+from hook.base.models import Options
 from hook.install import steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.install.steps import Step, Taken, remove_file, run_command
@@ -206,11 +206,6 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
 
 def _list_recorded(options: Options) -> dict[str, str]:
     """The recorded members that are not known to be dead, and the key of each."""
-    found: dict[str, str] = {}
     with Records(options.run_dir) as records:
-        for key in records.names(KeyState):
-            state = records.state(key)
-            if isinstance(state, KeyState):
-                members = state.members.items()
-                found.update({it: key for it, who in members if procfs.is_dead(who.pid, who.starttime) is not True})
-    return found
+        members = [(name, it, state.key) for state in records.list_states() for name, it in state.members.items()]
+    return {name: key for name, it, key in members if procfs.is_dead(it.pid, it.starttime) is not True}

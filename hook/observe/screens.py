@@ -423,7 +423,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
         "end" if group.is_over else "now": now,
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
-        "known": to_number(group.known.get(counter)),
+        "known": to_number(group.measured.get(counter, (None, False))[0]),
         "from_nothing": counters.starts_from_nothing(counter, begin, now),
         "unit": event.unit if event else None,
     }

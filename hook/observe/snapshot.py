@@ -40,7 +40,7 @@ class Group:
     """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
 
     `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
-    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, and `known`: counters.at_least, in millionths.
+    `read_at`: system.monotonic() of the read. `measured`: counters.measure; `use`: of that what is known whole.
     """
 
     record: MonGroup
@@ -50,11 +50,11 @@ class Group:
 
     @cached_property
     def use(self) -> dict[str, int | None]:
-        return counters.lifetime(self.record, self.now)
+        return {counter: known if is_all else None for counter, (known, is_all) in self.measured.items()}
 
     @cached_property
-    def known(self) -> dict[str, int | None]:
-        return counters.at_least(self.record, self.now)
+    def measured(self) -> dict[str, tuple[int | None, bool]]:
+        return counters.measure(self.record, self.now)
 
     @property
     def begin(self) -> dict[str, str]:

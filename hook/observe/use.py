@@ -76,8 +76,8 @@ def sum_uses(uses: Iterable[Uses]) -> Uses:
 def count_use(group: Group) -> Uses:
     """The lifetime use of each cumulative counter of a group."""
     zero = {it: counters.starts_from_nothing(it, group.begin.get(it), group.now.get(it)) for it in group.use}
-    known = group.known
-    return {it: make_total(known[it], in_part=use is None, from_nothing=zero[it]) for it, use in group.use.items()}
+    measured = group.measured.items()
+    return {it: make_total(known, in_part=not is_all, from_nothing=zero[it]) for it, (known, is_all) in measured}
 
 
 def sum_use(groups: Iterable[Group]) -> Uses:

@@ -172,11 +172,9 @@ def _carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
     sums: dict[str, int | None] = {}
     known: dict[str, int] = {}
     for group in groups:
-        last = group.end or {}
-        for counter, value in counters.lifetime(group, last).items():
+        for counter, (value, is_all) in counters.measure(group, group.end or {}).items():
             former = sums.get(counter, 0)
-            sums[counter] = None if former is None or value is None else former + value
-        for counter, value in counters.at_least(group, last).items():
+            sums[counter] = former + value if is_all and former is not None and value is not None else None
             if value is not None:
                 known[counter] = known.get(counter, 0) + value
     return {

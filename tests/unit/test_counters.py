@@ -40,6 +40,15 @@ def group(begin: Counters = None, end: Counters = None, before: Counters = None,
     return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {}, known=known or {})
 
 
+def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
+    """The use that is known whole; None: a part is unknown."""
+    return {counter: known if is_all else None for counter, (known, is_all) in counters.measure(group, now).items()}
+
+
+def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
+    return {counter: known for counter, (known, _is_all) in counters.measure(group, now).items()}
+
+
 UNITS = {
     "bytes": ["llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"],
     "joules": ["core_energy"],
@@ -118,18 +127,18 @@ def test_a_life_on_one_package_of_two_adds_up_and_is_known() -> None:
     again = replace(inherit(group(), [over]), begin={ENERGY: "2.5", second: "Unavailable"})
     assert (again.before, again.known) == ({ENERGY: "2.500000", second: "0"}, {})
     moved = {ENERGY: "3.5", second: "4"}
-    assert counters.lifetime(again, moved) == {ENERGY: 3_500_000, second: 4 * counters.MILLION}
+    assert lifetime(again, moved) == {ENERGY: 3_500_000, second: 4 * counters.MILLION}
 
 
 def test_a_package_that_came_late_without_data_was_not_used() -> None:
     late = add_late(group(begin={TRAFFIC: "1"}), {TRAFFIC: "3", ENERGY: "Unavailable"})
     assert (late.begin, late.before) == ({TRAFFIC: "1", ENERGY: "Unavailable"}, {})
-    assert counters.lifetime(late, {TRAFFIC: "3", ENERGY: "5"})[ENERGY] == 5 * counters.MILLION
+    assert lifetime(late, {TRAFFIC: "3", ENERGY: "5"})[ENERGY] == 5 * counters.MILLION
 
 
 def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
     begin = {OCCUPANCY: "1", "mon_L3_00/new_event": "1", TRAFFIC: "1"}
-    assert set(counters.lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
+    assert set(lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
 
 
 @given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
@@ -138,18 +147,18 @@ def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     for begin, more in lives:
         here = replace(inherit(group(), [here]), begin={TRAFFIC: str(begin)})
         here = end_group(here, {TRAFFIC: str(begin + more)})
-    assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
+    assert lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
     lost = remake_group(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
     assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
     again = end_group(replace(lost, begin={TRAFFIC: "1"}), {TRAFFIC: "3"})
-    assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
-    assert counters.at_least(again, again.end or {}) == {TRAFFIC: 102 * counters.MILLION}
+    assert lifetime(again, again.end or {}) == {TRAFFIC: None}
+    assert at_least(again, again.end or {}) == {TRAFFIC: 102 * counters.MILLION}
     third = replace(inherit(group(), [again]), begin={TRAFFIC: "8"})
     assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "102"})
-    assert counters.at_least(third, {TRAFFIC: "9"}) == {TRAFFIC: 103 * counters.MILLION}
+    assert at_least(third, {TRAFFIC: "9"}) == {TRAFFIC: 103 * counters.MILLION}
 
 
 @given(st.lists(st.tuples(amounts, st.booleans()), min_size=1, max_size=6))
@@ -159,14 +168,14 @@ def test_what_is_known_adds_up_over_lives_whose_end_was_read(lives: list[tuple[i
         here = replace(inherit(group(), [here]), begin={TRAFFIC: "7"})
         here = end_group(here, {TRAFFIC: str(7 + more)} if is_read else {})
     read = sum(more for more, is_read in lives if is_read) * counters.MILLION
-    assert counters.at_least(here, here.end or {}) == {TRAFFIC: read}
+    assert at_least(here, here.end or {}) == {TRAFFIC: read}
     is_whole = all(is_read for _, is_read in lives)
-    assert counters.lifetime(here, here.end or {}) == {TRAFFIC: read if is_whole else None}
+    assert lifetime(here, here.end or {}) == {TRAFFIC: read if is_whole else None}
 
 
 def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
-    assert counters.at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "4"}) == {TRAFFIC: None}
-    assert counters.at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "5"}) == {TRAFFIC: 0}
+    assert at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "4"}) == {TRAFFIC: None}
+    assert at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "5"}) == {TRAFFIC: 0}
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:
@@ -192,11 +201,11 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
 
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
-    assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+    assert lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
     over = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
     assert (over.begin, over.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
     again = replace(inherit(group(), [over]), begin={TRAFFIC: "1", ENERGY: "5"})
-    assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+    assert lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 
 def test_use_after_a_counter_came_late_is_known() -> None:
@@ -206,13 +215,13 @@ def test_use_after_a_counter_came_late_is_known() -> None:
     marked = add_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
     assert marked.begin == {TRAFFIC: "1", ENERGY: "5", OCCUPANCY: "4096"}
     assert (marked.before, marked.known) == ({ENERGY: counters.UNKNOWN}, {ENERGY: "7"})
-    assert counters.at_least(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] == 8 * counters.MILLION
-    assert counters.lifetime(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] is None
+    assert at_least(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] == 8 * counters.MILLION
+    assert lifetime(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] is None
     assert add_late(marked, {TRAFFIC: "4", ENERGY: "9"}) is marked
 
 
 def test_a_counter_of_earlier_lives_that_came_late_is_unknown() -> None:
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
-    assert counters.lifetime(here, {TRAFFIC: "1"})[ENERGY] == 7 * counters.MILLION
-    assert counters.lifetime(here, {TRAFFIC: "1", ENERGY: "5"})[ENERGY] is None
-    assert counters.lifetime(group(), {TRAFFIC: "3"}) == {}, "without a begin"
+    assert lifetime(here, {TRAFFIC: "1"})[ENERGY] == 7 * counters.MILLION
+    assert lifetime(here, {TRAFFIC: "1", ENERGY: "5"})[ENERGY] is None
+    assert lifetime(group(), {TRAFFIC: "3"}) == {}, "without a begin"
