@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from hook.base import names
+from hook.base import names, validation
 from hook.base.models import Returned
-from hook.base.validation import MOST_NATURAL
 from hook.state.store import change, next_generation, replace
 
 TYPE_CHECKING = False
@@ -58,7 +57,7 @@ def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
             left[container] = member.name or left.get(container)
         else:
             more += 1
-    return {"left": left, "left_more": min(more, MOST_NATURAL)}
+    return {"left": left, "left_more": min(more, validation.MOST_NATURAL)}
 
 
 def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:

@@ -18,9 +18,8 @@ user can plant a link below it. `records` reads it without locks.
 
 from __future__ import annotations
 
-from hook.base import jsontext, names, system
+from hook.base import jsontext, names, system, validation
 from hook.base.models import Failure, Index, KeyState
-from hook.base.validation import MOST_NATURAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -284,7 +283,7 @@ def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyStat
 
 def next_generation(state: KeyState) -> int:
     """The next `generation`. The largest is followed by 1."""
-    return state.generation % MOST_NATURAL + 1
+    return state.generation % validation.MOST_NATURAL + 1
 
 
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
