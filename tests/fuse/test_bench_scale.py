@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.bench import scale
-from tests.bench.busy_node import BusyNode
-from tests.bench.common import CannotMeasure
 from tests.kernel.inside import REAL_ROOT
 
 SMALL = scale.Sizes(members=8, processes=60, adopted=3, rounds=1, keys=200)
@@ -35,9 +33,3 @@ def test_every_table_has_its_figures() -> None:
     assert min(it.median for it in found) > 0
     by_column = {(it.row, it.column): it.median for it in costs.figures}
     assert by_column["--adopt", "CPU s without children"] <= by_column["--adopt", "CPU s"]
-
-
-def test_a_reconcile_that_does_not_do_its_work_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BusyNode, "wipe", lambda _self: None)
-    with pytest.raises(CannotMeasure, match="after a wipe did 0 actions"):
-        list(scale.measure(SMALL))

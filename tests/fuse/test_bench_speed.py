@@ -12,10 +12,8 @@ import pytest
 
 from tests import provision
 from tests.bench import speed
-from tests.bench.common import CannotMeasure
-from tests.bench.figures import Figure, Table
+from tests.bench.figures import Figure
 from tests.bench.speed_hooks import TARGETS
-from tests.support.hook import Hook
 from tests.support.interpreters import python_name
 
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
@@ -45,20 +43,3 @@ def test_every_table_has_its_figures() -> None:
     assert min(it.median for (row, _), it in found.items() if "lost" not in row) > 0
     lost = [it.median for (row, _), it in found.items() if "lost" in row]
     assert lost == [0] * 4
-
-
-def test_a_hook_that_does_nothing_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hook, "command", lambda _self, _verb: ["/bin/true"])
-    with pytest.raises(CannotMeasure, match="the hook does not work"):
-        figures("starts")
-
-
-@pytest.mark.parametrize(("value", "status"), [(1.5, 0), (1.6, 1)])
-def test_exit_status_is_1_if_a_target_is_missed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: float, status: int
-) -> None:
-    monkeypatch.setattr(speed, "measure", lambda _plan: iter([Table("t", [Figure("r", "c", [value], 1.5)])]))
-    assert speed.main([]) == status
-    out, err = capsys.readouterr()
-    assert ("(!)" in out) == bool(status)
-    assert err == ("speed: t: r, c: 1.600, target 1.5\n" if status else "")

@@ -196,17 +196,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(
 
 
 @pytest.mark.parametrize(
-    ("variables", "has_colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
-)
-def test_colour_can_be_switched_off(
-    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], variables: dict[str, str], has_colour: bool
-) -> None:
-    terminals.append(terminal := PtyProgram(run(pods[1], "list"), 80, 24, **variables))
-    assert terminal.finish() == 0
-    assert ("\x1b[" in terminal.text) is has_colour
-
-
-@pytest.mark.parametrize(
     ("variables", "mark"),
     [
         ({}, "..."),

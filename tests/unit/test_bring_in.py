@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -67,21 +68,12 @@ def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(no
 
 @below
 @pytest.mark.parametrize("path", [f"machine.slice:libpod:{ID}", OWN, "/tenant"])
-def test_adopt_charges_a_container_by_the_cgroup_that_its_runtime_asked_for(
-    node: Node, gone_to: str, path: str
+@pytest.mark.parametrize("way", [adopt, lambda node, bundle, _: retry(node, bundle)], ids=["adopt", "retry"])
+def test_a_container_is_charged_by_the_cgroup_that_its_runtime_asked_for(
+    node: Node, way: Callable[..., Result], gone_to: str, path: str
 ) -> None:
     enters(node, ("/tenant" if path == "/tenant" else OWN) + gone_to)
-    assert adopt(node, bundle_of(node, path), LIBPOD).is_whole
-    assert node.groups() == {f"oci-{ID}": {7}}
-
-
-@below
-@pytest.mark.parametrize("path", [f"machine.slice:libpod:{ID}", "/tenant"])
-def test_retry_charges_a_container_by_the_cgroup_that_its_runtime_asked_for(
-    node: Node, gone_to: str, path: str
-) -> None:
-    enters(node, ("/tenant" if path == "/tenant" else OWN) + gone_to)
-    assert retry(node, bundle_of(node, path, LIBPOD)).is_whole
+    assert way(node, bundle_of(node, path, LIBPOD), LIBPOD).is_whole
     assert node.groups() == {f"oci-{ID}": {7}}
 
 
@@ -203,11 +195,6 @@ def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_i
 # --- What they are called
 
 
-def names_of(node: Node) -> tuple[str | None, ...]:
-    state = node.state(UID)
-    return state.pod_namespace, state.pod_name, state.members[ID].name
-
-
 def of_pod(node: Node, annotations: dict[str, str] | None = None) -> str:
     path = f"/kubepods/pod{UID}/crio-{ID}"
     enters(node, path)
@@ -215,33 +202,26 @@ def of_pod(node: Node, annotations: dict[str, str] | None = None) -> str:
 
 
 SAID = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID, **NAMES}
+OF_POD = {"key": UID, "kind": "pod"}
+WAYS: dict[str, Callable[[Node], object]] = {
+    "adopt, of the state": lambda node: adopt(node, of_pod(node), SAID),
+    "adopt, of the bundle": lambda node: adopt(node, of_pod(node, SAID), None),
+    "retry, of the bundle": lambda node: retry(node, of_pod(node, SAID), **OF_POD),
+    "retry, of the record": lambda node: (
+        of_pod(node) and retry(node, "/nowhere", **OF_POD, namespace="shop", pod="web", name="app")
+    ),
+    "remake, of the record": lambda node: remake(node, of_pod(node)),
+}
 
 
-def test_adopt_takes_the_names_of_the_state_or_of_the_bundle(node: Node) -> None:
-    adopt(node, of_pod(node), SAID)
-    assert names_of(node) == ("shop", "web", "app")
-
-
-def test_adopt_takes_the_names_of_the_bundle_where_the_state_has_none(node: Node) -> None:
-    adopt(node, of_pod(node, SAID), None)
-    assert names_of(node) == ("shop", "web", "app")
-
-
-def test_retry_takes_the_names_of_the_bundle(node: Node) -> None:
-    retry(node, of_pod(node, SAID), key=UID, kind="pod")
-    assert names_of(node) == ("shop", "web", "app")
-
-
-def test_retry_takes_the_recorded_names_where_the_bundle_has_none(node: Node) -> None:
-    of_pod(node)
-    node.machine.fs.remove_object("/run/bundle/config.json")
-    retry(node, "/nowhere", key=UID, kind="pod", namespace="shop", pod="web", name="app")
-    assert names_of(node) == ("shop", "web", "app")
-
-
-def test_a_container_whose_group_is_made_again_keeps_its_name(node: Node) -> None:
-    bundle = of_pod(node)
+def remake(node: Node, bundle: str) -> None:
     create_runtime(node.context(), Container(ID, 7, bundle, SAID))
     node.remove_groups()
-    assert [it.action.verb for it in node.repair().outcomes] == ["remake"]
-    assert names_of(node) == ("shop", "web", "app")
+    assert node.verbs() == ["remake"]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_names_are_those_of_the_state_the_bundle_or_the_record(node: Node, way: Callable[[Node], object]) -> None:
+    way(node)
+    state = node.state(UID)
+    assert (state.pod_namespace, state.pod_name, state.members[ID].name) == ("shop", "web", "app")

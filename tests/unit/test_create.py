@@ -70,15 +70,6 @@ def test_what_is_on_record(node: Node) -> None:
     }  # fmt: skip
 
 
-def test_again_changes_nothing(node: Node) -> None:
-    node.spawn(7, group="mon_groups/theirs")
-    node.start()
-    before = node.machine.files()
-    node.start()
-    assert node.machine.files() == before
-    assert node.groups() == {GROUP: {7}}
-
-
 @pytest.mark.parametrize("inode", [Resctrl.inode, lambda *_: None], ids=["seen", "not seen before mkdir"])
 def test_key_whose_record_was_lost_may_have_members(
     node: Node, monkeypatch: pytest.MonkeyPatch, inode: Callable[[Resctrl, str], int | None]
@@ -155,16 +146,6 @@ def test_where_the_kernel_does_not_tell_the_bundle_does(
     node.start(bundle="/bundle")
     assert node.groups() == {expected: {7}}
     assert node.member().taken_from is None
-
-
-@pytest.mark.parametrize(("file", "text"), [("cgroup", b"0::/a\xff\n"), ("cpu_resctrl_groups", b"res:/\nmon:\xff\n")])
-def test_names_that_are_not_utf_8_are_no_surprise(node: Node, file: str, text: bytes) -> None:
-    node.spawn(7)
-    node.machine.add(f"/proc/7/{file}", text)
-    node.start()
-    assert node.groups() == {GROUP: {7}}
-    node.stop(ID, 7)
-    assert_over(node)
 
 
 def no_proc(node: Node) -> None:
@@ -312,14 +293,6 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 
 
-def test_what_no_rmid_can_help_takes_none_from_the_dead(node: Node) -> None:
-    node.start("dead", 6, None)
-    node.kernel.die(6)
-    node.machine.refusals["mkdir"] = [errno.EPERM]
-    assert refused(node.start).reason == Reason.DENIED
-    assert node.groups() == {"oci-dead": set()}
-
-
 def test_a_lock_that_another_holds_ends_in_its_reason(node: Node) -> None:
     node.start()
     with node.context().run.lock(UID, node.kernel.now):
@@ -411,7 +384,7 @@ def test_of_processes_that_share_an_id_each_is_a_member_of_its_own_key(
         assert "x" not in members or RunDir(RUN).read_index("x") == key
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, None])
+@pytest.mark.parametrize("number", [errno.EIO, None])
 def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(node: Node, number: int | None) -> None:
     """Podman's restart with another life of the same ID: the former key's group is empty by then."""
     for stop in stops(node.machine, number):

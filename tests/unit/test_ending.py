@@ -104,16 +104,6 @@ def test_all_groups_of_a_key_add_up_and_bytes_are_whole_numbers(node: Node) -> N
 # --- Incarnations and lives
 
 
-def test_of_a_key_that_comes_back_each_line_has_its_own_use(node: Node) -> None:
-    live(node, 4.0)
-    node.kernel.now += 10
-    live(node, 5.5)
-    first, second = read(node)
-    assert first["id"] != second["id"]
-    assert [it["use"] for it in (first, second)] == [{"core_energy": 1.0}, {"core_energy": 2.5}]
-    assert (second["begin"], second["seconds"], second["lives"]) == ("1970-01-12T13:46:50Z", 0.0, 1)
-
-
 def test_lives_that_linger_joins_are_one_line_which_ends_with_the_last(node: Node) -> None:
     live(node, 4.0, **LINGER)
     node.kernel.now += 10
@@ -154,30 +144,6 @@ def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
         node.stop(ID, 7, **ON)
         node.kernel.now += 1
     assert [it["late_cpu_seconds"] for it in read(node)] == [0.25, 0.25]
-
-
-def test_without_snapshots_there_is_a_line_all_the_same(node: Node) -> None:
-    live(node, 4.0, snapshot_ttl=0)
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}]
-    assert node.find_state(ID) is None
-
-
-def test_a_key_killed_between_line_and_record_is_written_again_under_the_same_id(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.start(ID, 7, None, **ON)
-    with monkeypatch.context() as patch:
-        patch.setattr(system, "rename", kill)
-        with pytest.raises(KeyboardInterrupt):
-            node.stop(ID, 7, **ON)
-    node.kernel.now += 5
-    assert node.verbs(options=ON) == ["drop"]
-    first, second = read(node)
-    assert first["id"] == second["id"]
-
-
-def kill(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 # --- When there is none

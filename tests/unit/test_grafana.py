@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -21,10 +20,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from hook.base.counters import EVENTS
-from tests.support import prometheus
 from tests.unit.metrics import FAMILIES, OF_EVENTS
 
-PROMTOOL = prometheus.program("promtool")
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).resolve().parents[2] / "packaging/grafana/resctrl-mon-hook.json").read_text(encoding="utf-8")
 )
@@ -164,17 +161,3 @@ def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
         "What is not monitored",
         "The hook",
     ]
-
-
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
-def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
-    rules = [
-        {"record": f"x:{at}", "expr": re.sub(r"\$[a-z]\w+", "x", re.sub(r"\$__\w+", "5m", expression))}
-        for at, expression in enumerate(EXPRESSIONS)
-    ]
-    path = tmp_path / "rules.yml"
-    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
-    done = subprocess.run(
-        [str(PROMTOOL), "check", "rules", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-    )
-    assert done.returncode == 0, done.stdout.decode()

@@ -260,13 +260,5 @@ def test_nothing_costly_is_imported_when_a_container_starts(module: str) -> None
 
 
 @each_module
-def test_annotations_are_never_evaluated(module: str) -> None:
-    """3.9 could not."""
-    tree = TREES[module]
-    annotated = any(isinstance(node, (ast.FunctionDef, ast.AnnAssign)) for node in ast.walk(tree))
-    assert not annotated or any("__future__" in imported(node) for node in tree.body)
-
-
-@each_module
 def test_module_says_what_it_is_for(module: str) -> None:
     assert ast.get_docstring(TREES[module])

@@ -17,7 +17,6 @@ from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.state import store
 from hook.state.store import RunDir
-from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, node, own
 
@@ -138,14 +137,6 @@ def test_a_failure_record_is_not_kept_by_a_cgroup_that_a_tenant_named_like_it(
 ) -> None:
     fail(name)
     assert at(node, DAY + 60, cgroup) == [f"forget {name}"]
-
-
-def test_a_failure_record_is_kept_while_its_process_lives(node: Node) -> None:
-    node.spawn(7)
-    fail(ID, pid=7)
-    assert at(node, 10 * DAY) == []
-    node.kernel.die(7)
-    assert at(node, 0) == [f"forget {ID}"]
 
 
 @pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
@@ -286,39 +277,6 @@ def test_what_a_killed_hook_left_half_written_goes(node: Node) -> None:
     assert node.files() == there
 
 
-@pytest.mark.parametrize("index", [None, "", '{"key": '])
-def test_a_lost_index_is_written_again(node: Node, index: str | None) -> None:
-    """Its container's poststop found no key, and the group stayed."""
-    node.start()
-    if index is None:
-        node.remove(f"members/{ID}.json")
-    else:
-        node.put(f"members/{ID}.json", index)
-    assert node.verbs() == ["remake"]
-    node.stop(ID, 7)
-    assert node.groups() == {}
-
-
-def test_begin_is_read_before_tasks_move_after_a_killed_create(node: Node) -> None:
-    node.start()
-    (group,) = node.state().groups
-    node.edit(f"groups/{UID}.json", groups=[{**dict(group), "begin": None, "inode": None}])  # as it is after mkdir
-    node.kernel.put(RESCTRL, b"7")
-    assert node.verbs() == ["remake"]
-    assert node.groups() == {GROUP: {7}}
-    assert node.state().groups[0].begin
-
-
-def test_the_record_of_a_poststop_that_failed_goes_with_its_member(node: Node) -> None:
-    """It names no process, so that it stayed for ever."""
-    node.start()
-    node.kernel.die(7)
-    record = Failure(container=ID, stage="poststop", reason="lock_timeout", problem="")
-    RunDir(RUN).write(Failure, ID, record)
-    node.verbs()
-    assert (node.failures(), node.groups()) == ({}, {})
-
-
 @pytest.mark.parametrize("recorded", [False, True])
 def test_live_list_keeps_an_empty_group_of_a_listed_key(node: Node, recorded: bool) -> None:
     """Even if its record is missing or unreadable."""
@@ -430,16 +388,6 @@ def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
 
 def count_outside(node: Node) -> tuple[dict[str, int], int]:
     return node.reconciled().outside, node.reconciled().outside_total
-
-
-@pytest.mark.parametrize("ends_early", [0, 1, 5])
-def test_chain_of_forks_is_adopted_and_counted_once(node: Node, ends_early: int) -> None:
-    """Its links were gone when they were to be moved, which was said to have been done."""
-    ChainOfForks(node, ends_early)
-    done = node.repair()
-    assert [it.action.why for it in done.outcomes] == ["1 of its threads were not in its group"]
-    assert node.groups() == {GROUP: {7, 1000 + ends_early}}
-    assert (done.is_whole, count_outside(node)) == (True, ({}, 0))
 
 
 def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(node: Node) -> None:

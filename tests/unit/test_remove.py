@@ -68,38 +68,11 @@ def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
     assert node.failures() == {}
 
 
-def test_of_a_stranger_and_twice_there_is_nothing_to_do(node: Node) -> None:
-    node.stop("never-seen")
-    node.start()
-    node.stop(ID, 7)
-    changes = list(node.machine.changes)
-    node.stop(ID)
-    assert node.machine.changes == changes
-    assert_over(node)
-
-
 def test_a_member_of_whom_proc_cannot_tell_is_dropped(node: Node) -> None:
     node.start()
     node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
     node.stop()
     assert_over(node)
-
-
-def test_its_own_poststop_ends_a_group_whatever_is_in_it(node: Node) -> None:
-    node.start()
-    node.spawn(9, group=f"mon_groups/{GROUP}")
-    node.stop(ID, 7)
-    assert_over(node)
-
-
-def test_a_key_that_is_recovering_is_left_to_reconcile(node: Node) -> None:
-    node.start()
-    node.put(RECORD, "torn")
-    node.start(OTHER, 8)
-    node.stop(OTHER, 8)
-    node.stop(ID, 7)
-    assert (node.state().recovering, node.members(), len(node.state().groups)) == (True, {}, 1)
-    assert node.groups() == {GROUP: set()}
 
 
 def start_in_two_groups(node: Node) -> None:
@@ -170,15 +143,6 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
     assert node.groups() == {f"oci-{key}": {8}}
     assert (state.lingering_since, state.lingering_until, state.groups[0].last) == (None, None, None)
     assert state.groups[0].begin == COUNTERS
-
-
-def test_use_of_a_lingering_group_that_was_removed_is_kept(node: Node) -> None:
-    node.start(**LINGER)
-    use(node, 10)
-    node.stop(ID, 7, **LINGER)
-    node.remove_groups()
-    node.start(pid=8, **LINGER)
-    assert node.state().groups[0].before == {ENERGY: "7"}
 
 
 OVER: dict[str, Callable[[Node], object]] = {

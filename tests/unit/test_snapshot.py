@@ -18,7 +18,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook.base import procfs, system
 from hook.base.counters import MILLION
 from hook.base.errors import HookError, Reason
-from hook.base.models import KeyState, Model
+from hook.base.models import Model
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
 from hook.observe.screens import rates_to_json
@@ -513,9 +513,3 @@ def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: py
     found = {rate.key.state.key: rate for rate in two_looks(node, monkeypatch, change).keys}
     assert set(found) == {"again", "new"}
     assert all(rate.use.keys() == {"llc_occupancy"} for rate in found.values())
-
-
-def test_two_readings_of_one_state_are_equal() -> None:
-    """read_key compares groups."""
-    fields = {"key": "c1", "kind": "pod", "groups": [HERE]}
-    assert KeyState.model_validate(fields).groups == KeyState.model_validate(fields).groups
