@@ -527,8 +527,7 @@ HALF_OPEN = """if True:
 """
 
 
-@pytest.mark.parametrize("sources", [1, 5000])
-@pytest.mark.parametrize("start", ["", "GET /metr"], ids=["nothing", "half a request"])
+@pytest.mark.parametrize(("sources", "start"), [(1, "GET /metr"), (5000, "")], ids=["half a request", "nothing"])
 def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str) -> None:
     """10,000 of them; fewer where the hard limit of descriptors is lower."""
     number = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100)
