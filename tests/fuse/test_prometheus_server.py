@@ -157,6 +157,7 @@ TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ),
     ("Uses that are unknown", "A"): {frozenset(): 8},
     ("Nodes without resctrl", "A"): {frozenset(): 1},
+    ("Nodes without resctrl", "B"): {frozenset(): 0},
     ("Members", "A"): of("state", {"alive": 5, "dead": 0}),
     ("Members", "B"): {frozenset(): 0},
     ("Versions", "A"): of("version", {__version__: 3}),
