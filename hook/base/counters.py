@@ -151,3 +151,37 @@ def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
         for counter in {**group.before, **begin, **now}
         if is_cumulative(counter)
     }
+
+
+def begin_late(group: MonGroup, begin: dict[str, str], now: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Add the counters of `now` that a begin lacks to it; returns the changed fields of the group.
+
+    Their use so far is unknown, but 0 if they have no data yet.
+    """
+    late = [counter for counter in now if counter not in begin]
+    lost = [it for it in late if is_cumulative(it) and not has_no_data(it, now[it])]
+    known = {it: group.before[it] for it in lost if number(group.before.get(it)) is not None}
+    return {
+        "begin": {**begin, **{counter: now[counter] for counter in late}},
+        "before": {**group.before, **dict.fromkeys(lost, UNKNOWN)},
+        "known": {**group.known, **known},
+    }
+
+
+def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
+    """Sum the use of groups that are over, as `before` and `known` of their successor.
+
+    Groups of several ctrl_groups make one sum: they have the same domains, and the use is the key's.
+    """
+    sums: dict[str, int | None] = {}
+    known: dict[str, int] = {}
+    for group in groups:
+        for counter, (value, is_all) in measure(group, group.end or {}).items():
+            former = sums.get(counter, 0)
+            sums[counter] = former + value if is_all and former is not None and value is not None else None
+            if value is not None:
+                known[counter] = known.get(counter, 0) + value
+    return {
+        "before": {counter: text_of(value) for counter, value in sums.items()},
+        "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
+    }

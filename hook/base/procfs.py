@@ -124,10 +124,8 @@ def own_cgroup(places: list[str], container: str) -> str | None:
 
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
-    lines = (system.try_call(system.read_file, f"/proc/{pid}/cgroup") or "").split(
-        "\n"
-    )  # a cgroup's name may have blanks
-    return [line.partition(":")[2] for line in lines if line]
+    text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
+    return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
 
 
 def cgroup_directory(cgroup: str) -> str | None:

@@ -129,21 +129,15 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
         return group
     from hook.base import counters
 
-    late = [counter for counter in now if counter not in begin]
-    lost = [it for it in late if counters.is_cumulative(it) and not counters.has_no_data(it, now[it])]
-    known = {it: group.before[it] for it in lost if counters.number(group.before.get(it)) is not None}
-    return replace(
-        group,
-        begin={**begin, **{counter: now[counter] for counter in late}},
-        before={**group.before, **dict.fromkeys(lost, counters.UNKNOWN)},
-        known={**group.known, **known},
-    )
+    return replace(group, **counters.begin_late(group, begin, now))
 
 
 def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
     """Set the begin of a group that may have had members before; their use until now is unknown."""
+    from hook.base import counters
+
     lost = replace(group, begin=counters_now, end={}, before={}, known={})
-    return replace(group, begin=counters_now, **_carry([replace(group, begin=None, end={}), lost]))
+    return replace(group, begin=counters_now, **counters.carry([replace(group, begin=None, end={}), lost]))
 
 
 def remake_group(group: MonGroup) -> MonGroup:
@@ -151,32 +145,15 @@ def remake_group(group: MonGroup) -> MonGroup:
 
     The use of the former one is unknown, unless its last member had left (`last`).
     """
-    return replace(group, begin=None, end=None, last=None, **_carry([end_group(group, group.last or {})]))
+    from hook.base import counters
+
+    return replace(group, begin=None, end=None, last=None, **counters.carry([end_group(group, group.last or {})]))
 
 
 def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:
     """Add the use of groups that are `over` to a group's `before`."""
     if not any(other.begin or other.before for other in over):
         return group
-    return replace(group, **_carry([replace(group, begin=None, end=None), *over]))
-
-
-def _carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
-    """Sum the use of groups that are over, as `before` and `known` of their successor.
-
-    Groups of several ctrl_groups make one sum: they have the same domains, and the use is the key's.
-    """
     from hook.base import counters
 
-    sums: dict[str, int | None] = {}
-    known: dict[str, int] = {}
-    for group in groups:
-        for counter, (value, is_all) in counters.measure(group, group.end or {}).items():
-            former = sums.get(counter, 0)
-            sums[counter] = former + value if is_all and former is not None and value is not None else None
-            if value is not None:
-                known[counter] = known.get(counter, 0) + value
-    return {
-        "before": {counter: counters.text_of(value) for counter, value in sums.items()},
-        "known": {counter: counters.text_of(known[counter]) for counter in known if sums[counter] is None},
-    }
+    return replace(group, **counters.carry([replace(group, begin=None, end=None), *over]))

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hook.base import counters
 from hook.base.models import KeyState, MonGroup
 from hook.state.lives import (
-    _carry,
     add_late,
     begin_group_late,
     end_group,
@@ -181,7 +180,7 @@ def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
 def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
-    assert _carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
+    assert counters.carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
     assert inherit(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
 
 
