@@ -14,7 +14,7 @@ from hook.base.models import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
     from hook.base.resctrl import Resctrl
@@ -31,6 +31,7 @@ _RUN_DIR_HINTS = {
 }
 _WITHOUT = "--key=container works without it"
 _LONGEST_LINE = 1000
+_MOST_NAMED = 5
 _ID_LENGTH = 64  # of the IDs that container engines make
 _SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl print it
 
@@ -107,6 +108,13 @@ def explain_exception(error: Exception) -> str:
 def format_count(number: int, noun: str) -> str:
     """A number of things: `1 container`, `2 containers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def name_first(names: Iterable[str]) -> str:
+    """The first few of these names, and how many more there are."""
+    found = list(names)
+    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return ", ".join([*found[:_MOST_NAMED], *more])
 
 
 # --- Exceptions of any kind

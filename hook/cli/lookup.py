@@ -13,7 +13,7 @@ from itertools import islice
 
 from hook.base import names
 from hook.base.errors import HookError
-from hook.base.explain import list_pod_names, who
+from hook.base.explain import list_pod_names, name_first, who
 from hook.base.models import Failure, KeyState, Options
 from hook.base.resctrl import Resctrl
 from hook.cli.command_line import Argument, list_arguments, list_options
@@ -25,7 +25,6 @@ from hook.observe.jobs import list_recent_names
 from hook.observe.snapshot import SeenKey
 from hook.state.records import Broken, Records, glance_index
 
-_MOST_NAMED = 5  # keys in a message
 _MOST = 1000  # keys or jobs are read: a person waits
 _NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,252}"
 _PLAIN = re.compile(f"{_NAME}(/{_NAME})?")
@@ -35,8 +34,7 @@ def find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
     """Find the key with this name, or with the only name that begins so. Usage: no key, or several, which it names."""
     found = _match_names(records, name)
     if len(found) > 1:
-        more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-        raise Usage(f"{name[:80]!r} is ambiguous: {', '.join([*found.values()][:_MOST_NAMED])}{more}")
+        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(found.values())}")
     for only, called in found.items():
         key = snapshot.read_key(records, kernel, only, records.state(only))
         if isinstance(key, SeenKey):
@@ -143,7 +141,8 @@ def _list_recorded_names(kind: str, run_dir: str) -> Iterator[str]:
     with Records(run_dir) as records:
         for key in islice(records.names(KeyState), _MOST):
             state = records.state(key)
-            members, namespace = (state.members, state.pod_namespace) if isinstance(state, KeyState) else ({}, None)
-            yield from (
-                [namespace or ""] if kind == "NS" else (it for it in _list_names(key, state) if it not in members)
-            )
+            if kind == "NS":
+                yield (isinstance(state, KeyState) and state.pod_namespace) or ""
+            else:
+                containers = state.members if isinstance(state, KeyState) else {}
+                yield from (it for it in _list_names(key, state) if it not in containers)

@@ -22,7 +22,6 @@ from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.table import Screen
 
-_MOST_NAMED = 5
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 
 
@@ -83,13 +82,6 @@ def _format_level(findings: Iterable[Finding], width: int | None) -> list[str]:
 def to_objects(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """The objects that `doctor --json` prints."""
     return [{**it._asdict(), "level": it.level.lower(), "remedy": it.remedy or None} for it in findings]
-
-
-def name_first(names: Iterable[str]) -> str:
-    """The first few of these names, and how many more there are."""
-    found = list(names)
-    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-    return ", ".join(found[:_MOST_NAMED]) + more
 
 
 class Site:

@@ -8,9 +8,9 @@ import re
 import stat
 from collections.abc import Iterator
 
-from hook.base.explain import format_count
+from hook.base.explain import format_count, name_first
 from hook.base.node_models import HookFile
-from hook.doctor import Finding, Site, failure, name_first, ok, warning
+from hook.doctor import Finding, Site, failure, ok, warning
 from hook.install import install, steps
 from hook.install.steps import Refused
 from hook.node import config, door, hooksd, host, place, programs

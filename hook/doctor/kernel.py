@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 from hook.base import procfs, resctrl, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import format_count
+from hook.base.explain import format_count, name_first
 from hook.base.resctrl import Resctrl
-from hook.doctor import Finding, Site, failure, name_first, ok, warning
+from hook.doctor import Finding, Site, failure, ok, warning
 from hook.node import door, host
 from hook.node.place import NAME
 from hook.observe import hardware

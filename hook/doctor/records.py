@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 
 from hook.base import cgroups, system
-from hook.base.explain import format_count, who
+from hook.base.explain import format_count, name_first, who
 from hook.base.models import Failure, Index
 from hook.base.node_models import ReconcileRecord, WatchRecord
-from hook.doctor import Finding, Site, failure, name_first, ok, warning
+from hook.doctor import Finding, Site, failure, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
 from hook.node.place import NAME
