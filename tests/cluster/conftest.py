@@ -25,8 +25,8 @@ def _cluster() -> Iterator[Release]:
     if others:
         pytest.skip(f"the cluster has the chart already: {', '.join(named(others))}")
     helm("uninstall", NAME, "--no-hooks", check=False)  # of a run that was killed
+    kubectl("delete", "namespace", "--ignore-not-found", NAMESPACE, TENANTS)  # which waits for their ends
     apply(namespace(NAMESPACE, "privileged"), namespace(TENANTS, "restricted"))
-    Pods().close()
     release = Release()
     yield release
     Pods().close()
