@@ -36,8 +36,8 @@ def _cluster() -> Iterator[Release]:
 
 
 @pytest.fixture(scope="session")
-def _fit(_cluster: Release) -> Release:
-    """Skips where the hook cannot monitor, which the chart itself must say."""
+def chart(_cluster: Release) -> Release:
+    """The chart, installed or not, on a cluster where it can monitor."""
     _cluster.install()
     for node in _cluster.daemons():
         seen = _cluster.look(node)
@@ -49,11 +49,11 @@ def _fit(_cluster: Release) -> Release:
 
 
 @pytest.fixture
-def release(_fit: Release) -> Release:
+def release(chart: Release) -> Release:
     """The chart, installed."""
-    if not _fit.is_installed():
-        _fit.install()
-    return _fit
+    if not chart.is_installed():
+        chart.install()
+    return chart
 
 
 @pytest.fixture
@@ -61,9 +61,3 @@ def pods() -> Iterator[Pods]:
     made = Pods()
     yield made
     made.close()
-
-
-@pytest.fixture
-def node(release: Release) -> str:
-    """One with the chart."""
-    return min(release.daemons())

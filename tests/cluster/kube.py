@@ -20,6 +20,8 @@ Found = TypeVar("Found")
 IMAGE = "RESCTRL_MON_TEST_IMAGE"
 """The chart's image, which every node can pull or has: REPOSITORY:TAG. The tests change a cluster, so they run on none
 without this."""
+IMAGE_BEFORE = "RESCTRL_MON_TEST_IMAGE_BEFORE"
+"""The image of the chart before its last change in git, to upgrade from."""
 VALUES = "RESCTRL_MON_TEST_VALUES"
 """Values of the chart that the cluster needs, as for helm's --set: runtime=k3s,prefix=/usr/local."""
 RESCTRL_ROOT = "RESCTRL_MON_TEST_RESCTRL_ROOT"
@@ -107,9 +109,9 @@ def namespace(name: str, level: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def settings(environment: Mapping[str, str] = os.environ) -> list[str]:
+def settings(environment: Mapping[str, str] = os.environ, image: str = IMAGE) -> list[str]:
     """The words by which helm gives the chart the image, and what the environment says of the cluster."""
-    repository, _, tag = environment[IMAGE].rpartition(":")
+    repository, _, tag = environment[image].rpartition(":")
     given = [f"image.repository={repository}", f"image.tag={tag}", environment.get(VALUES, "")]
     root = environment.get(RESCTRL_ROOT)
     given += [f"testing.resctrlRoot={root}"] if root else []

@@ -43,9 +43,9 @@ KINDS = "daemonsets,deployments,jobs,pods,configmaps,serviceaccounts,roles,roleb
 class Release:
     """The chart's release of the tests."""
 
-    def install(self, *words: str, chart: Path = CHART) -> None:
+    def install(self, *words: str, chart: Path = CHART, image: str = IMAGE) -> None:
         """Install it, or upgrade it to this chart and these values, and wait until it is on every node."""
-        helm("upgrade", "--install", NAME, str(chart), *settings(), *words)
+        helm("upgrade", "--install", NAME, str(chart), *settings(image=image), *words)
         kubectl("rollout", "status", f"daemonset/{NAME}", f"--namespace={NAMESPACE}", f"--timeout={DEADLINE:.0f}s")
 
     def is_installed(self) -> bool:
@@ -134,7 +134,7 @@ class Release:
             "name": name,
             "image": os.environ[IMAGE],
             "command": ["python3", "-c", program, *arguments],
-            "securityContext": {"runAsUser": 0, "privileged": True},
+            "securityContext": {"runAsUser": 0, "seLinuxOptions": {"type": "spc_t"}},
             "volumeMounts": [{"name": "root", "mountPath": "/host", "mountPropagation": "HostToContainer"}],
         }
         spec: dict[str, Any] = {

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.kube import run, wait
+from tests.cluster.kube import IMAGE_BEFORE, run, wait
 from tests.cluster.pods import pod
 from tests.cluster.release import CHART, NAME, helm
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = CHART.parents[2]
 PACKED = CHART.relative_to(ROOT).as_posix()
+GIT = ("git", "-C", str(ROOT))
 FIND = """
 import glob, json, sys
 programs, hooks, resctrl = (f"/host{it}" for it in sys.argv[1:])
@@ -50,27 +52,19 @@ def test_uninstall_leaves_nothing_once_no_container_calls_the_program(release: R
     assert {node: look(release, node, places) for node in names} == {node: [] for node in names}
 
 
-def test_pods_stay_monitored_over_an_upgrade_from_the_chart_before(
-    release: Release, pods: Pods, tmp_path: Path
-) -> None:
-    """Before its last change in git."""
-    before = chart_before(tmp_path)
-    release.remove()
-    release.install(chart=before)
+def test_pods_stay_monitored_over_an_upgrade_from_the_chart_before(chart: Release, pods: Pods, tmp_path: Path) -> None:
+    """Before its last change in git, with its image of then: the two belong together."""
+    commit = run(*GIT, "log", "-2", "--format=%H", "--", PACKED, check=False).split()[-1:]
+    if not commit or not os.environ.get(IMAGE_BEFORE):
+        pytest.skip(f"no {IMAGE_BEFORE}, the image of the chart at commit {' '.join(commit) or 'unknown'}")
+    archive = subprocess.run([*GIT, "archive", *commit, "packaging"], capture_output=True, check=True)
+    subprocess.run(["tar", "-x", f"--directory={tmp_path}"], input=archive.stdout, check=True)
+    if chart.is_installed():
+        chart.remove()
+    chart.install(chart=tmp_path / PACKED, image=IMAGE_BEFORE)
     old = pods.start(pod())
-    release.install()
-    release.assert_monitored([*old, *pods.start(pod())])
-
-
-def chart_before(directory: Path) -> Path:
-    git = ("git", "-C", str(ROOT))
-    log = subprocess.run([*git, "log", "-2", "--format=%H", "--", PACKED], capture_output=True, text=True, check=False)
-    commits = log.stdout.split()
-    if len(commits) < 2:
-        pytest.skip("git has no chart before this one")
-    archive = subprocess.run([*git, "archive", commits[1], "packaging"], capture_output=True, check=True)
-    subprocess.run(["tar", "-x", f"--directory={directory}"], input=archive.stdout, check=True)
-    return directory / PACKED
+    chart.install()
+    chart.assert_monitored([*old, *pods.start(pod())])
 
 
 def look(release: Release, node: str, places: list[str]) -> list[str]:
