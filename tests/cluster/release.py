@@ -118,7 +118,7 @@ class Release:
             by_node[it["spec"]["nodeName"]][it["metadata"]["uid"]] = it
         for node, wanted in by_node.items():
             seen = self.look(node, *wanted)
-            problems = {it["container"]: it for it in seen["list"]["unmonitored"]}
+            problems = {it["container"]: it for it in seen["list"]["unmonitored"] if not it["monitored"]}
             for uid, it in wanted.items():
                 members = seen["shown"].get(uid, {}).get("members", {})
                 for container, name in live_containers(it).items():
