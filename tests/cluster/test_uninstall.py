@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uninstalling takes all of the chart off the nodes. By its name this comes last: then nothing is left to remove."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.cluster.kube import wait
+from tests.cluster.pods import pod
+from tests.cluster.release import NAME, helm
+
+if TYPE_CHECKING:
+    from tests.cluster.pods import Pods
+    from tests.cluster.release import Release
+
+FIND = """
+import glob, json, sys
+programs, hooks, resctrl = (f"/host{it}" for it in sys.argv[1:])
+ours = [f"{programs}/*resctrl-mon-hook*", f"{hooks}/*resctrl-mon-hook*"]
+groups = [f"{resctrl}/mon_groups/oci-*", f"{resctrl}/*/mon_groups/oci-*"]
+print(json.dumps([path for pattern in ours + groups for path in glob.glob(pattern)]))
+"""
+
+
+def test_uninstall_leaves_nothing_once_no_container_calls_the_program(release: Release, pods: Pods) -> None:
+    (found,) = pods.start(pod())
+    places, names = release.places(), release.daemons()
+    helm("uninstall", NAME)
+    left = look(release, found["spec"]["nodeName"], places)
+    assert [Path(it).suffix for it in left if "/oci-" not in it and ".owner" not in it] == [".pyz"]
+    pods.remove(found)
+    wait("the end of the removal", lambda: not release.objects())
+    assert {node: look(release, node, places) for node in names} == {node: [] for node in names}
+
+
+def look(release: Release, node: str, places: list[str]) -> list[str]:
+    found: list[str] = json.loads(release.on_node(node, FIND, *places))
+    return found
