@@ -56,6 +56,7 @@ class TrialCluster:
         self.ill: set[str] = set()
         self.reads = 0
         self.inside: set[str] = set()  # the nodes on which exec has started a process
+        self.refusals = 0  # so many execs are answered with an error
         self.is_over = threading.Event()
 
     def get_pods(self, name: str, _body: object) -> tuple[int, Object]:
@@ -128,6 +129,9 @@ class TrialHandler(BaseHTTPRequestHandler):
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
         if pod not in {**self.kube.pods, **{it["metadata"]["name"]: it for it in self.kube.daemons}}:
             return self.send(404, "")
+        if self.kube.refusals:
+            self.kube.refusals -= 1
+            return self.send(500, "")
         self.send_response(101)
         self.end_headers()
         self.frame(1, b"")  # as the API server begins
@@ -194,6 +198,12 @@ def test_every_node_is_tried_and_nothing_is_left(
     assert [it["spec"]["nodeName"] for it in kube.made] in (["a", "b"], ["b", "a"])
     assert kube.pods == {}
     assert [it["metadata"]["ownerReferences"] for it in [*kube.made, *kube.patched]] == [[OWNER]] * 3
+
+
+def test_a_look_that_fails_once_is_looked_again(api: cluster.Api, kube: TrialCluster, plan: Object) -> None:
+    kube.refusals = 3
+    trial.run(api, {**plan, "everyNode": False}, "hook-test")
+    assert kube.refusals == 0
 
 
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLAN = Path("/plan/plan.json")
 """From the chart: `namespace`, `daemonset`, `selector` of its pods, and the Jobs `remove-json`, `remove-program`."""
-_PATIENCE = 90.0  # seconds in which the server sends a part of what a command prints
+_PATIENCE = 30.0  # seconds in which the server sends a part of what a command prints
 POLL = 2.0  # seconds between two looks; activeDeadlineSeconds of the uninstall Job limits the whole
 
 _CONFLICT, _NOT_FOUND = 409, 404

@@ -37,6 +37,7 @@ READY, START, MEMBER, GROWTH, COMPLETION = 120.0, 120.0, 60.0, 60.0, 180.0
 """Seconds for each step. reconcile, which runs once a minute, completes a key whose pod has gone."""
 AT_ONCE = 10.0  # seconds for watch
 _MOST_AT_ONCE = 20  # nodes
+_TRIES = 3  # of an exec that starts nothing
 _HELP = "docs/troubleshooting.md#"
 _PYZ = "/app/resctrl-mon-hook.pyz"
 _RUN_DIR = "/run/resctrl-mon-hook"
@@ -163,8 +164,8 @@ class Trial:
     def _await_member(self, uid: str, container: str) -> None:
         if _await(MEMBER, lambda: container in self._show(uid).get("members", {}) and self._measure(uid)):
             return
-        _, answer = self._execute("reconcile", self._command("list"))
-        known = [it for it in json.loads(answer)["unmonitored"] if it["container"] == container]
+        answer = _await(MEMBER, lambda: self._execute("reconcile", self._command("list")))
+        known = [it for it in json.loads(answer[1])["unmonitored"] if it["container"] == container] if answer else []
         if known:
             raise Failed(f"a container is not monitored: {known[0]['reason']}: {known[0]['problem']}; {_HELP}reasons")
         if container in self._show(uid).get("members", {}):
@@ -177,7 +178,7 @@ class Trial:
 
     def _await_growth(self, uid: str) -> str:
         """Wait until a counter of the pod grows; returns its name. Raises Failed."""
-        first = self._measure(uid)
+        first = _await(MEMBER, lambda: self._measure(uid)) or {}
 
         def look() -> str | None:
             now = self._measure(uid)
@@ -192,12 +193,14 @@ class Trial:
     def _try_exec(self, uid: str) -> None:
         """Start a process in the pod. With watch, wait until it is in the pod's group. Raises Failed."""
         name = self._pod["spec"]["containers"][0]["name"]
-        before = self._count_tasks(uid)
+        before = _await(START, lambda: self._count_tasks(uid)) or 0
         seen: list[str] = []
 
         def execute() -> None:
-            with suppress(Failed):  # it ends with the pod
-                self._api.execute(self._name, name, _INSIDE, seen.append)
+            for _ in range(_TRIES):
+                with suppress(Failed):  # it ends with the pod; one that did not start is tried again
+                    if not seen:
+                        self._api.execute(self._name, name, _INSIDE, seen.append)
 
         Thread(target=execute, daemon=True).start()
         if not _await(START, lambda: seen):
@@ -254,13 +257,23 @@ def _pass_filters(plan: Object) -> None:
 
 
 def _await(seconds: float, look: Callable[[], Found]) -> Found | None:
-    """Look until there is something, and return it; None: there is nothing after so many seconds."""
+    """Look until there is something, and return it; None: there is nothing after so many seconds.
+
+    A look that fails, as on a busy node, has found nothing yet. Raises Failed: so did the last one.
+    """
     until = time.monotonic() + seconds
-    while not (found := look()):
+    while True:
+        problem = None
+        try:
+            if found := look():
+                return found
+        except Failed as error:
+            problem = error
         if time.monotonic() > until:
+            if problem is not None:
+                raise problem
             return None
         time.sleep(POLL)
-    return found
 
 
 def _find_unsupported(daemon: Object) -> str | None:
