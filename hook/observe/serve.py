@@ -140,6 +140,7 @@ class Server:
                 connection = Connection(client, address[0])
                 self._all[connection] = None
                 connection.task = loop.create_task(self._serve(connection))
+                await asyncio.sleep(0)  # a task that was cut off before it began would not close its connection
                 await self._make_room_for(connection)
                 await asyncio.sleep(0)  # let all others read their requests before the next connection comes
 

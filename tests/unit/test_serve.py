@@ -601,7 +601,7 @@ def test_requests_of_one_address_do_not_take_the_places_of_others(limits: Callab
         assert measure.begun.wait(DEADLINE)
         while server.count(waits=True) < 2:
             pass
-        assert is_cut_off(connect(server, "127.0.0.2", ASK))
+        assert all(is_cut_off(connect(server, "127.0.0.2", data)) for data in (ASK, b""))
         other = connect(server, "127.0.0.3", ASK)
         while server.count(waits=True) < 3:
             pass
