@@ -115,7 +115,7 @@ def remove_program(node: host.Host) -> None:
         _reconcile_once(node)
         time.sleep(EVERY)
     if node.is_needed():
-        print(f"{node.program} stays: it was installed again, or by other means")
+        print(f"nothing to remove: {node.program} was never installed by the chart, or was installed again")
         return
     _, ended = node.callers()
     if ended:
