@@ -101,7 +101,7 @@ class Host:
             target = elsewhere.get(it["name"], it["mountPath"])
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
-            mounts.append(f"--mount=type=tmpfs,destination=/host{HOOKS_DIR}")
+            mounts.append(f"--mount=type=tmpfs,notmpcopyup,destination=/host{HOOKS_DIR}")
         assert security["readOnlyRootFilesystem"]
         return [
             # Not --rm: Podman gives 127 for a container that was removed before it asks for the status.
