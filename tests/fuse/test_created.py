@@ -58,6 +58,12 @@ def read(urls: dict[str, str]) -> None:
             PAGES[f"/{job}"] = answer.read()
 
 
+def has_all_jobs(urls: dict[str, str]) -> bool:
+    """Whether a new reading has: that of the last second is shared."""
+    read(urls)
+    return all(f'pod="{name}"'.encode() in it for name in JOBS for it in PAGES.values())
+
+
 @pytest.fixture
 def server(resctrl: Mounted, hook: Hook, tmp_path: Path) -> Iterator[Prometheus]:
     """A Prometheus with the flag, which has scraped the node with --created (`job="created"`) and without (`plain`)."""
@@ -77,8 +83,7 @@ def server(resctrl: Mounted, hook: Hook, tmp_path: Path) -> Iterator[Prometheus]
         for number, (name, joules) in enumerate(JOBS.items()):
             run(hook, resctrl, name, number, joules)
             read(urls)
-        while not all(f'pod="{name}"'.encode() in it for name in JOBS for it in PAGES.values()):
-            read(urls)  # the last second's reading is shared
+        wait(lambda: has_all_jobs(urls))
         wait(lambda: len(served.ask(f"last_over_time({JOULES}[1h])")) == 2 * 2 * len(JOBS))  # two packages each
         yield served
 

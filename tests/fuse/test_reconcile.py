@@ -20,7 +20,7 @@ import pytest
 from hook.base.explain import format_count
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
-from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
 ID = "5f3c" * 16
@@ -443,21 +443,28 @@ def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
     assert outcome.stderr.startswith(f"resctrl-mon-hook: {verb}: ended by ")
 
 
+def printed(hook: Hook) -> Outcome:
+    """What came of a run, without the line on containers that this machine runs without the hook."""
+    outcome = hook.ask("reconcile")
+    lines = outcome.stdout.splitlines(keepends=True)
+    return replace(outcome, stdout="".join(line for line in lines if "never got the hook" not in line))
+
+
 @pytest.mark.knobs(rmids=2, decay_ms=0)
 def test_containers_without_an_rmid_are_printed_once_as_a_number(hook: Hook, resctrl: Mounted) -> None:  # noqa: ARG001
     with task() as a, task() as b, task() as c, task() as d:
         for name, it in (("c1", a), ("c2", b), ("c3", c)):
             hook(created(name, it.pid))
         line = "{} containers still not monitored: no_rmids (see list)\n"
-        runs = [hook.ask("reconcile") for _ in range(2)]
+        runs = [printed(hook) for _ in range(2)]
         assert [(it.status, it.stdout, it.stderr) for it in runs] == [(1, line.format(2), ""), (1, "", "")]
         hook(created("c4", d.pid))
-        assert hook.ask("reconcile").stdout == line.format(3)
+        assert printed(hook).stdout == line.format(3)
         (hook.run_dir / "left-undone.json").write_text("{")
-        assert hook.ask("reconcile").stdout == line.format(3)
-    ended = hook.ask("reconcile")
+        assert printed(hook).stdout == line.format(3)
+    ended = printed(hook)
     assert (ended.status, ended.stdout.splitlines()[-1] + "\n") == (0, line.format(0))
-    assert hook.ask("reconcile").stdout == ""
+    assert printed(hook).stdout == ""
 
 
 @pytest.mark.knobs(rmids=2, decay_ms=0)

@@ -58,7 +58,8 @@ def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scen
         model.control(do="settle")
     remove_groups(root)
     hook = Hook(root, tmp_path / "run").with_options(
-        *(f"--{name.replace('_', '-')}={it}" for name, it in options.items())
+        "--rmid-wait=60",  # a model that is given no time keeps RMIDs in limbo for longer
+        *(f"--{name.replace('_', '-')}={it}" for name, it in options.items()),
     )
     with ExitStack() as stack:
         kernel = RealKernel(root, model, rmids)
