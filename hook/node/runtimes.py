@@ -246,7 +246,7 @@ def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str
 
     Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
     sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
-    container can be like it, as long as it does nothing either.
+    container is the first only where that has ended.
     """
     located = {it: _locate(it) for it in {it.cgroups for it in processes.by_pid.values()}}
     pods: dict[str, dict[str, list[Process]]] = {}
