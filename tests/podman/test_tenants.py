@@ -33,7 +33,7 @@ done </proc/self/cgroup
 /bin/busybox mkdir $own/pod{VICTIM} && echo $$ >$own/pod{VICTIM}/cgroup.procs
 """
 """As the init of a container with systemd may: its own cgroup is writable."""
-VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes)")
+VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes|s)\b")
 
 
 # --- By its name
