@@ -171,9 +171,12 @@ class Watch:
         self._rest(began)
 
     def _rest(self, began: float) -> None:
-        """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then."""
+        """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then.
+
+        One that took far longer than a look may was stopped meanwhile, and did not work all that time.
+        """
         now = system.monotonic()
-        self._due = now + _SHARE * (now - began)
+        self._due = now + _SHARE * min(now - began, 2 * _SECONDS)
 
     # --- Which container a process is in
 

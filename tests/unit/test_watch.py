@@ -366,6 +366,12 @@ def test_looks_take_a_twentieth_of_the_time(node: WatchedNode) -> None:
     assert it.wait() == pytest.approx(0, abs=1e-6)
 
 
+def test_a_look_amid_which_watch_was_stopped_does_not_put_off_the_next_one_for_minutes(node: WatchedNode) -> None:
+    it = slow_look(node, 11.0)
+    it.looks_at_all = True
+    assert it.wait() == pytest.approx(8)
+
+
 def test_chase_that_is_not_due_yet_waits_for_the_next_look(node: WatchedNode) -> None:
     it = slow_look(node)
     node.spawn(9)
