@@ -244,11 +244,8 @@ def _list_threads(process: Process) -> set[int]:
 
 def caught_signals(pid: int) -> int | None:
     """The signals that a process catches, as bits; None: it is gone. Source: proc_pid_status(5), SigCgt."""
-    try:
-        status = system.read_file(f"/proc/{pid}/status")
-    except OSError:
-        return None
-    return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16)
+    status = system.try_call(system.read_file, f"/proc/{pid}/status")
+    return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16) if status is not None else None
 
 
 def list_threads(pid: int) -> set[int]:

@@ -74,9 +74,8 @@ def _read_words(pid: int) -> list[str]:
 
     Never for a process of a container: reading the page with its words may block for ever (userfaultfd, FUSE).
     """
-    head = (
-        system.try_call(door.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""
-    )  # none: ended, or a process of the kernel
+    # None: it has ended, or is a process of the kernel
+    head = system.try_call(door.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""
     return head.decode("utf-8", "surrogateescape").split("\0")[:-1] or [""]
 
 

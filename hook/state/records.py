@@ -148,13 +148,18 @@ def glance_index(run: RunDir, container: str) -> str | None:
 
 def version(run: RunDir) -> int:
     """A number that changes with each commit to a key, if the last one was a while ago (`is_settled`); 0: no keys."""
-    found = system.try_call(os.stat, "groups", dir_fd=run.descriptor, follow_symlinks=False)
-    return found.st_mtime_ns if found is not None else 0
+    try:
+        return os.stat("groups", dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def is_settled(run: RunDir) -> bool:
     """Whether each further commit changes `version`: the last one was not within the present step of the clock."""
-    return (system.try_call(system.age, "groups", run.descriptor) or 0.0) > _STEP
+    try:
+        return system.age("groups", run.descriptor) > _STEP
+    except FileNotFoundError:
+        return False
 
 
 # --- Files that killed hooks left behind, and files that are kept only for some time
@@ -178,7 +183,13 @@ def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
 def has_leftovers(run: RunDir, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
     places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
-    return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
+    for place in places:
+        try:
+            system.inode(place, run.descriptor)
+        except FileNotFoundError:
+            continue
+        return True
+    return False
 
 
 def remove_leftovers(run: RunDir, key: str) -> None:

@@ -46,7 +46,7 @@ class Figure:
 
 
 class WithInterval(Figure):
-    """One whose median has to be told from others': it is printed with its 95 % interval."""
+    """One that is printed with the 95 % interval of its median, which shows whether two medians differ."""
 
     def _beside(self) -> str:
         low, high = interval(self.values)

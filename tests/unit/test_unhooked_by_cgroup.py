@@ -44,7 +44,7 @@ class PodsOfNode:
         self.context.run.write_index(container, UID)
 
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
-        """The containers without the hook, and the sandboxes; None: they cannot be told."""
+        """The containers without the hook, and the sandboxes; None: reconcile does not know."""
         self.context.options = replace(self.context.options, **options)
         found = runtimes.find_unhooked(self.context, container_tasks.look())
         assert found == self.context.run.read(Unhooked, "unhooked")

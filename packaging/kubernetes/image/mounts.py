@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out whether the run directory that a container has mounted is still the node's.
 
-A container keeps the directory that it got when it started. If that is removed on the node, or another file system is
-mounted over it, hooks use a new one, and the container would look at records that nobody writes any more.
+A container keeps the directory that it got when it started. Somebody may remove that on the node, or mount another file
+system over it. Then hooks use a new directory, and nobody writes the records that the container reads.
 
 The node is what our parent sees: conmon or containerd's shim, which also starts the hooks. On most nodes this is what
 pid 1 sees. Its table of mounts can be read without a capability; its root directory could not.

@@ -38,6 +38,7 @@ import cluster
 import host
 import mounts
 import privileges
+import trial
 from ready import INSTALLED, SUPPORTED, UNSUPPORTED, find_address
 
 if TYPE_CHECKING:
@@ -139,8 +140,6 @@ def uninstall(_node: host.Host) -> None:
 
 
 def test(_node: host.Host) -> None:
-    import trial  # noqa: PLC0415  readiness probes pay for what is imported above
-
     trial.test()
 
 
