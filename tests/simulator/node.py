@@ -151,7 +151,7 @@ class SimulatedNode:
         life = self._call(f"poststop of {number}", it, "stopped")
         it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
         may_stay = self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
-        # Real processes come and go meanwhile. So this asks twice who uses the key: before the look at the group, and after it.
+        # Real processes come and go meanwhile. So this asks who uses the key both before the group, and after it.
         are_stopped = [other.is_stopped for other in self.lives if other.key == it.key]
         is_there = it.group in self.kernel.groups
         are_stopped += [other.is_stopped for other in self.lives if other.key == it.key]
