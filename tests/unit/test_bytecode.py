@@ -41,7 +41,9 @@ PLACE = "import importlib.util as u, sys; print(sys.implementation.cache_tag + '
 
 
 @each_python
-@pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook", "--run-dir=/proc/nowhere"]]
+)
 def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
     assert "hook.base.errors" not in imported(pyz, python, arguments)
 

@@ -70,7 +70,9 @@ def test_file_holds_what_the_build_would_ship(made: NodeProgram, compiled: dict[
     assert stat.S_IMODE(made.file.stat().st_mode) == 0o644
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook", "--run-dir=/proc/nowhere"]]
+)
 def test_start_runs_it(made: NodeProgram, arguments: list[str]) -> None:
     assert "hook.base.errors" not in imported(made.pyz, made.python, arguments)
     assert made.is_current()
