@@ -111,7 +111,9 @@ def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -
 def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
     """The actions that a key needs because of its record."""
     key, is_listed = state.key, seen.is_listed(state.key)
-    if not seen.context.view.is_current(state) or seen.has_late_counters(state):
+    # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
+    is_old = not seen.context.view.is_current(state) and not any(map(seen.is_gone, state.groups))
+    if is_old or seen.has_late_counters(state):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
         # A time in the future is of another boot, if the run directory survives one.

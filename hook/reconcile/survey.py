@@ -114,6 +114,10 @@ class Survey:
         """
         return not container.startswith(UNNAMED) and container in self._running
 
+    def is_gone(self, group: MonGroup) -> bool:
+        """Whether another tool has removed a group that has not ended."""
+        return group.end is None and self.context.resctrl.inode(group.path) is None
+
     def has_late_counters(self, state: KeyState) -> bool:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
         groups = (it for it in state.groups if it.begin is not None and not it.begin.keys() >= self._counters)

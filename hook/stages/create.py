@@ -7,7 +7,7 @@ of steps survives that. The next hook of that key, or reconcile, repairs what a 
 
 from __future__ import annotations
 
-from hook.base import jsontext, procfs, system
+from hook.base import jsontext, procfs, system, validation
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
@@ -241,13 +241,14 @@ def _join(
     elif all(group.path != it.path for it in groups):
         groups = [*groups, group]
     taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
-    if taken_from is None and former is not None and former.starttime == container.starttime:
-        taken_from = former.taken_from
+    cgroup = procfs.own_cgroup(container.places, container.id)
+    if former is not None and is_of(former, container):
+        taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
     member = Member(
         pid=container.pid,
         starttime=container.starttime or 0,
         group=group.path,
-        cgroup=procfs.own_cgroup(container.places, container.id),
+        cgroup=cgroup,
         taken_from=taken_from,
         name=container.pod.container or (former.name if former is not None else None),
     )
@@ -261,7 +262,7 @@ def _join(
         state,
         groups=groups,
         members=members,
-        lives=min(state.lives + (state.lingering_since is not None), 2**63 - 1),
+        lives=min(state.lives + (state.lingering_since is not None), validation.MOST_NATURAL),
         lingering_since=None,
         lingering_until=None,
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,

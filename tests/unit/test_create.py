@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
+from hook.base import procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.models import KeyState, MonGroup
 from hook.base.resctrl import Resctrl
@@ -96,6 +96,20 @@ def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: 
     node.spawn(7, born=200)
     node.start()
     assert (node.member().starttime, node.member().taken_from) == (200, None)
+
+
+def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forgotten, and a later `exec` into that cgroup was not found."""
+    node.start()
+    monkeypatch.setattr(procfs, "own_cgroup", lambda _places, _name: None)
+    node.start()
+    assert node.member().cgroup == f":{own()}"
+    node.kernel.die(7)
+    node.spawn(7, born=200)
+    node.start()
+    assert node.member().cgroup is None
 
 
 def test_a_group_that_was_made_under_another_prefix_is_used_on(node: Node) -> None:

@@ -94,6 +94,9 @@ class Facts:
     def has_late_counters(self, _state: KeyState) -> bool:
         return False
 
+    def is_gone(self, group: MonGroup) -> bool:
+        return group.path == GONE
+
     def is_running(self, container: str) -> bool:
         return container in self.running
 

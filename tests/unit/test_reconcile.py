@@ -6,6 +6,7 @@ What it does about processes and by the kernel's rules: tests/fuse/test_reconcil
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 
@@ -15,10 +16,11 @@ from hook.base.models import Failure, KeyState
 from hook.reconcile import bring_in, chase
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
+from hook.stages import remove
 from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
-from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, node, own
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixture
 HOUR, DAY, TTL = 3600, 86400, 300
@@ -47,6 +49,17 @@ def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
     node.kernel.rmids = 0
     assert [it.action.verb for it in node.repair().outcomes if it.problem] == ["remake", "retry"]
     assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
+
+
+def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If its dead member could not be dropped, a view was made whose links led nowhere."""
+    node.start()
+    node.kernel.die(7)
+    node.remove_groups()
+    node.remove(f"mon_groups/{UID}")
+    monkeypatch.setattr(remove, "drop", fails(errno.EIO))
+    assert [it.action.verb for it in node.repair().outcomes] == ["drop"]
+    assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
 
 
 # --- What it costs
