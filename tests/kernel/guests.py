@@ -115,7 +115,7 @@ class Guest:
         try:
             with (self.place / "output").open("wb") as output:
                 run_in_guest(words, self.machine.vm, share=self.place, env=env, cwd=ROOT, stdout=output, stderr=output)
-        except (GuestFailed, GuestTimeout) as error:
+        except (GuestFailed, GuestTimeout, OSError) as error:
             self.fault = str(error)
 
     def reports(self) -> list[Report]:

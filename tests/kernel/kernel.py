@@ -168,7 +168,7 @@ class _Build:
 
     def _patch(self, tree: Path, package: Package) -> None:
         command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             names = ", ".join(refusals(done.stdout)) or done.stderr.strip()
             raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: look at {names}")

@@ -190,6 +190,7 @@ def _start_guard(
             stderr=stderr,
             pass_fds=(to_status,),
             start_new_session=True,
+            env={**os.environ},  # a copy: pytest changes its own meanwhile, and the child of vfork() would read that
         )
     except BaseException:
         os.close(status)
