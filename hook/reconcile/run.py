@@ -17,10 +17,9 @@ from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.reconcile.act import act
-from hook.reconcile.chase import StillOutside
+from hook.reconcile.chase import StillOutside, Tally
 from hook.reconcile.diagnose import Action, diagnose, diagnose_adoptable
 from hook.reconcile.survey import ListStates, Survey
-from hook.reconcile.tally import Tally
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records

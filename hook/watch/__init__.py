@@ -29,8 +29,7 @@ from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_inside, locate
-from hook.reconcile.tally import Tally
+from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import pytest
 
 from hook.base.models import Failure, KeyState
-from hook.reconcile import bring_in, chase
+from hook.reconcile import act as acting
+from hook.reconcile import chase
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
@@ -388,7 +389,7 @@ class ChainOfForks:
 
 
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    real = bring_in.adopt
+    real = acting.adopt
 
     def adopt(seen: Survey, state: KeyState, name: str) -> int:
         try:
@@ -396,7 +397,7 @@ def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
         finally:
             act()
 
-    monkeypatch.setattr(bring_in, "adopt", adopt)
+    monkeypatch.setattr(acting, "adopt", adopt)
 
 
 def count_outside(node: Node) -> tuple[dict[str, int], int]:

@@ -22,7 +22,7 @@ from hook.doctor import Site
 from hook.doctor.records import check_reconcile
 from hook.node.place import Places
 from hook.reconcile import run as reconcile
-from hook.reconcile.tally import Tally
+from hook.reconcile.chase import Tally
 from hook.stages.entry import Context
 from hook.state.store import RunDir
 from tests.unit.nodes import NodeFiles
