@@ -329,7 +329,7 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
 
 
 def uninstall_program(given: options.Uninstall, request: Request) -> None:
-    from hook.install.uninstall import format_removal, removal_to_json, uninstall
+    from hook.install.install import format_removal, removal_to_json, uninstall
 
     places, hook = _choose_places(given, _find_own_prefix()), request.hook
     done = uninstall(places, hook, given.runtime_root, force=given.force, dry_run=given.dry_run)

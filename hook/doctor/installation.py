@@ -13,7 +13,7 @@ from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.install import install, steps
 from hook.install.steps import Refused
-from hook.node import config, door, hooksd, host, place, programs
+from hook.node import config, door, hooksd, place, programs
 from hook.node.config import Engine
 from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
@@ -241,7 +241,7 @@ def _check_hooks_dirs(site: Site, engine: Engine) -> Finding:
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
     """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
-    found, injectors = site.containerd, host.find_injectors()
+    found, injectors = site.containerd, programs.find_injectors()
     specs = [it for it in found.specs if site.is_called_by(it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
     yield from report_claims()
@@ -270,7 +270,7 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
 
 def report_claims() -> Iterator[Finding]:
     """Report processes in pods with an injector's name: any pod can have them, so they change no other finding."""
-    for pid in host.find_injector_claims()[:1]:
+    for pid in programs.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
         yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
 

@@ -14,7 +14,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import format_count, name_first
 from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, ok, warning
-from hook.node import door, host
+from hook.node import door, programs
 from hook.node.place import NAME
 from hook.observe import hardware
 from hook.stages import identity
@@ -138,7 +138,7 @@ def _guess_owner(name: str) -> str:
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
     """Report other resctrl tools that run on the host itself. `check_rmids` reports the groups of all tools."""
-    running = host.find_processes(lambda words: _find_tool(words) is not None)
+    running = programs.find_processes(lambda words: _find_tool(words) is not None)
     for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
         remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
         yield warning("other resctrl tools", f"{name} runs", remedy)

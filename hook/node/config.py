@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hook.base import system
 from hook.base.explain import errno_name
-from hook.node import door, hooksd, host
+from hook.node import door, hooksd, programs
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
 from hook.stages import identity
 
@@ -194,7 +194,7 @@ def read_containerd(*, is_running: bool = True) -> Configuration:
             reader.read(path)
     parts = [reader.found]
     if is_running:
-        running = host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
+        running = programs.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
         parts += [Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())]
     # Joined; each item occurs once.
     specs = {(it.files.at(it.path), it.in_force): it for part in parts for it in part.specs}
@@ -206,7 +206,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
     """Read the files of a running containerd, which uses their content at the time it started."""
     found = Configuration()
     try:
-        reader = _Reader(host.see_files(pid), pid)
+        reader = _Reader(programs.see_files(pid), pid)
         found, path = reader.found, _find_file(words)
         if path != _CONTAINERD or reader.files.stat(path) is not None:
             reader.read(path)
@@ -214,7 +214,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
             reader.read(drop_in)
     except OSError as error:
         found.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
-    return found if host.is_running(pid) else Configuration()
+    return found if programs.is_running(pid) else Configuration()
 
 
 def _find_file(words: Sequence[str]) -> str:
@@ -230,7 +230,7 @@ class _Reader:
         self.found = Configuration()
         self.files = files
         self._pid = pid
-        self._started = host.read_start_time(pid) if pid is not None else None
+        self._started = programs.read_start_time(pid) if pid is not None else None
         self._read: set[str] = set()
         self._budget = Budget()
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.node import config, host
-from hook.node.host import Found
+from hook.node import config, programs
+from hook.node.programs import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support.containers import HOOK
@@ -35,7 +35,7 @@ def hard_limit_on_files(pid: int) -> str:
 def believe(node: ContainerdNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the node's containerd for the host's, which it is not on this machine."""
     running = Found({node.containerd.pid: node.containerd.words}, [])
-    monkeypatch.setattr(host, "find_processes", lambda _is_wanted: running)
+    monkeypatch.setattr(programs, "find_processes", lambda _is_wanted: running)
 
 
 @pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)

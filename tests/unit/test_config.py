@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.node import config, door, host
+from hook.node import config, door, programs
 from hook.node.config import Configuration
 from hook.node.door import Tree
 from hook.node.hooksd import SYSTEM
-from hook.node.host import Found
+from hook.node.programs import Found
 
 CONFIG = "/etc/containerd/config.toml"
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
@@ -52,7 +52,7 @@ class ContainerdFiles:
         return [it.path for it in found.specs]
 
     def find(self, is_wanted: Callable[[list[str]], bool]) -> Found:
-        """In place of host.find."""
+        """In place of programs.find_processes."""
         running = {7: self.words, 8: ["/bin/sh", "containerd"]} if self.words else {}
         return Found({pid: words for pid, words in running.items() if is_wanted(words)}, self.others)
 
@@ -61,9 +61,9 @@ class ContainerdFiles:
 def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(fs)
     fs.create_dir("/proc/7")
-    monkeypatch.setattr(host, "find_processes", node.find)
-    monkeypatch.setattr(host, "see_files", lambda _pid: Tree("", "/work"))
-    monkeypatch.setattr(host, "read_start_time", lambda _pid: node.started)
+    monkeypatch.setattr(programs, "find_processes", node.find)
+    monkeypatch.setattr(programs, "see_files", lambda _pid: Tree("", "/work"))
+    monkeypatch.setattr(programs, "read_start_time", lambda _pid: node.started)
     return node
 
 
@@ -166,8 +166,8 @@ def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monk
     (tmp_path / "opt/real.toml").write_text(OLD + SPEC)
     (tmp_path / CONFIG[1:]).symlink_to("/opt/link.toml")
     (tmp_path / "opt/link.toml").symlink_to("../opt/real.toml")
-    monkeypatch.setattr(host, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}, []))
-    monkeypatch.setattr(host, "see_files", lambda _pid: Tree(str(tmp_path)))
+    monkeypatch.setattr(programs, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}, []))
+    monkeypatch.setattr(programs, "see_files", lambda _pid: Tree(str(tmp_path)))
     (spec,) = config.read_containerd().specs
     assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"
 
@@ -249,7 +249,7 @@ def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monk
     def refuse(_pid: int) -> Tree:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(host, "see_files", refuse)
+    monkeypatch.setattr(programs, "see_files", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
     node.fs.rmdir("/proc/7")

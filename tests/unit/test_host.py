@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.node import door, host
+from hook.node import door, programs
 from hook.node.door import Tree
 from tests.unit.nodes import add_process
 
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"
-NONE = host.Found({}, [])
+NONE = programs.Found({}, [])
 
 
 class HostProcesses:
@@ -45,8 +45,8 @@ class HostProcesses:
         """Let the kernel refuse a look at its namespaces, as it does without CAP_SYS_PTRACE."""
         self._fs.remove(f"/proc/{pid}/ns/pid")
 
-    def find(self) -> host.Found:
-        return host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
+    def find(self) -> programs.Found:
+        return programs.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_process_of_the_host_is_found_with_its_words(processes: HostProcesses)
     processes.run(8, "/usr/bin/dockerd")
     processes.run(9, "")
     processes.run(10, "containerd " + "x" * 1_000_000)  # of which the beginning is read
-    assert processes.find() == host.Found({7: ["/usr/bin/containerd", "-c", "/etc/x"], 10: ["containerd"]}, [])
+    assert processes.find() == programs.Found({7: ["/usr/bin/containerd", "-c", "/etc/x"], 10: ["containerd"]}, [])
 
 
 @pytest.mark.parametrize("namespace", ["pid", "mnt", "user"])
@@ -127,10 +127,10 @@ def test_an_injector_in_a_pod_is_a_claim(processes: HostProcesses) -> None:
     processes.run(7, "/bin/plugin", in_pod, comm="plugin")
     processes.run(8, "/bin/hook-injector", in_pod, comm="hook-injector")
     processes.run(9, "/usr/bin/10-hook-injector", comm="10-hook-injecto")
-    assert host.find_injectors() == [9]
-    assert host.find_injector_claims() == [7, 8]
+    assert programs.find_injectors() == [9]
+    assert programs.find_injector_claims() == [7, 8]
 
 
 def test_the_files_of_this_process_are_ours() -> None:
-    assert host.see_files(os.getpid()) == Tree("", os.getcwd())
-    assert 0 < host.read_start_time(os.getpid()) <= time.time() + 1
+    assert programs.see_files(os.getpid()) == Tree("", os.getcwd())
+    assert 0 < programs.read_start_time(os.getpid()) <= time.time() + 1

@@ -156,7 +156,7 @@ def test_os_is_for_people() -> None:
                 "base/system",
                 "doctor/kernel",
                 "node/door",
-                "node/host",
+                "node/programs",
                 "stages/podman",
             },
         ),

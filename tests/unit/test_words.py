@@ -16,7 +16,7 @@ from hook.base import explain, system
 from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.base.node_models import Job, LeftUndone, ReconcileRecord, Unhooked
 from hook.doctor import format_findings, warning
-from hook.install.uninstall import Callers, Removal, format_removal
+from hook.install.install import Callers, Removal, format_removal
 from hook.observe import jobs, screens
 from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, SeenKey

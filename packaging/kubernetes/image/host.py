@@ -20,7 +20,6 @@ from hook.base import cgroups, container_tasks
 from hook.base.explain import printable
 from hook.install import install as installing
 from hook.install import steps
-from hook.install import uninstall as uninstalling
 from hook.install.steps import Refused, Step, remove_file, write_file
 from hook.node import door, hooksd
 from hook.node.door import Unreadable
@@ -151,7 +150,7 @@ class Host:
     def specs(self) -> list[str]:
         """The reasons why containerd would, or may, start no container without the program; a line for each."""
         remedy = "take it out of the configuration and restart containerd"
-        calling, unclear = uninstalling.find_calling_specs({self.program}, HOST)
+        calling, unclear = installing.find_calling_specs({self.program}, HOST)
         named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
         return [*named, *unclear]
 
