@@ -20,11 +20,11 @@ from hook.node import podman
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
-from hook.stages import create, reclaim, remove, report
+from hook.stages import create, remove, report
 from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
 from hook.stages.podman import leaves_out
-from hook.stages.retry import retire
+from hook.stages.retry import is_recorded, remove_orphan, retire
 from hook.state import damage, records, store
 from hook.state.store import LockedKey
 
@@ -32,7 +32,7 @@ from hook.state.store import LockedKey
 def act(seen: Survey, action: Action) -> Action | None:
     """Do an action; returns it with its actual effect; None: it was not needed any more. Raises HookError, OSError."""
     if action.verb == "remove":
-        return action if reclaim.remove_orphan(seen.context, action.path) else None
+        return action if remove_orphan(seen.context, action.path) else None
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
@@ -133,7 +133,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     context, key = seen.context, state.key
     paths = {group.path for group in state.groups}
     # The groups with the key in their name, and those without a record, at the survey and now.
-    others = {path for path, owner in seen.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
+    others = {path for path, owner in seen.owners.items() if owner == key and not is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
     there = (it for it in sorted(others - paths) if context.resctrl.inode(it) is not None)
     groups = [*state.groups, *(_make_record(context, it) for it in there if find_owner(seen, it) == key)]

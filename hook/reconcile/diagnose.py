@@ -16,8 +16,7 @@ from hook.base.explain import short_id, who
 from hook.base.models import Failure, KeyState
 from hook.node import podman
 from hook.reconcile.survey import Survey, Threads
-from hook.stages import reclaim
-from hook.stages.retry import is_retired
+from hook.stages import retry
 from hook.state import records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -128,7 +127,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
     elif state.lingering_since is None:
         yield Action("end", key, why="it has no members")
-    elif is_listed is False or reclaim.has_lingered(seen.context, state):
+    elif is_listed is False or retry.has_lingered(seen.context, state):
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
@@ -139,7 +138,7 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
         return
     threads = Threads(seen, state) if seen.is_mounted else None
     has_several = threads is not None and len(state.groups) > 1
-    if has_several and len({is_retired(context, state, group) for group in state.groups}) > 1:
+    if has_several and len({retry.is_retired(context, state, group) for group in state.groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
         action = _diagnose_member(seen, state, container, threads)
@@ -182,7 +181,7 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
     if seen.context.resctrl.has_live_task(path):
         if path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
             yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
-    elif not seen.is_listed(reclaim.parse_key(seen.context, path)):
+    elif not seen.is_listed(retry.parse_key(seen.context, path)):
         yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 

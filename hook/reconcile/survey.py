@@ -18,7 +18,7 @@ from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
 from hook.base.node_models import Unhooked
 from hook.node import config, podman
 from hook.reconcile.chase import is_of_parent, locate
-from hook.stages import reclaim
+from hook.stages import retry
 from hook.stages.entry import Context
 from hook.state import lives, records
 from hook.state.records import Broken, Records
@@ -80,7 +80,7 @@ class Survey:
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = {it.path for state in self.states.values() if state.completed_at is None for it in state.groups}
         others = [it for it in resctrl.list_mon_groups(context.resctrl.root) if it not in recorded]
-        self.orphans = reclaim.find_orphans(context, others) if others else []
+        self.orphans = retry.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
 
     def look_for_adoptable(self, list_states: ListStates) -> list[str]:
@@ -203,7 +203,7 @@ def find_owner(seen: Survey, path: str) -> str | None:
     The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not take
     over another key's containers. None: the containers have several keys, and the name is none of them.
     """
-    name = reclaim.parse_key(seen.context, path)
+    name = retry.parse_key(seen.context, path)
     keys = {key for key in map(seen.index.get, find_containers(seen, path)) if key is not None}
     if name in keys or not keys:
         return name
@@ -216,7 +216,7 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
     processes of the survey count, and only if they are still alive.
     """
-    known = {*seen.index, reclaim.parse_key(seen.context, path) or ""}
+    known = {*seen.index, retry.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
     now = map(container_tasks.look_at, (seen.context.resctrl.tasks(path) or set()) & before.keys())
     there = [it for it in now if it is not None and it.starttime == before[it.pid].starttime]

@@ -52,7 +52,7 @@ MUTANTS = {
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(
-        "a group is removed as an orphan without a look at its record", "stages.reclaim",
+        "a group is removed as an orphan without a look at its record", "stages.retry",
         "linger=60; c1 d1 k1 | c2 p2 | r", {"if _is_on(path, locked.state) or context": "if context"},
     ),
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),

@@ -15,7 +15,7 @@ from hook.base import container_tasks, names, procfs, system
 from hook.base.models import Failure, KeyState, Member, MonGroup, Options
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
-from hook.stages import reclaim
+from hook.stages import retry
 from hook.state import records
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
@@ -114,7 +114,7 @@ class Facts:
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the failures, that of process 8 is of one that is dead; and what is old is called so."""
     monkeypatch.setattr(diagnose, "Threads", lambda seen, _state: seen)
-    monkeypatch.setattr(reclaim, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
+    monkeypatch.setattr(retry, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)

@@ -16,7 +16,7 @@ from hook.base import system
 from hook.base.errors import HookError, Reason
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.stages import reclaim, retry
+from hook.stages import retry
 from hook.state.store import RunDir
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
@@ -270,7 +270,7 @@ def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     fill(node)
-    found = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
+    found = {name: retry.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
     assert [name for name, went in found.items() if went] == ["oci-lost"]
     assert found.keys() - node.groups().keys() == {"oci-lost"}
 
@@ -334,7 +334,7 @@ def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
 ) -> None:
     monkeypatch.setattr(RunDir, "names", fails(errno.EIO))
     context = node.context()
-    assert reclaim.reclaim(context, OTHER) is False
+    assert retry.reclaim(context, OTHER) is False
     (complaint,) = context.run.complaints
     assert str(complaint).startswith("RMIDs could not be reclaimed;")
 
@@ -344,6 +344,6 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     node.kernel.pid_namespace = "pid:[4026532201]"
     node.kernel.die(7)  # as it looks from there
     context = node.context()
-    assert reclaim.reclaim(context, OTHER) is False
+    assert retry.reclaim(context, OTHER) is False
     assert [(it.reason, "on the host" in (it.hint or "")) for it in context.run.complaints] == [("denied", True)]
     assert node.groups() == {GROUP: set()}
