@@ -30,7 +30,6 @@ import json
 import os
 import re
 import socket
-import stat
 import struct
 import subprocess
 import sys
@@ -40,7 +39,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Protocol
+from typing import Any, Callable, Union
 
 from tests.kernel.inside import pin
 from tests.resctrlfs import Mounted, mounted
@@ -76,8 +75,8 @@ class Files:
     def at(self, path: str) -> str:
         return f"{self.root}/{path}".rstrip("/")
 
-    def mkdir(self, path: str, mode: int = 0o755) -> None:
-        os.mkdir(self.at(path), mode)
+    def mkdir(self, path: str) -> None:
+        os.mkdir(self.at(path))
 
     def rmdir(self, path: str) -> None:
         os.rmdir(self.at(path))
@@ -88,20 +87,11 @@ class Files:
     def unlink(self, path: str) -> None:
         os.unlink(self.at(path))
 
-    def chmod(self, path: str, mode: int) -> None:
-        os.chmod(self.at(path), mode)
-
     def create(self, path: str) -> None:
         os.close(os.open(self.at(path), os.O_WRONLY | os.O_CREAT))
 
     def listing(self, path: str) -> list[str]:
         return sorted(os.listdir(self.at(path)))
-
-    def stat(self, path: str) -> list[object]:
-        """The kind, the mode, the links, who owns it."""
-        seen = os.stat(self.at(path))
-        kind = "directory" if stat.S_ISDIR(seen.st_mode) else "file"
-        return [kind, f"{stat.S_IMODE(seen.st_mode):o}", seen.st_nlink, seen.st_uid]
 
     def read(self, path: str) -> str:
         fd = os.open(self.at(path), os.O_RDONLY)
@@ -131,13 +121,6 @@ class Files:
         top = self.at(path)
         found = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
         return sorted(os.path.relpath(name, top) for name in found)
-
-    def type_of(self, path: str) -> str:
-        """statfs(2)'s f_type, which Python does not tell."""
-        buffer = ctypes.create_string_buffer(512)
-        if LIBC.statfs(os.fsencode(self.at(path)), buffer) != 0:
-            raise OSError(ctypes.get_errno(), "statfs")
-        return hex(ctypes.c_long.from_buffer(buffer).value)
 
 
 def whole(fd: int) -> str:
@@ -215,10 +198,6 @@ class Puppet:
         os.setresgid(65534, 65534, 65534)
         os.setresuid(65534, 65534, 65534)
         self._say("ok")
-
-    def do_execute(self, name: str) -> None:
-        again = [sys.executable, "-m", "tests.kernel.ops", "puppet", self.files.root, self.address, name]
-        os.execv(sys.executable, again)  # noqa: S606  (a shell would be another task)
 
     def do_end(self) -> None:
         os._exit(0)
@@ -341,18 +320,6 @@ class Crew:
         parent.tell("thread", name)
         self._admit(parent.parent, parent.leader)
 
-    def execute(self, task: HelperTask) -> None:
-        """All threads of its process end, and it takes the leader's number."""
-        old = [other for other in self.tasks.values() if other.leader == task.leader]
-        task.tell("execute", task.name)
-        for other in old:
-            del self.tasks[other.name]
-        self._admit(task.parent)
-        for other in old:
-            other.hang_up()  # not earlier: whoever loses us ends its process
-        for child in self.tasks.values():
-            child.parent = task.name if child.parent == task.leader else child.parent
-
     def end(self, task: HelperTask) -> None:
         if task.name != task.leader:
             self._end_thread(task)
@@ -403,34 +370,9 @@ class Crew:
         self.numbers = {"E": os.getpid(), **{task.name: task.number for task in self.tasks.values()}}
 
 
-class Side(Protocol):
-    """What differs between the two."""
-
-    root: str
-
-    def where(self, number: int) -> str:
-        """/proc/NUMBER/cpu_resctrl_groups; OSError if there is no such task."""
-
-    def counters(self, mode: str) -> None:
-        """normal, Unavailable or Error."""
-
-    def pin(self, number: int, package: int) -> None:
-        """Let a task run on this package only."""
-
-    def read_only(self, yes: bool) -> None: ...
-
-    def umount(self) -> None: ...
-
-    def mount(self) -> None: ...
-
-    def settle(self) -> None:
-        """Let the RMIDs that are in limbo come back: all of them, now or soon."""
-
-    def hold(self) -> None:
-        """Keep RMIDs in limbo from now on, for ever."""
-
-
 class KernelSide:
+    """What the kernel does by other means than the model, where tests want it so."""
+
     root = "/sys/fs/resctrl"
     PARAMETERS = Path("/sys/module/fakerdt/parameters")
     THRESHOLD = Path(root, "info/L3_MON/max_threshold_occupancy")
@@ -440,13 +382,16 @@ class KernelSide:
         self.options = "debug" if Path(self.root, "mon_hw_id").exists() else "rw"
 
     def where(self, number: int) -> str:
+        """/proc/NUMBER/cpu_resctrl_groups; OSError if there is no such task."""
         return Path(f"/proc/{number}/cpu_resctrl_groups").read_bytes().decode(errors="surrogateescape")
 
     def counters(self, mode: str) -> None:
+        """normal, Unavailable or Error."""
         for parameter, yes in {"unavail": mode == "Unavailable", "error": mode == "Error"}.items():
             (self.PARAMETERS / parameter).write_text(str(int(yes)), encoding="ascii")
 
     def pin(self, number: int, package: int) -> None:
+        """Let a task run on this package only."""
         pin(number, package)
 
     def read_only(self, yes: bool) -> None:
@@ -459,15 +404,19 @@ class KernelSide:
         subprocess.run(["mount", "-t", "resctrl", "-o", self.options, "resctrl", self.root], check=True)
 
     def settle(self) -> None:
+        """Let the RMIDs that are in limbo come back: all of them, now or soon."""
         if self.threshold:
             self.THRESHOLD.write_text(self.threshold, encoding="ascii")
             (self.PARAMETERS / "decay_ms").write_text("0", encoding="ascii")
 
     def hold(self) -> None:
+        """Keep RMIDs in limbo from now on, for ever."""
         self.THRESHOLD.write_text("0", encoding="ascii")
 
 
 class ModelSide:
+    """The same of the model."""
+
     def __init__(self, resctrl: Mounted) -> None:
         self.root = str(resctrl.root)
         self._control = resctrl.control
@@ -498,6 +447,9 @@ class ModelSide:
 
     def hold(self) -> None:
         self._control(do="set", decay_ms=10**9)
+
+
+Side = Union[KernelSide, ModelSide]
 
 
 def of_live(method: Callable[..., Answer]) -> Callable[..., Answer]:
@@ -585,23 +537,14 @@ class Player:
     def do_thread(self, parent: str, child: str) -> Answer:
         return self._birth(parent, child, self.crew.thread)
 
-    def _birth(self, parent: str, child: str, make: Callable[[HelperTask, str], None], seen: bool = True) -> Answer:
+    def _birth(self, parent: str, child: str, make: Callable[[HelperTask, str], None]) -> Answer:
         task = self.crew.live(parent)
-        if task is None or child in self.crew.tasks or (seen and task.leader != task.name):
+        if task is None or child in self.crew.tasks or task.leader != task.name:
             return "skipped"
         make(task, child)
-        if seen:
-            self._let_it_look()
-        return "ok"
-
-    def _let_it_look(self) -> None:
-        """FORKS_ARE_SEEN"""
-        with suppress(OSError):
+        with suppress(OSError):  # FORKS_ARE_SEEN
             self.files.read("tasks")
-
-    def do_fork_unseen(self, parent: str, child: str) -> Answer:
-        """As fork, of whoever it is, and without FORKS_ARE_SEEN."""
-        return self._birth(parent, child, self.crew.fork, seen=False)
+        return "ok"
 
     @of_live
     def do_end(self, task: HelperTask) -> None:
@@ -613,10 +556,6 @@ class Player:
             return "skipped"
         self.crew.reap(task)
         return "ok"
-
-    @of_live
-    def do_execute(self, task: HelperTask) -> None:
-        self.crew.execute(task)
 
     @of_live
     def do_run(self, task: HelperTask, package: int) -> Answer:
@@ -656,15 +595,6 @@ class Player:
         return attempt(lambda: put(self.slots[slot][0], text)) if text else "EMPTY_WRITES"
 
     @of_open
-    def do_fstat(self, slot: int) -> Answer:
-        return attempt(lambda: stat.S_IFMT(os.fstat(self.slots[slot][0]).st_mode))
-
-    @of_open
-    def do_relative(self, slot: int, path: str) -> Answer:
-        """Open relative to a directory that is open."""
-        return attempt(lambda: os.close(os.open(path, os.O_RDONLY, dir_fd=self.slots[slot][0])))
-
-    @of_open
     def do_close(self, slot: int) -> None:
         os.close(self.slots.pop(slot)[0])
 
@@ -675,10 +605,6 @@ class Player:
             if why != "ok":
                 return [count, why]
         raise AssertionError
-
-    def do_raw_empty_write(self, path: str) -> Answer:
-        """Without EMPTY_WRITES."""
-        return attempt(lambda: self.files.write(path, ""))
 
     def do_machine(self, what: str, *arguments: object) -> Answer:
         """counters, read_only, umount, mount, hold, settle"""
@@ -724,7 +650,7 @@ class Player:
         return {"groups": groups, "where": {name: self.do_where(name) for name in sorted(self.crew.numbers)}}
 
     def _group(self, path: str) -> Answer:
-        files = ["tasks", "mon_hw_id", "ctrl_hw_id", "cpus_list"]
+        files = ["tasks", "mon_hw_id", "ctrl_hw_id"]
         return {name: self._file("E", "read", [f"{path}/{name}".lstrip("/")]) for name in files}
 
     def _groups(self) -> Iterator[str]:
@@ -786,11 +712,8 @@ def run(kind: str, script: Path, results: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    verb, first, second, *rest = arguments
-    if verb == "puppet":
-        Puppet(first, second, *rest).obey()
-        os._exit(0)
-    run(verb, Path(first), Path(second))
+    where, script, results = arguments
+    run(where, Path(script), Path(results))
 
 
 if __name__ == "__main__":

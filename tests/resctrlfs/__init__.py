@@ -95,7 +95,7 @@ class Mounted:
         return answer["result"]
 
     def groups(self) -> dict[str, dict[str, Any]]:
-        """Every group by path ("/", "/mon_groups/x", ...): closid, rmid, mode, tasks."""
+        """Every group by path ("/", "/mon_groups/x", ...): closid, rmid, tasks."""
         return {group["path"]: group for group in self.control(do="state")["groups"]}
 
     def mon_groups(self) -> dict[str, list[int]]:

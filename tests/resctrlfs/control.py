@@ -89,7 +89,7 @@ class Control:
         return self._model.cpu_resctrl_groups(tid)
 
     def do_state(self) -> dict[str, Any]:
-        """Everything: knobs, groups (path, closid, rmid, mode, tasks), free and limbo RMIDs, injections, status."""
+        """Everything: knobs, groups (path, closid, rmid, tasks), free and limbo RMIDs, injections, status."""
         model = self._model
         model.rmids.look()
         groups = model.groups() if model.mounted else []
@@ -108,7 +108,6 @@ class Control:
             "path": group.path.rstrip("/") or "/",
             "closid": group.closid,
             "rmid": group.rmid,
-            "mode": group.modes.get("", group.mode),
             "tasks": tids,
         }
 

@@ -67,10 +67,9 @@ class Knobs:
     documentation alone: see `assigned`."""
     mpam: bool = False
     """arm64: each CLOSID (PARTID) has RMIDs (PMGs) of its own, rmids / closids of them. From the documentation alone:
-    see `shapes`. What moving a mon_group to another ctrl_group does there is not known: it is refused with ENOSYS."""
+    see `shapes`."""
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
-    cpus: int = 4
     decay_ms: int = 1000
     limbo_tick_ms: int = 1000
     counters: str = "normal"
@@ -124,9 +123,7 @@ class Group:
     mode: int
     born: int
     serial: int
-    cpus: set[int] = field(default_factory=set)
     children: dict[str, Group] = field(default_factory=dict)
-    modes: dict[str, int] = field(default_factory=dict)
     removed: bool = False
 
     @property
@@ -258,7 +255,7 @@ class ResctrlModel:
 
     def _set_up(self) -> None:
         self._assign_new(0)
-        self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials), set(range(self.knobs.cpus)))
+        self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials))
         self.ctrl: dict[str, Group] = {}
 
     def set_knobs(self, **changes: object) -> None:
@@ -363,10 +360,6 @@ class ResctrlModel:
         more = assigned.INFO if rel == "info/L3_MON" and self.assigned else ()
         return dict.fromkeys([*INFO.get(rel, ()), *more], False)
 
-    def listdir(self, path: str) -> list[str]:
-        """Without "." and "..". Errors: ENOENT, ENOTDIR."""
-        return list(self.entries(self.resolve(path)))
-
     def entries(self, node: ModelFile) -> dict[str, ModelFile]:
         """What is in a directory, in order of names; nothing in one that was removed. Errors: ENOTDIR."""
         self._inject("listdir", node.path)
@@ -388,21 +381,15 @@ class ResctrlModel:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
-            mode = stat.S_IFREG | node.group.modes.get(node.rel, 0o644 if self._is_writable(node) else 0o444)
-            return Attr(mode, 1, inode, node.group.born)
+            return Attr(stat.S_IFREG | (0o644 if self._is_writable(node) else 0o444), 1, inode, node.group.born)
         below = sum(self._static(node).values()) if self.mounted else 0
         below += len(node.group.children) if node.rel == "mon_groups" else 0
         below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
-        return Attr(stat.S_IFDIR | node.group.modes.get(node.rel, node.group.mode), 2 + below, inode, node.group.born)
+        return Attr(stat.S_IFDIR | node.group.mode, 2 + below, inode, node.group.born)
 
     def _is_writable(self, node: ModelFile) -> bool:
         of_assigned = (assigned.GROUP_FILE, "info/L3_MON/mbm_assign_mode", "info/L3_MON/mbm_assign_on_mkdir")
         return writable(node) or (self.assigned is not None and node.rel in of_assigned)
-
-    def chmod(self, path: str, mode: int) -> None:
-        node = self.resolve(path)
-        self._writable()
-        node.group.modes[node.rel] = stat.S_IMODE(mode)
 
     # ---- groups ----
 
@@ -504,56 +491,30 @@ class ResctrlModel:
         self._move_all(group, self.root.closid, self.root.rmid)
         group.removed = True
         del self.ctrl[group.name]
-        self.root.cpus |= group.cpus
         if self.monitoring:
             self._release(group.rmid)
         for child in [*group.children.values()]:
             self._free_mon(child)
 
     def rename(self, old: str, new: str) -> None:
-        """Only a mon_group, and only to where a mon_group can be. Errors: ENOENT, EPERM, EEXIST, EROFS."""
+        """A mon_group gets another name, and keeps its place, by which RMIDs come back. Errors: ENOENT, EEXIST, EROFS.
+
+        What the kernel does with anything else, and when a mon_group is moved to another ctrl_group, is not modelled.
+        """
         self._inject("rename", old)
         node = self.resolve(old)
         parent, name = self._parent(new)
         self._writable()
-        if is_info(node) or is_info(parent):
-            fail(errno.ENOENT)
-        self._refresh()
-        self.status = self._why_no_rename(node, parent, name)
-        if self.status:
-            fail(errno.EPERM)
-        target = self._child(parent, name)
-        if target is not None:
-            if target == node:
-                return
-            fail(errno.EEXIST)
-        self._reparent(node.group, parent.group, name)
-
-    def _why_no_rename(self, node: ModelFile, parent: ModelFile, name: str) -> str:
-        if not node.is_dir:
-            return "Source and destination must be directories"
-        if node.rel != "" or node.group.is_ctrl:
-            return "Source must be a MON group\n"
-        if not is_mon_groups(parent, name):
-            return "Destination must be a mon_groups subdirectory\n"
-        if node.group.cpus and node.group.parent is not parent.group:
-            return "Cannot move a MON group that monitors CPUs\n"
-        return ""
-
-    def _reparent(self, group: Group, parent: Group, name: str) -> None:
-        assert group.parent is not None
-        if group.parent is parent:  # it keeps its place, by which RMIDs come back when the ctrl_group goes
-            group.name = name
-            parent.children = {child.name: child for child in parent.children.values()}
-            return
-        if self.knobs.mpam:
+        if node.group.parent is not parent.group or node.rel != "" or not is_mon_groups(parent, name):
             fail(errno.ENOSYS)
-        members = self._members(group)
-        del group.parent.children[group.name]
-        group.name, group.parent, group.closid = name, parent, parent.closid
-        parent.children[name] = group
-        for state in members:
-            state.closid = group.closid
+        self.status = ""
+        target = self._child(parent, name)
+        if target == node:
+            return
+        if target is not None:
+            fail(errno.EEXIST)
+        node.group.name = name
+        parent.group.children = {child.name: child for child in parent.group.children.values()}
 
     def unlink(self, path: str) -> None:
         """Errors: always one; EPERM for a file."""
@@ -582,9 +543,6 @@ class ResctrlModel:
                 fail(errno.EACCES)
         return node
 
-    def read(self, path: str, reader: int = 0) -> str:
-        return self.read_node(self.open(path), reader)
-
     def read_node(self, node: ModelFile, reader: int = 0) -> str:
         """`reader`: the tid that reads; 0: somebody in our pid namespace. Errors: ENODEV when the group has gone."""
         self._inject("read", node.path)
@@ -603,27 +561,14 @@ class ResctrlModel:
         return self._info_text(node) if is_info(node) else self._group_text(node)
 
     def _group_text(self, node: ModelFile) -> str:
+        """Empty for what is there to be listed only."""
         group = node.group
         texts: dict[str, Callable[[], str]] = {
-            "cpus": lambda: f"{sum(1 << cpu for cpu in group.cpus):0{(self.knobs.cpus + 3) // 4}x}\n",
-            "cpus_list": lambda: cpu_list(group.cpus) + "\n",
-            "mode": lambda: "shareable\n",
-            "schemata": lambda: self._per_domain("MB:{}=100", "L3:{}=fff"),
-            "size": lambda: self._per_domain("MB:{}=100", f"L3:{{}}={L3_SIZE // 12 * 12}"),
             "ctrl_hw_id": lambda: f"{group.closid}\n",
             "mon_hw_id": lambda: f"{group.rmid % self.pmgs if self.pmgs else group.rmid}\n",
             assigned.GROUP_FILE: lambda: self._counters_assigned().group_text(group.rmid),
         }
-        return texts[node.rel]()
-
-    def _per_domain(self, *lines: str) -> str:
-        if not self.allocation:
-            return ""
-        domains = range(max(self.knobs.l3_domains, 1))
-        rows = [line.partition(":") for line in lines]
-        return "".join(
-            f"{name:>6}:" + ";".join(values.format(domain) for domain in domains) + "\n" for name, _, values in rows
-        )
+        return texts.get(node.rel, str)()
 
     def _info_text(self, node: ModelFile) -> str:
         texts: dict[str, Callable[[], str]] = {
@@ -640,7 +585,7 @@ class ResctrlModel:
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
             "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
         }
-        return texts[node.rel]()
+        return texts.get(node.rel, str)()
 
     def _counters_assigned(self) -> Assigned:
         """Errors: EINVAL in default mode."""
@@ -657,9 +602,6 @@ class ResctrlModel:
         found = self._counters_assigned()
         return found.per_domain([found.count_free(domain) for domain in found.domains])
 
-    def write(self, path: str, data: bytes, writer: int) -> int:
-        return self.write_node(self.open(path, os.O_WRONLY), data, writer)
-
     def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
         """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
         self._inject("write", node.path)
@@ -670,8 +612,6 @@ class ResctrlModel:
             fail(errno.E2BIG)
         if node.rel == "tasks":
             self._write_tasks(node.group, data, writer)
-        elif node.rel in ("cpus", "cpus_list"):
-            self._write_cpus(node.group, data, node.rel == "cpus_list")
         elif node.rel == "info/L3_MON/mbm_assign_mode":
             self._write_assign_mode(data)
         elif node.rel == "info/L3_MON/mbm_assign_on_mkdir":
@@ -681,7 +621,7 @@ class ResctrlModel:
         elif is_info(node):
             self._write_threshold(data)
         else:
-            self.status = ""  # schemata and mode are taken, and change nothing
+            self.status = ""  # the others are taken, and change nothing
         return len(data)
 
     def _write_assign_mode(self, data: bytes) -> None:
@@ -742,35 +682,6 @@ class ResctrlModel:
             fail(errno.EINVAL)
         self.threshold = value // OCCUPANCY_UNIT * OCCUPANCY_UNIT
         self.rmids.never_clean = self.threshold == 0
-
-    def _write_cpus(self, group: Group, data: bytes, as_list: bool) -> None:
-        self.status = ""
-        try:
-            cpus = parse_cpus(data.decode(), as_list)
-        except ValueError:
-            self._refuse("Bad CPU list/mask\n")
-        if not cpus <= set(range(self.knobs.cpus)):
-            self._refuse("Bad CPU list/mask\n", errno.ERANGE if as_list else errno.EOVERFLOW)
-        owner = group.parent or self.root
-        if group is self.root and not group.cpus <= cpus:
-            self._refuse("Can't drop CPUs from default group\n")
-        if group.parent is not None and not cpus <= owner.cpus:
-            self._refuse("Can only add CPUs to mongroup that belong to parent\n")
-        self._give_cpus(group, cpus)
-
-    def _give_cpus(self, group: Group, cpus: set[int]) -> None:
-        """A CPU is in one ctrl_group, and in one mon_group of that at most."""
-        others = list(group.parent.children.values()) if group.parent else [self.root, *self.ctrl.values()]
-        dropped = group.cpus - cpus
-        for other in others:
-            if other is not group:
-                other.cpus -= cpus
-        group.cpus = cpus
-        if group.is_ctrl:
-            self.root.cpus |= dropped
-            for ctrl in others:
-                for child in ctrl.children.values():
-                    child.cpus &= ctrl.cpus
 
     def _refuse(self, status: str, number: int = errno.EINVAL) -> NoReturn:
         self.status = status
@@ -886,13 +797,6 @@ class ResctrlModel:
         state = self._states.get(task.tid)
         return state if state is not None and state.starttime == task.starttime else None
 
-    def stray(self, tid: int, closid: int, rmid: int) -> None:
-        """Leave a task with a stale RMID, as a fork during rmdir does: it turns up in that RMID's next group."""
-        self._refresh()
-        if tid not in self._states:
-            fail(errno.ESRCH)
-        self._states[tid].closid, self._states[tid].rmid = closid, rmid
-
     def cpu_resctrl_groups(self, tid: int) -> str:
         """What /proc/TID/cpu_resctrl_groups would say. Errors: ESRCH; ENOENT if its CLOSID is a removed group's."""
         self._refresh()
@@ -945,27 +849,3 @@ def is_info(node: ModelFile) -> bool:
 
 def writable(node: ModelFile) -> bool:
     return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode", "info/L3_MON/max_threshold_occupancy")
-
-
-def cpu_list(cpus: set[int]) -> str:
-    """The kernel's list format: 0-2,5."""
-    runs: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
-
-
-def parse_cpus(text: str, as_list: bool) -> set[int]:
-    """Errors: ValueError."""
-    text = text.strip()
-    if not as_list:
-        mask = int(text.replace(",", ""), 16)
-        return {bit for bit in range(mask.bit_length()) if mask >> bit & 1}
-    cpus: set[int] = set()
-    for part in filter(None, text.split(",")):
-        first, _, last = part.partition("-")
-        cpus |= set(range(int(first), int(last or first) + 1))
-    return cpus

@@ -53,10 +53,6 @@ class Rmids:
     def _is_of(self, rmid: int, closid: int) -> bool:
         return not self.pmgs or rmid // self.pmgs == closid
 
-    def put_back(self, rmid: int) -> None:
-        """For a mkdir that failed later: the RMID has not been anybody's."""
-        self.free.appendleft(rmid)
-
     def release(self, rmid: int) -> None:
         if self.decay_ms == 0 and not self.never_clean:
             self.free.append(rmid)

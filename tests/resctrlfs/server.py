@@ -3,7 +3,7 @@
 
 FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.
 
-What FUSE cannot show, each proved by a row of tests/kernel/test_model_is_kernel.py:
+What FUSE cannot show:
  * statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); mount options, a second mount
  * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to a directory (ESTALE;
    the kernel: ENOENT)
@@ -11,9 +11,10 @@ What FUSE cannot show, each proved by a row of tests/kernel/test_model_is_kernel
  * EROFS for names that are not there: it is the server that is read-only, not the VFS, which finds that out first
  * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
    that of init, if the parent was gone by then; and a thread that called execve is its process's leader
-Never meant to: schemata and mode take everything and do nothing; most of info is there to be listed only; no CDP,
-no pseudo-locking; races, as everything happens one after another. From the documentation alone: assignable counters
-(without event_configs) and MPAM, see `assigned` and `shapes`.
+Never meant to: cpus, schemata and mode take everything and do nothing, they and most of info are there to be listed
+only; no chmod, no move of a mon_group to another ctrl_group, no CDP, no pseudo-locking; races, as everything happens
+one after another. From the documentation alone: assignable counters (without event_configs) and MPAM, see `assigned`
+and `shapes`.
 """
 
 from __future__ import annotations
@@ -135,9 +136,7 @@ class ResctrlOperations:
     def unlink(self, path: str) -> None:
         self.model.unlink(path)
 
-    @locked
-    def chmod(self, path: str, mode: int) -> int:
-        self.model.chmod(path, mode)
+    def chmod(self, _path: str, _mode: int) -> int:
         return 0
 
     def chown(self, _path: str, _uid: int, _gid: int) -> int:
