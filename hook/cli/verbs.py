@@ -176,10 +176,9 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
     from hook.base.counters import EVENTS
     from hook.base.errors import HookError, Reason
     from hook.observe import prometheus, snapshot
-    from hook.observe.use import get_event
 
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
-    shown = {get_event(counter) for values in seen.uncharged.values() for counter in values}
+    shown = {snapshot.get_event(counter) for values in seen.uncharged.values() for counter in values}
     # A known event may be missing on this machine; an unknown one is misspelt.
     if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
         hint = f"the kernel has {', '.join(sorted(shown))}"

@@ -27,8 +27,8 @@ from hook.base.node_models import Job
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.observe.screens import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
+from hook.observe.snapshot import Uses, make_total, sum_uses, to_number
 from hook.observe.table import Column, Screen, numbers
-from hook.observe.use import Uses, add_up, make_total, sum_uses, to_number
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -249,21 +249,19 @@ def _name_group(job: Job, by: str) -> str:
 
 def count_job(job: Job) -> Uses:
     """The use of a job by event, and its seconds."""
-    known = {
-        event: make_total(round(value * MILLION), in_part=event in job.unknown) for event, value in job.use.items()
+    values = {**dict.fromkeys([*job.use, *job.unknown]), **job.use, _ALL: job.seconds}
+    return {
+        event: make_total(None if it is None else round(it * MILLION), in_part=event in job.unknown)
+        for event, it in values.items()
     }
-    lost = {event: make_total(None) for event in job.unknown if event not in known}
-    return {**known, **lost, _ALL: make_total(None if job.seconds is None else round(job.seconds * MILLION))}
 
 
 def sum_jobs(jobs: Iterable[Job], by: str | None) -> dict[str, Uses]:
     """The sums of jobs, by name; `by`: None: of all of them, by the empty name."""
-    sums = add_up(
-        ((_name_group(job, by) if by else "", event), total) for job in jobs for event, total in count_job(job).items()
-    )
     found: dict[str, Uses] = {}
-    for (name, event), total in sums.items():
-        found.setdefault(name, {})[event] = total
+    for job in jobs:
+        name = _name_group(job, by) if by else ""
+        found[name] = sum_uses([found.get(name, {}), count_job(job)])
     return found
 
 
@@ -340,37 +338,34 @@ def _sum_to_json(use: Uses) -> dict[str, Any]:
 def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
     """`history --csv`: the lines, the head first. A column for each event of the jobs."""
     events = [*(it for it in _USUAL if it in found.events), *sorted(found.events - {*_USUAL})]
+    rows: Iterable[dict[str, Any]]
     if by is None:
-        head = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "lives"]
-        yield _join_cells([*head, *events, "unknown", "late_cpu_seconds", "id"])
-        for job in found.list_jobs():
-            texts = [name_job(job), job.kind, job.key, job.namespace, job.pod]
-            called = " ".join(it.name or it.id for it in job.containers)
-            times = [job.begin, job.end, _to_plain(job.seconds), str(job.lives)]
-            amounts = [_to_plain(job.use.get(event)) for event in events]
-            yield _join_cells(
-                [*texts, called, *times, *amounts, " ".join(job.unknown), _to_plain(job.late_cpu_seconds), job.id]
-            )
-        return
-    yield _join_cells([by, "jobs", "seconds", *events, "unknown"])
-    for name, use in sorted(sum_jobs(found.list_jobs(), by).items()):
-        row = _sum_to_json(use)
-        amounts = [_to_plain(row["use"].get(event)) for event in events]
-        yield _join_cells([name, str(row["jobs"]), _to_plain(row["seconds"]), *amounts, " ".join(row["unknown"])])
+        rows, last = map(_job_to_json, found.list_jobs()), ["unknown", "late_cpu_seconds", "id"]
+        first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "lives"]
+    else:
+        sums = sorted(sum_jobs(found.list_jobs(), by).items())
+        rows, first, last = (
+            ({by: name, **_sum_to_json(use)} for name, use in sums),
+            [by, "jobs", "seconds"],
+            ["unknown"],
+        )
+    yield _join_cells([*first, *events, *last])
+    for row in rows:
+        called = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))
+        cells = {**row, **row["use"], "containers": called, "unknown": " ".join(row["unknown"])}
+        yield _join_cells(cells.get(name) for name in (*first, *events, *last))
 
 
-def _to_plain(number: float | None) -> str:
-    """A number as a spreadsheet reads it; empty: unknown."""
-    return "" if number is None else str(to_number(round(number * MILLION)))
-
-
-def _join_cells(cells: Iterable[str | None]) -> str:
-    """A line of CSV. A text that would be a formula begins with a quote, since tenants choose names."""
+def _join_cells(cells: Iterable[str | float | None]) -> str:
+    """A line of CSV; empty: unknown."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([_to_cell(it or "") for it in cells])
+    csv.writer(line, lineterminator="\n").writerow([*map(_to_cell, cells)])
     return line.getvalue()
 
 
-def _to_cell(text: str) -> str:
-    safe = printable(text)
+def _to_cell(it: str | float | None) -> str:
+    """A number as a spreadsheet reads it. A text that would be a formula gets a quote, since tenants choose names."""
+    if not isinstance(it, str):
+        return "" if it is None else str(to_number(round(it * MILLION)))
+    safe = printable(it)
     return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

@@ -22,8 +22,7 @@ from hook.base.counters import EVENTS, MILLION, Event
 from hook.base.errors import Reason
 from hook.base.explain import printable
 from hook.node import door
-from hook.observe.snapshot import Group, Inventory, SeenKey
-from hook.observe.use import add_up, get_event, make_total, to_number
+from hook.observe.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
 from hook.reconcile.diagnose import VERBS
 
 Labels = tuple[tuple[str, str], ...]
@@ -73,13 +72,6 @@ class Family:
     @property
     def kind(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
-
-    def to_object(self) -> dict[str, object]:
-        """The metric as an object for JSON."""
-        samples = [
-            {"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(self.samples.items())
-        ]
-        return {"name": self.name, "type": self.kind, "help": self.meaning, "samples": samples}
 
 
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
@@ -142,7 +134,11 @@ def format_series(name: str, labels: Labels) -> str:
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
     """The object that `metrics --json` prints."""
-    return {"metrics": [family.to_object() for family in families]}
+    found = []
+    for it in families:
+        samples = [{"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(it.samples.items())]
+        found.append({"name": it.name, "type": it.kind, "help": it.meaning, "samples": samples})
+    return {"metrics": found}
 
 
 def write_textfile(path: str, text: str) -> None:
@@ -255,16 +251,15 @@ def sum_series(
     """
     parts: list[tuple[str, Labels, int | None]] = []
     unknown: Values = {}
-    ages: dict[Labels, float | None] = {}
-    born: dict[Labels, int | None] = {}
+    lives: dict[Labels, tuple[float | None, int | None]] = {}  # the age of a series' key, and when it was created
     for key in keys:
-        identity, created = _identify(key, former), key.created if choice.has_created else None
+        identity, life = _identify(key, former), (key.age, key.created if choice.has_created else None)
         for group in key.groups:
             place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
             for counter, value in _choose_samples(group, choice).items():
                 event, labels = get_event(counter), choice.add_domain(place, counter)
                 parts.append((event, labels, value))
-                ages[labels], born[labels] = key.age, created
+                lives[labels] = life
                 if group.use.get(counter, 0) is None:
                     marked = (*labels, ("event", event))
                     unknown[marked] = MILLION
@@ -274,20 +269,15 @@ def sum_series(
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         series = PREFIX + _describe_event(event).metric, labels
-        return former.hold(series, value, ages[labels], may_start_again=restarts(event, labels))
+        return former.hold(series, value, lives[labels][0], may_start_again=restarts(event, labels))
 
     used = _sum_parts(parts, hold if former.samples else None)
-    return used, unknown, {event: _find_begins(event, values, born, restarts) for event, values in used.items()}
-
-
-def _find_begins(
-    event: str, values: Values, born: dict[Labels, int | None], restarts: Callable[[str, Labels], bool]
-) -> dict[Labels, int]:
-    """When each counter of an event was 0: not known of one that starts again within the life of its key."""
-    if _describe_event(event).gauge:
-        return {}
-    found = ((labels, born[labels]) for labels in values if not restarts(event, labels))
-    return {labels: at for labels, at in found if at is not None}
+    created: dict[str, dict[Labels, int]] = {}
+    for event, values in used.items() if choice.has_created else ():
+        if not _describe_event(event).gauge:  # not known of a counter that starts again within the life of its key
+            found = ((labels, lives[labels][1]) for labels in values if not restarts(event, labels))
+            created[event] = {labels: at for labels, at in found if at is not None}
+    return used, unknown, created
 
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
@@ -323,7 +313,7 @@ def _sum_parts(
 def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
     """The exported value of each chosen counter of a group; None: no sample."""
     found = dict(list_counted(group, together=choice.sum_domains))
-    found.update((counter, value) for counter, value in group.list_gauges() if value is not None)
+    found.update((counter, total.known) for counter, total in group.gauges.items() if total.counted)
     for counter, text in group.now.items():
         if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this incarnation
             found[counter] = counters.used(counter, group.begin[counter], text)

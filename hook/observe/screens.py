@@ -15,19 +15,12 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.explain import format_count, printable, who
 from hook.base.models import Failure
 from hook.observe import hardware
-from hook.observe.snapshot import Group, Inventory, SeenKey
+from hook.observe.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_use, sum_uses, to_number
 from hook.observe.table import Column, Screen, lay_out, numbers
-from hook.observe.use import KeyUse, Rates, Total, Uses, count_use, sum_gauges, sum_use, sum_uses, to_number
 from hook.state.records import name_unhooked
 
-STATES = {
-    "live": "live",
-    "missing": "group missing",
-    "recovering": "recovering",
-    "lingering": "lingering",
-    "completed": "completed",
-}
-"""Words for SeenKey.condition, in the order in which keys are shown: running ones first."""
+STATES = {it.split()[-1]: it for it in ("live", "group missing", "recovering", "lingering", "completed")}
+"""SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
 RUNNING = [word for word in STATES if word != "completed"]
 TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
 """The columns by which `top` can sort; on a terminal the first letter of each is its key."""
@@ -279,7 +272,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
     for group in key.groups:
         lines += _format_group(group, is_wide=is_wide)
     if is_wide:
-        lines += explain_marks(total for group in key.groups for total in count_use(group).values())
+        lines += explain_marks(total for group in key.groups for total in group.totals.values())
     for failure in failures:
         lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
     return lines
@@ -287,7 +280,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
 
 def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
     """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
-    sums = {**sum_use(key.groups), **sum_gauges(key.groups)}
+    sums = sum_use(key.groups, has_gauges=True)
     events = [event for event in EVENTS if event in sums]
     if not events:
         return []
@@ -342,7 +335,7 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     counted = {it: _counter_to_json(group, it) for it in group.list_counters()}
     if not (is_wide and counted):
         return lines
-    rows, uses, last = [*counted.values()], count_use(group), "end" if group.is_over else "now"
+    rows, uses, last = [*counted.values()], group.totals, "end" if group.is_over else "now"
     columns = [
         Column("COUNTER", [to_word(it) for it in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
@@ -423,7 +416,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
         "end" if group.is_over else "now": now,
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
-        "known": to_number(group.measured.get(counter, (None, False))[0]),
+        "known": to_number(group.totals.get(counter, Total()).value),
         "from_nothing": counters.starts_from_nothing(counter, begin, now),
         "unit": event.unit if event else None,
     }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a snapshot of a node: its keys and their counters, its RMIDs, and containers that are not monitored.
+"""Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored. Adds up use.
 
 It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced atomically, so each read is
 consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in between is
@@ -8,10 +8,11 @@ left out, an invalid one is reported.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hook.base import counters, procfs, resctrl, system
 from hook.base.errors import HookError
@@ -24,7 +25,10 @@ from hook.observe.hardware import AssignableCounters, Rmids
 from hook.state.records import Broken, Records, leave_out
 
 _T = TypeVar("_T")
+_Name = TypeVar("_Name")
 _MOST_READS = 5
+Uses = dict[str, "Total"]
+"""Totals by event, or by counter; an event without any counter is absent."""
 Readings = dict[str, tuple[float, dict[str, str]]]
 """Counters by the path of their mon_group, and system.monotonic() of the read."""
 Uncharged = dict[str, dict[str, str]]
@@ -35,12 +39,35 @@ out.
 """
 
 
+class Total(NamedTuple):
+    """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
+
+    `from_nothing`: the number of counters that are counted from 0 without an initial value
+    (counters.starts_from_nothing).
+    """
+
+    known: int = 0
+    counted: int = 0
+    unknown: int = 0
+    from_nothing: int = 0
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the value is only a part of the sum."""
+        return self.unknown > 0 and self.counted > 0
+
+    @property
+    def value(self) -> int | None:
+        """The sum of the known values; None: no value is known."""
+        return self.known if self.counted else None
+
+
 @dataclass(frozen=True)
 class Group:
     """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
 
     `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
-    `read_at`: system.monotonic() of the read. `measured`: counters.measure; `use`: of that what is known whole.
+    `read_at`: system.monotonic() of the read.
     """
 
     record: MonGroup
@@ -49,12 +76,18 @@ class Group:
     now: dict[str, str]
 
     @cached_property
-    def use(self) -> dict[str, int | None]:
-        return {counter: known if is_all else None for counter, (known, is_all) in self.measured.items()}
+    def totals(self) -> Uses:
+        """The lifetime use of each cumulative counter."""
+        found = {}
+        for counter, (known, is_all) in counters.measure(self.record, self.now).items():
+            is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), self.now.get(counter))
+            found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
+        return found
 
     @cached_property
-    def measured(self) -> dict[str, tuple[int | None, bool]]:
-        return counters.measure(self.record, self.now)
+    def use(self) -> dict[str, int | None]:
+        """The lifetime use of each cumulative counter; None: a part is unknown."""
+        return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
 
     @property
     def begin(self) -> dict[str, str]:
@@ -70,12 +103,11 @@ class Group:
         """The names of all its counters, in order."""
         return sorted({**self.begin, **self.now, **self.record.before})
 
-    def list_gauges(self) -> Iterator[tuple[str, int | None]]:
-        """The present values of gauges, in millionths, while the group exists; None: no number."""
-        for counter, text in {} if self.is_over else self.now.items():
-            event = counters.event_of(counter)
-            if event is not None and event.gauge:
-                yield counter, counters.number(text)
+    @property
+    def gauges(self) -> Uses:
+        """The present values of gauges, while the group exists."""
+        found = {} if self.is_over else {it: counters.event_of(it) for it in self.now}
+        return {it: make_total(counters.number(self.now[it])) for it, event in found.items() if event and event.gauge}
 
 
 @dataclass(frozen=True)
@@ -343,3 +375,110 @@ def _subtract(counter: str, whole: str, parts: Readings) -> str:
     total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
     others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
     return "" if total is None else counters.text_of(max(0, total - sum(others)))
+
+
+# --- Sums of use
+
+
+@dataclass(frozen=True)
+class KeyUse:
+    """A key and its use, or the rates of its use."""
+
+    key: SeenKey
+    use: Uses
+
+    def get_known(self, event: str) -> int:
+        """The known part of its use of an event; 0 if no part is known."""
+        return self.use[event].known if event in self.use else 0
+
+
+def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
+    """The Total of one counter, whose value may be unknown (None), or known `in_part`."""
+    return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
+
+
+def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
+    """Add up the parts of each name."""
+    found: dict[_Name, Total] = {}
+    for name, part in parts:
+        found[name] = Total(*map(operator.add, found.get(name, Total()), part))
+    return found
+
+
+def sum_uses(uses: Iterable[Uses]) -> Uses:
+    """Add up uses, by event."""
+    return add_up(part for use in uses for part in use.items())
+
+
+def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
+    """Add up the lifetime use of these groups over all domains, by event. `has_gauges`: and their present levels."""
+    parts = [
+        part for group in groups for part in (*group.totals.items(), *(group.gauges.items() if has_gauges else ()))
+    ]
+    return add_up((get_event(counter), total) for counter, total in parts)
+
+
+def get_event(counter: str) -> str:
+    """The event of a counter `<domain>/<event>`."""
+    return counter.rpartition("/")[2]
+
+
+def to_number(millionths: int | None) -> int | float | None:
+    """Convert millionths to whole units, as exactly as JSON readers allow."""
+    if millionths is None:
+        return None
+    return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
+
+
+# --- Rates
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of the keys that are not completed, in millionths per second; for the cache, its present occupancy.
+
+    `rest`: of tasks in no key; `node`: of these and all keys. `seconds`: between the snapshots. `time`: RFC 3339, UTC.
+    """
+
+    time: str
+    seconds: float
+    keys: list[KeyUse]
+    rest: Uses
+    node: Uses
+
+
+def compare(first: Inventory, second: Inventory, time: str) -> Rates:
+    """The rates between two snapshots; none for a key that only one of them has."""
+    former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
+    rates = [
+        KeyUse(key, add_up(_list_speeds_of_key(key, former))) for key in second.keys if key.state.completed_at is None
+    ]
+    seconds = second.at - first.at
+    rest = add_up(
+        speed
+        for path, now in second.uncharged.items()
+        for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
+    )
+    node = sum_uses([rest, *(rate.use for rate in rates)])
+    return Rates(time, seconds, rates, rest, node)
+
+
+def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+    for group in key.groups:
+        earlier = former.get((key.state.key, group.record.path), group)
+        if earlier.record != group.record:
+            earlier = group  # another incarnation: there is nothing to compare with
+        if not group.is_over:
+            yield from _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
+
+
+def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
+    """The use of each counter per second, if any have passed; of the cache, what is in use now."""
+    for counter, text in now.items():
+        event, begin = get_event(counter), before.get(counter)
+        if counters.is_cumulative(counter) and seconds > 0:
+            used = counters.used(counter, begin, text)
+            speed = None if used is None else round(used / seconds)
+            yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))
+        elif event == hardware.OCCUPANCY:
+            yield event, make_total(counters.number(text))

@@ -22,8 +22,7 @@ from hook.base.models import Model
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
 from hook.observe.screens import rates_to_json
-from hook.observe.snapshot import Inventory, SeenKey, Uncharged, take_snapshot
-from hook.observe.use import Rates, Total, compare, sum_use
+from hook.observe.snapshot import Inventory, Rates, SeenKey, Total, Uncharged, compare, sum_use, take_snapshot
 from hook.state import records
 from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, NodeFiles

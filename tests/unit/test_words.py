@@ -19,9 +19,8 @@ from hook.doctor import format_findings, warning
 from hook.install.install import Callers, Removal, format_removal
 from hook.observe import jobs, screens
 from hook.observe.hardware import Rmids
-from hook.observe.snapshot import Group, Inventory, SeenKey
+from hook.observe.snapshot import Group, Inventory, SeenKey, compare
 from hook.observe.table import Screen
-from hook.observe.use import compare
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, format_changes, format_outcome
 from hook.state.records import Broken
