@@ -12,16 +12,12 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 
 from hook.base import system
 from hook.base.errors import HookError, Reason
+from hook.cli.verbs import Limit
 from hook.stages import report
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hook.cli.verbs import Limit
 
 GRACE = 3.0  # seconds from the end of its time, or from a signal, for a command to report and end
 _INTERVAL = 0.05  # seconds between two pokes

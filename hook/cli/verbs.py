@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hook.node.place import Places, PyzFile
     from hook.observe.prometheus import Choice, Family, Former
 
-    Limit = tuple[float, int, str]
+Limit = tuple[float, int, str]
 
 
 class Usage(Exception):

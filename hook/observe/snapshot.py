@@ -412,10 +412,8 @@ def sum_uses(uses: Iterable[Uses]) -> Uses:
 
 def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
     """Add up the lifetime use of these groups over all domains, by event. `has_gauges`: and their present levels."""
-    parts = [
-        part for group in groups for part in (*group.totals.items(), *(group.gauges.items() if has_gauges else ()))
-    ]
-    return add_up((get_event(counter), total) for counter, total in parts)
+    every = ({**it.totals, **(it.gauges if has_gauges else {})} for it in groups)
+    return add_up((get_event(counter), total) for use in every for counter, total in use.items())
 
 
 def get_event(counter: str) -> str:
