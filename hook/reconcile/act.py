@@ -178,13 +178,13 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     known: set[int] = set()
     for member in state.members.values():
         known |= seen.processes.of_container(member) | seen.processes.in_own_cgroup(member)
-    unknown = {tid for tid in there - seen.processes.threads(known) if procfs.is_dead(tid) is not True}
-    return any(not (seen.processes.is_newer(tid) or _is_of_other(seen, tid, state.key)) for tid in unknown)
-
-
-def _is_of_other(seen: Survey, tid: int, key: str) -> bool:
-    ids = filter(None, (cgroups.find_container(place, seen.index) for place in procfs.cgroups(tid)))
-    return any((seen.index.get(name) or key) != key for name in ids)
+    for tid in there - seen.processes.threads(known):
+        if procfs.is_dead(tid) is True or seen.processes.is_newer(tid):
+            continue
+        ids = filter(None, (cgroups.find_container(place, seen.index) for place in procfs.cgroups(tid)))
+        if all((seen.index.get(name) or state.key) == state.key for name in ids):
+            return True
+    return False
 
 
 # --- Bringing in containers that run already: as createRuntime, but all threads of each are moved into its group

@@ -244,17 +244,14 @@ def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> It
 def _list_left(seen: Survey) -> Iterator[str]:
     """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
     for (key, container), found in seen.outside.items():
-        if not (found.elsewhere or found.unread):
-            continue
         state = seen.states[key]
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
-        of = f"of {name} of {short_id(key)}"
-        if found.elsewhere:
-            count = format_count(found.elsewhere, "thread")
-            yield f"{count} {of} in another ctrl_group or another tool's group"
-        if found.unread:
-            count = format_count(found.unread, "cgroup")
-            yield f"{count} {of} not read: it has too many; a program there may stay outside"
+        for number, what, why in (
+            (found.elsewhere, "thread", "in another ctrl_group or another tool's group"),
+            (found.unread, "cgroup", "not read: it has too many; a program there may stay outside"),
+        ):
+            if number:
+                yield f"{format_count(number, what)} of {name} of {short_id(key)} {why}"
 
 
 def _list_unhooked(seen: Survey) -> list[str]:
@@ -266,11 +263,9 @@ def _list_unhooked(seen: Survey) -> list[str]:
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = records.name_unhooked(found) if found is not None else []
-    return (
-        [f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"]
-        if names
-        else []
-    )
+    if not names:
+        return []
+    return [f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"]
 
 
 # --- As text and as JSON
@@ -289,15 +284,12 @@ def format_left(line: str) -> str:
 
 def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
     """The object that `reconcile --json` prints."""
-    actions = [_outcome_to_json(it) for it in result.outcomes]
+    actions = []
+    for it in result.outcomes:
+        about = {name: getattr(it.action, name) or None for name in ("key", "container", "path")}
+        named = {name: getattr(it.action, name) for name in ("namespace", "pod", "name", "why")}
+        actions.append({"action": it.action.verb, **about, **named, "problem": it.problem, "remark": it.remark})
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}
-
-
-def _outcome_to_json(it: Outcome) -> dict[str, Any]:
-    action = it.action
-    about = {name: getattr(action, name) or None for name in ("key", "container", "path")}
-    named = {name: getattr(action, name) for name in ("namespace", "pod", "name", "why")}
-    return {"action": action.verb, **about, **named, "problem": it.problem, "remark": it.remark}
 
 
 # --- The problems that the last run left, so that the next run counts them instead of printing them again
