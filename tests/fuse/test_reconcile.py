@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from hook.base.explain import format_count
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
-from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
 ID = "5f3c" * 16
@@ -100,17 +99,6 @@ def settled(hook: Hook) -> None:
 
 
 # --- Members and groups
-
-
-def test_a_group_that_was_removed_gets_all_tasks_of_its_containers_back(hook: Hook, family: Task, own: Cgroup) -> None:
-    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    assert reconcile(hook)
-    everybody = threads(*own.pids())
-    assert len(everybody) == 5
-    (hook.resctrl_root / "mon_groups" / f"oci-{UID}").rmdir()
-    assert verbs(reconcile(hook)) == ["remake"]
-    assert hook.tasks(f"oci-{UID}") == everybody
-    settled(hook)
 
 
 BUSY = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
@@ -241,32 +229,6 @@ def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, 
     hook.assert_clean()
 
 
-@pytest.mark.knobs(rmids=3, decay_ms=0)
-def test_old_group_gives_its_rmid_to_the_new_one_if_none_is_left(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
-    move(hook, "gold", init.pid)
-    reconcile(hook, refused=["adopt", "remake"])
-    resctrl.control(do="settle")
-    reconcile(hook, refused=["retry"])
-    assert hook.groups() == {f"gold/oci-{UID}"}
-    assert hook.tasks(f"gold/oci-{UID}") == {init.pid}
-    assert hook.reasons() == {}
-    settled(hook)
-
-
-def test_use_before_a_move_to_another_ctrl_group_is_kept(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    energy = "mon_PERF_PKG_00/core_energy"
-    resctrl.control(do="set_counter", group="/", domain="mon_PERF_PKG_00", event="core_energy", value=0)
-    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
-    group = f"/mon_groups/oci-{UID}"
-    begin = hook.key(UID)["groups"][0]["begin"][energy]
-    was = 0 if begin == "Unavailable" else float(begin)
-    resctrl.control(do="set_counter", group=group, domain="mon_PERF_PKG_00", event="core_energy", value=was + 7)
-    move(hook, "gold", init.pid)
-    reconcile(hook)
-    assert hook.key(UID)["groups"][0]["before"][energy] == "7"
-
-
 @pytest.mark.parametrize(
     ("removed", "is_back", "group"),
     [("gold/mon_groups/oci-c1", False, "gold/oci-c1"), ("gold", False, "oci-c1"), ("gold", True, "oci-c1")],
@@ -346,32 +308,6 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
         assert hook.groups() == {f"oci-{UID}"}
 
 
-# --- Linger
-
-
-def rmid_of(hook: Hook, name: str) -> int:
-    return (hook.resctrl_root / "mon_groups" / name).stat().st_ino
-
-
-def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -> None:
-    """In containerd's order of events: no member in between, and another container ID each time."""
-    hook = hook.with_options("--linger=60")
-    inodes = set()
-    for number in range(4):
-        with task() as init:
-            own.add(init.pid)
-            assert hook(created(f"{number}{ID[1:]}", init.pid, pod_uid=UID)).stderr == ""
-            inodes.add(rmid_of(hook, f"oci-{UID}"))
-        assert hook(stopped(f"{number}{ID[1:]}")).stderr == ""
-    assert len(inodes) == 1
-    settled(hook)
-    own.remove()
-    own.directory.parent.rmdir()
-    assert verbs(reconcile(hook)) == ["end"]
-    assert hook.groups() == set()
-    own.directory.parent.mkdir()
-
-
 # --- Reclaim
 
 
@@ -396,34 +332,6 @@ def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> No
 # --- What it prints
 
 
-@pytest.mark.knobs(rmids=64, decay_ms=0)
-def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounted) -> None:
-    """The model stops at the second action, so that the signal comes while there is work left."""
-    with ExitStack() as stack:
-        tasks = [stack.enter_context(task()) for _ in range(24)]
-        for number, it in enumerate(tasks):
-            assert hook(created(f"c{number}", it.pid)).stderr == ""
-        for path in (hook.resctrl_root / "mon_groups").iterdir():
-            path.rmdir()
-        resctrl.control(do="inject", op="mkdir", error="", after=1)
-        process = hook.open("reconcile")
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        os.waitid(os.P_PID, resctrl.process.pid, os.WSTOPPED)
-        process.send_signal(signal.SIGTERM)
-        resctrl.process.send_signal(signal.SIGCONT)
-        outcome = finish(process)
-        *done, last = [first.decode(), *outcome.stdout.splitlines()]
-        assert {line.split()[0] for line in done} == {"remake"}
-        assert last.startswith(
-            f"ended by SIGTERM: {format_count(len(done), 'action')} done, {24 - len(done)} left for the next run"
-        )
-        assert (outcome.status, outcome.stderr) == (1, "")
-        assert len(hook.groups()) - len(done) in (0, 1), "the signal may come amid the next action"
-        assert len(reconcile(hook)) == 24 - len(done)
-        settled(hook)
-
-
 @pytest.mark.parametrize(("verb", "status"), [("reconcile", 1), ("metrics", 2)])
 def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
     hook: Hook, resctrl: Mounted, verb: str, status: int
@@ -441,30 +349,6 @@ def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
             resctrl.process.send_signal(signal.SIGCONT)
     assert outcome.status == status
     assert outcome.stderr.startswith(f"resctrl-mon-hook: {verb}: ended by ")
-
-
-def printed(hook: Hook) -> Outcome:
-    """What came of a run, without the line on containers that this machine runs without the hook."""
-    outcome = hook.ask("reconcile")
-    lines = outcome.stdout.splitlines(keepends=True)
-    return replace(outcome, stdout="".join(line for line in lines if "never got the hook" not in line))
-
-
-@pytest.mark.knobs(rmids=2, decay_ms=0)
-def test_containers_without_an_rmid_are_printed_once_as_a_number(hook: Hook, resctrl: Mounted) -> None:  # noqa: ARG001
-    with task() as a, task() as b, task() as c, task() as d:
-        for name, it in (("c1", a), ("c2", b), ("c3", c)):
-            hook(created(name, it.pid))
-        line = "{} containers still not monitored: no_rmids (see list)\n"
-        runs = [printed(hook) for _ in range(2)]
-        assert [(it.status, it.stdout, it.stderr) for it in runs] == [(1, line.format(2), ""), (1, "", "")]
-        hook(created("c4", d.pid))
-        assert printed(hook).stdout == line.format(3)
-        (hook.run_dir / "left-undone.json").write_text("{")
-        assert printed(hook).stdout == line.format(3)
-    ended = printed(hook)
-    assert (ended.status, ended.stdout.splitlines()[-1] + "\n") == (0, line.format(0))
-    assert printed(hook).stdout == ""
 
 
 @pytest.mark.knobs(rmids=2, decay_ms=0)

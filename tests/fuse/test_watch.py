@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,7 +14,7 @@ import pytest
 from tests.resctrlfs import Mounted
 from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup
-from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, stopped
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish
 from tests.support.waiting import wait
 
 pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
@@ -23,8 +22,6 @@ ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
-FAMILY = "import os, signal; os.fork() and os.fork(); signal.pause()"
-"""Three processes, by one exec."""
 FLOOD = 6000
 """Execs: more than the socket's buffer holds."""
 
@@ -68,37 +65,6 @@ def test_exec_that_is_in_no_containers_cgroup_stays_where_it_is(hook: Hook, cont
     with cgroup(name) as theirs, watching.watching(hook), exec_into(theirs), exec_into(own) as later:
         wait(lambda: later.pid in hook.tasks(GROUP))
         assert hook.tasks(GROUP) == {container.pid, later.pid}
-
-
-def test_exec_before_it_started_is_moved_in(hook: Hook, container: Task, own: Cgroup) -> None:
-    with exec_into(own) as process:
-        wait(lambda: process.pid in own.pids())
-        with watching.watching(hook):
-            wait(lambda: hook.tasks(GROUP) == {container.pid, process.pid})
-
-
-def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Task, own: Cgroup) -> None:
-    own.add(init.pid)
-    with watching.watching(hook):
-        with exec_into(own) as unknown:
-            wait(lambda: unknown.pid in own.pids())
-        assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
-        with exec_into(own) as process:
-            wait(lambda: hook.tasks(GROUP) == {init.pid, process.pid})
-            end(init)
-            end(process)
-        assert hook(stopped(ID)).stderr == ""
-    assert (hook.groups(), hook.failures()) == (set(), {})
-
-
-def test_children_that_were_forked_before_it_came_are_moved_in_too(hook: Hook, container: Task, own: Cgroup) -> None:
-    with watching.watching(hook) as process:
-        process.send_signal(signal.SIGSTOP)
-        with exec_into(own, sys.executable, "-ISc", FAMILY):
-            wait(lambda: len(own.pids()) == 4)
-            process.send_signal(signal.SIGCONT)
-            wait(lambda: hook.tasks(GROUP) == {container.pid, *own.pids()})
-            own.kill()
 
 
 # --- What happens to it

@@ -101,6 +101,7 @@ SCENARIOS = (
     "history=1 rmids=1 linger=60; c1 p1 | c5 p5 | c2 p2",
     "history=1; c9 | d9 r | c9 p9",
     "history=1; c1 | x1 r | p1",
+    "history=1; c1 | m1@gold r | p1",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",

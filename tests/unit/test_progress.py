@@ -8,17 +8,23 @@ import os
 import sys
 import threading
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
+from hook.base.models import Failure
 from hook.base.node_models import LeftUndone
 from hook.cli import terminal as output
-from hook.cli.progress import Progress
+from hook.cli.progress import Progress, repair_and_print
 from hook.cli.terminal import Meter
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
+from hook.state.store import RunDir
+from tests.simulator.machine import RUN
 from tests.support.hook import DEADLINE
+from tests.unit.simulated import Node, node
 
+__all__ = ["node"]  # fixture
 Capture = pytest.CaptureFixture[str]
 DROP = Action("drop", "k", "c1", why="its process is dead")
 
@@ -83,6 +89,27 @@ def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Ca
         printed.append(capsys.readouterr().out.splitlines())
     done = "retry c: it is running but not monitored (no_rmids)"
     assert printed == [[done, "left: 3 threads stay", "2 containers still not monitored: no_rmids (see list)"], [done]]
+
+
+def test_containers_without_an_rmid_are_printed_once_as_a_number(node: Node, capsys: Capture) -> None:
+    node.kernel.rmids = 0
+    line = "{} containers still not monitored: no_rmids (see list)\n"
+
+    def run(*pids: int) -> str:
+        for pid in pids:
+            node.spawn(pid, "/")
+            known: dict[str, Any] = {"key": f"c{pid}", "kind": "container", "pid": pid, "starttime": 100}
+            failed = Failure(container=f"c{pid}", stage="createRuntime", reason="no_rmids", problem="", **known)
+            RunDir(RUN).write(Failure, f"c{pid}", failed)
+        node.machine.caller.calls = 0
+        assert repair_and_print(node.options(), None, None, None, is_quiet=False).is_whole == (node.kernel.rmids > 0)
+        return capsys.readouterr().out
+
+    assert [run(7, 8), run(), run(9)] == [line.format(2), "", line.format(3)]
+    node.put("left-undone.json", "{")
+    assert run() == line.format(3)
+    node.kernel.rmids = 3
+    assert [run().splitlines()[-1] + "\n", run()] == [line.format(0), ""]
 
 
 def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

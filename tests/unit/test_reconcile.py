@@ -63,6 +63,16 @@ def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest
     assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
 
 
+def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: Node) -> None:
+    node.start()
+    node.kernel.move(7, node.kernel.add_class("gold"))
+    node.kernel.rmids = 2
+    node.repair()
+    node.repair()
+    assert (node.groups(), node.failures()) == ({f"gold/{GROUP}": {7}}, {})
+    node.assert_settled()
+
+
 # --- What it costs
 
 
@@ -318,6 +328,14 @@ def test_named_linger_shortens_and_never_prolongs_a_recorded_one(node: Node) -> 
     node.kernel.now += 601
     assert node.verbs(linger=3600) == ["end"]
     assert node.groups() == {}
+
+
+def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
+    node.start(linger=60)
+    node.stop(ID, 7, linger=60)
+    assert (node.verbs(), node.groups()) == ([], {GROUP: set()})
+    node.kernel.remove_cgroups(f"/kubepods/pod{UID}")
+    assert (node.verbs(), node.groups()) == (["end"], {})
 
 
 # --- A hook that holds the lock. What else runs beside reconcile: tests/simulator
