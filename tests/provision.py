@@ -283,7 +283,7 @@ def _is_importable(pin: str) -> bool:
 def _venv(directory: Path, pins: Sequence[str]) -> Path:
     """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
     if not _is_current(directory, pins):
-        with _alone(directory.with_name(directory.name + ".lock")):
+        with alone(directory.with_name(directory.name + ".lock")):
             if not _is_current(directory, pins):  # or somebody else has just made it
                 _make_venv(directory, pins)
     return directory / "bin" / "python"
@@ -304,7 +304,7 @@ def _is_current(directory: Path, pins: Sequence[str]) -> bool:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def alone(lock: Path) -> Iterator[None]:
     """Holds the lock file; it goes with the process, however that ends."""
     with open(lock, "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

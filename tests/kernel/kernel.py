@@ -8,26 +8,23 @@ from the same things is used whatever its version is; nobody asks Debian for a n
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import hashlib
 import json
 import os
 import platform
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tests import provision
-from tests.support.interpreters import CannotFetch, choose_mirror
+from tests.kernel.guard import die_with_parent
+from tests.support.apt import Apt, CannotFetch, run
 
 HERE = Path(__file__).resolve().parent
 PATCH = HERE / "fake-rdt.patch"
@@ -36,7 +33,6 @@ MADE_FOR = "7.2"  # the version that the patch was made from, which is taken whe
 SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")  # those with short lists first
 DISK = 4 << 30
 LINES = 2000  # that make prints, roughly, to tell how far it is
-PR_SET_PDEATHSIG = 1
 # In the source tree, with $CONFIG
 CONFIGURE = (
     "make -s allnoconfig",
@@ -99,13 +95,13 @@ def inputs() -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def build(tell: Say = say, deb: Path | None = None, *, again: bool = False) -> Path:
-    """Builds the kernel, from Debian's newest fitting source package or from the given one. Again: even if it is there.
+def build(tell: Say = say, *, again: bool = False) -> Path:
+    """Builds the kernel, from Debian's newest fitting source package. Again: even if it is there.
 
     Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
     """
     cache().mkdir(parents=True, exist_ok=True)
-    with _alone(cache() / "lock", tell):
+    with provision.alone(cache() / "lock"):
         if not again and (image := find()):
             return image
         for left in cache().glob(".work-*"):
@@ -114,19 +110,10 @@ def build(tell: Say = say, deb: Path | None = None, *, again: bool = False) -> P
             raise CannotBuild(f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less")
         tell("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB meanwhile")
         with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
-            return _Build(Path(work), tell).run(deb)
-
-
-@contextmanager
-def _alone(path: Path, tell: Say) -> Iterator[None]:
-    """Holds the lock file; it goes with the process, however that ends."""
-    with open(path, "w", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            tell("somebody is building it: waiting")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            try:
+                return _Build(Path(work), tell).run()
+            except CannotFetch as error:
+                raise CannotBuild(str(error)) from error
 
 
 class _Build:
@@ -137,10 +124,13 @@ class _Build:
         self.began = time.monotonic()
         self._tell = tell
 
-    def run(self, deb: Path | None) -> Path:
-        package = self._downloaded() if deb is None else _described(deb)
-        tree = self._unpacked(deb or next(self.work.glob("*.deb")), package)
-        self._patch(tree, package)
+    def run(self) -> Path:
+        package = self._downloaded()
+        tree = self._unpacked(package)
+        command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: {done.stdout[-1000:]}")
         self._configure(tree)
         self._compile(tree)
         return self._keep(tree, package)
@@ -151,32 +141,35 @@ class _Build:
 
     def _downloaded(self) -> Package:
         self.stage("looking for the source in Debian's suites")
-        apt = _Apt(self.work)
-        package = choose(apt.suites())
+        package = choose(self._offered())
         self.stage(f"downloading {package.name} {package.version} from {package.suite}")
-        apt.download(package)
+        Apt(self.work / package.suite, package.suite)("apt-get", "download", package.name, cwd=self.work)
         return package
 
-    def _unpacked(self, deb: Path, package: Package) -> Path:
-        self.stage("unpacking")
-        _run(["dpkg-deb", "--extract", deb, self.work / "package"])
-        _run(["tar", "-C", self.work, "-xf", self.work / f"package/usr/src/{package.name}.tar.xz"])
-        shutil.rmtree(self.work / "package")
-        if deb.parent == self.work:
-            deb.unlink()
-        return self.work / package.name
+    def _offered(self) -> Iterator[Package]:
+        """The kernel sources of each suite in turn; a suite that this mirror lacks has none."""
+        for suite in SUITES:
+            apt = Apt(self.work / suite, suite)
+            with suppress(CannotFetch):
+                apt("apt-get", "update")
+            listing = apt("apt-cache", "search", "--names-only", "^linux-source-[0-9.]+$")
+            for name in [line.split()[0] for line in listing.splitlines()]:
+                shown = apt("apt-cache", "show", "--no-all-versions", name)
+                yield Package(suite, name, shown.partition("\nVersion: ")[2].partition("\n")[0])
 
-    def _patch(self, tree: Path, package: Package) -> None:
-        command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
-        done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            names = ", ".join(refusals(done.stdout)) or done.stderr.strip()
-            raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: look at {names}")
+    def _unpacked(self, package: Package) -> Path:
+        self.stage("unpacking")
+        (deb,) = self.work.glob("*.deb")
+        run(["dpkg-deb", "--extract", deb, self.work / "package"])
+        run(["tar", "-C", self.work, "-xf", self.work / f"package/usr/src/{package.name}.tar.xz"])
+        shutil.rmtree(self.work / "package")
+        deb.unlink()
+        return self.work / package.name
 
     def _configure(self, tree: Path) -> None:
         self.stage("configuring")
         for command in CONFIGURE:
-            _run(["bash", "-c", command], cwd=tree, CONFIG=str(CONFIG))
+            run(["bash", "-c", command], tree, {**os.environ, "CONFIG": str(CONFIG)})
         have = set((tree / ".config").read_text(encoding="utf-8").splitlines())
         wanted = {line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")}
         if lost := sorted(wanted - have):
@@ -191,7 +184,7 @@ class _Build:
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=_die_with_parent,  # noqa: PLW1509  nothing of ours runs threads while it builds
+            preexec_fn=die_with_parent,  # noqa: PLW1509  nothing of ours runs threads while it builds
         )
         assert make.stdout is not None
         with make.stdout, log.open("w", encoding="utf-8") as file:
@@ -200,8 +193,7 @@ class _Build:
                 if number % (LINES // 10) == 0:
                     self.stage(f"compiling: {min(99, 100 * number // LINES)} %")
         if make.wait() != 0:
-            text = log.read_text(encoding="utf-8")
-            raise CannotBuild(f"make failed: {_first_error(text) or 'no reason given'} (all of it: {log})")
+            raise CannotBuild(f"make failed: see {log}")
 
     def _keep(self, tree: Path, package: Package) -> Path:
         manifest = {
@@ -224,60 +216,6 @@ class _Build:
         return target / "bzImage"
 
 
-class _Apt:
-    """Debian's suites by an apt with lists of its own. The machine's apt configuration says which mirror, no more."""
-
-    def __init__(self, work: Path) -> None:
-        self._work = work
-        if not shutil.which("apt-get"):
-            raise CannotBuild("the source comes from Debian's packages, and there is no apt-get here")
-        listing = _run(["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"])
-        try:
-            self._mirror = choose_mirror(listing.split())
-        except CannotFetch as error:
-            raise CannotBuild(str(error)) from error
-        self._faults: list[str] = []
-
-    def suites(self) -> Iterator[Package]:
-        """The kernel sources of each suite in turn; a suite that this mirror lacks has none."""
-        for suite in SUITES:
-            try:
-                _run([*self._command("apt-get", suite), "update"])
-            except CannotBuild as error:
-                self._faults.append(str(error))
-                continue
-            listing = _run([*self._command("apt-cache", suite), "search", "--names-only", "^linux-source-[0-9.]+$"])
-            for name in [line.split()[0] for line in listing.splitlines()]:
-                shown = _run([*self._command("apt-cache", suite), "show", "--no-all-versions", name])
-                yield Package(suite, name, _field("Version", shown))
-        if len(self._faults) == len(SUITES):
-            raise CannotBuild(f"cannot read Debian's package lists (offline?): {self._faults[0]}")
-
-    def download(self, package: Package) -> None:
-        _run([*self._command("apt-get", package.suite), "download", package.name], cwd=self._work)
-
-    def _command(self, program: str, suite: str) -> list[str]:
-        place = self._work / "apt" / suite
-        for name in ("lists/partial", "cache/archives/partial"):
-            (place / name).mkdir(parents=True, exist_ok=True)
-        keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
-        (place / "sources.list").write_text(f"deb [signed-by={keys}] {self._mirror} {suite} main\n", encoding="utf-8")
-        (place / "status").touch()
-        settings = {
-            "Dir::Etc::SourceList": place / "sources.list",
-            "Dir::Etc::SourceParts": "-",
-            "Dir::Etc::Preferences": "-",
-            "Dir::Etc::PreferencesParts": "-",
-            "Dir::State::Lists": place / "lists",
-            "Dir::State::status": place / "status",
-            "Dir::Cache": place / "cache",
-            "APT::Sandbox::User": "root",  # apt's own user cannot read our cache directory
-            "APT::Update::Error-Mode": "any",
-            "Acquire::Languages": "none",
-        }
-        return [program, "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
-
-
 def choose(packages: Iterator[Package]) -> Package:
     """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all."""
     best = None
@@ -287,59 +225,7 @@ def choose(packages: Iterator[Package]) -> Package:
         if package.linux[0] == int(MADE_FOR[0]) and (best is None or package.linux > best.linux):
             best = package
     if best is None:
-        raise CannotBuild(f"no linux-source-{MADE_FOR[0]}.x in {', '.join(SUITES)} of this machine's mirror of Debian")
+        raise CannotBuild(
+            f"no linux-source-{MADE_FOR[0]}.x in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)"
+        )
     return best
-
-
-def refusals(output: str) -> list[str]:
-    """The files that patch could not change, from what it says: "can't find" comes before their names."""
-    names: list[str] = []
-    current, lost = "", False
-    for line in output.splitlines():
-        if found := re.match(r"(?:patching|checking) file (.+)|\|\+\+\+ b/(\S+)", line):
-            current = found[1] or found[2]
-        if "can't find file" in line:
-            lost, current = True, ""
-        if current and (lost or "FAILED" in line or "Reversed" in line):
-            names += [current] if current not in names else []
-            lost = False
-    return names
-
-
-def _described(deb: Path) -> Package:
-    shown = _run(["dpkg-deb", "--field", deb, "Package", "Version"])
-    return Package(str(deb), _field("Package", shown), _field("Version", shown))
-
-
-def _field(name: str, text: str) -> str:
-    found = re.search(rf"^{name}: (.*)$", text, re.MULTILINE)
-    assert found is not None, text
-    return found[1]
-
-
-def _run(command: Sequence[str | Path], cwd: Path | None = None, **environment: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**os.environ, "LC_ALL": "C", **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        preexec_fn=_die_with_parent,
-    )
-    if done.returncode != 0:
-        said = _first_error(done.stderr) or (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise CannotBuild(f"{command[0]}: {said}")
-    return done.stdout
-
-
-def _first_error(text: str) -> str:
-    """The ones after it follow from it."""
-    found = re.search(r"^(E: .*|.*\berror: .*|make.*\*\*\* .*)$", text, re.MULTILINE)
-    return found[0].strip() if found else ""
-
-
-def _die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest with a real resctrl on a machine without RDT, from the command line.
 
-    python -m tests.kernel.lab build [--again] [--deb FILE]
+    python -m tests.kernel.lab build [--again]
     python -m tests.kernel.lab run [options] -- COMMAND...
 
 build: makes the kernel if there is none yet (about 10 minutes on 2 cores; kept in ~/.cache/resctrl-mon-hook/kernel).
@@ -9,8 +9,6 @@ run: boots it (TCG: no KVM needed), runs COMMAND as root in the current director
 it prints, and ends with its exit status; one word alone is for bash. 124: it took too long. 125: the guest failed.
 
 The guest sees the host's /, and what it changes there is gone with it. /tmp and /run are its own, but for /tmp/share.
-
-In Python: `status = run_in_guest("mkdir /sys/fs/resctrl/mon_groups/x", Vm(rmids=8))`, see tests/kernel/vm.py.
 """
 
 from __future__ import annotations
@@ -25,8 +23,6 @@ from tests.kernel import kernel
 from tests.kernel.kernel import CannotBuild
 from tests.kernel.vm import GuestFailed, GuestTimeout, Vm, run_in_guest
 
-__all__ = ["CannotBuild", "GuestFailed", "GuestTimeout", "Vm", "main", "run_in_guest"]
-
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
@@ -35,7 +31,6 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="make the kernel, unless it is there")
     build.add_argument("--again", action="store_true", help="even if it is there")
-    build.add_argument("--deb", type=Path, metavar="FILE", help="from this linux-source package, not from the mirror")
     run = verbs.add_parser("run", help="run a command in the guest")
     add = run.add_argument
     add("--rmids", type=int, help="the highest RMID: how many groups, mon and ctrl, there can be [31]")
@@ -75,7 +70,7 @@ def run_verb(said: argparse.Namespace) -> int:
 
 def build_verb(said: argparse.Namespace) -> int:
     try:
-        kernel.ready() if not (said.again or said.deb) else kernel.build(deb=said.deb, again=True)
+        kernel.build(again=True) if said.again else kernel.ready()
     except CannotBuild as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1

@@ -49,11 +49,3 @@ def test_demo_ends_well_and_clean(short_path: Path) -> None:
     assert "\033" not in done.stdout
     assert len(re.findall(r"put in as runc:\[2:INIT\]", done.stdout)) == 5 + 4 + 2
     assert list(short_path.iterdir()) == []
-
-
-def test_demo_reports_a_hook_that_does_nothing(short_path: Path) -> None:
-    done = run_demo(short_path, Path("/bin/true"))
-    assert done.returncode == 1
-    assert "shop-app (pid" in done.stdout
-    assert "Traceback" not in done.stdout
-    assert list(short_path.iterdir()) == []

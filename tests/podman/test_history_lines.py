@@ -77,16 +77,6 @@ def test_each_run_of_a_short_job_is_a_line_also_of_one_that_fails(recorded: Reco
     wait(lambda: recorded.node.groups() == {})
 
 
-def test_what_a_job_used_until_it_was_killed(recorded: Recorded) -> None:
-    recorded.lab.run("job-17")
-    container = recorded.lab.container_id("job-17")
-    recorded.use(container, "2.5")
-    recorded.lab.podman("kill", "job-17")
-    (line,) = recorded.wait_for_lines(1)
-    assert (line["key"], line["containers"]) == (container, [{"id": container, "name": "job-17"}])
-    assert line["use"]["core_energy"] == 2.5
-
-
 def test_each_life_of_a_container_that_is_restarted_has_its_own_use(recorded: Recorded) -> None:
     recorded.live_twice()
     lines = recorded.wait_for_lines(2)

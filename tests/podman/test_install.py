@@ -78,14 +78,6 @@ def test_without_the_program_podman_goes_on_and_its_container_ends(
     assert set(node.groups()) == {f"oci-{container}"}
 
 
-def test_the_kubernetes_file_is_not_podmans(node: PodmanNode, installation: Installation) -> None:
-    installation("install", "--for=both")
-    node.lab.podman("run", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
-    node.lab.watch.wait("poststop", node.lab.container_id("web"))
-    assert len(node.moves()) == 1
-    node.assert_clean()
-
-
 def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     node: PodmanNode, installation: Installation
 ) -> None:
@@ -98,11 +90,3 @@ def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     assert f"1 container: no_rmids: web ({short_id(node.lab.container_id('web'))})" in said
     assert "no record in the run directory" not in said
     node.lab.podman("rm", "-f", "-t", "0", "web")
-
-
-def test_what_is_installed_survives_a_shell(node: PodmanNode, installation: Installation) -> None:
-    """By its link, as an administrator calls it."""
-    installation("install", "--for=podman")
-    node.run_dir.mkdir(exist_ok=True)
-    command = [str(node.lab.base / "prefix/bin/resctrl-mon-hook"), "list", *node.directories]
-    assert "RMIDs: " in subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout

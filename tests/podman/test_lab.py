@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,21 +30,3 @@ def runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
-
-
-def test_podman_keeps_to_the_labs_own_places(start_node: StartNode) -> None:
-    lab = start_node().lab
-    store = json.loads(lab.podman("info", "--format=json").stdout)["store"]
-    assert [store[name] for name in ("graphRoot", "runRoot", "volumePath")] == [
-        f"{lab.base}/root",
-        f"{lab.base}/runroot",
-        f"{lab.base}/root/volumes",
-    ]
-    lab.run("web")
-    # In files: the usual ones, in shared memory, would be those of the user's Podman
-    assert list((lab.base / "tmp" / "locks").iterdir())
-    assert cgroup(lab.init("web").pid).startswith(f"{lab.cgroups.path}/")
-
-
-def cgroup(pid: int) -> str:
-    return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[0].rpartition(":")[2]

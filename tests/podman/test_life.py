@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.containers import CRUN, IMAGE_COMMAND, task
-from tests.support.observed import assert_runtime_init
+from tests.support.observed import RUNC_INIT, assert_runtime_init
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.podman.conftest import StartNode
     from tests.podman.node import PodmanNode
 
+has_crun = shutil.which("crun", path="/usr/bin:/bin") is not None
 POD_UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
 
 
@@ -46,11 +49,16 @@ def test_foreground_container_that_ends_at_once(node: PodmanNode) -> None:
     node.assert_clean()
 
 
-def test_plain_runc(node: PodmanNode) -> None:
-    """Hooks that stand in config.json itself, as base_runtime_spec and other engines put them there."""
-    container = node.lab.runc("plain")
+@pytest.mark.parametrize(
+    ("runtime", "comm"),
+    [(("runc",), RUNC_INIT), pytest.param(CRUN, "crun", marks=pytest.mark.skipif(not has_crun, reason="no crun"))],
+    ids=["runc", "crun"],
+)
+def test_hooks_in_config_json(node: PodmanNode, runtime: Sequence[str], comm: str) -> None:
+    """As base_runtime_spec and other engines put them there. crun's state says `created`, and at poststop pid 0."""
+    container = node.lab.runc("plain", runtime=runtime)
     init = container.init()
-    node.assert_placed_before_exec(init, "oci-plain", container.gate.command)
+    node.assert_placed_before_exec(init, "oci-plain", container.gate.command, comm)
     assert node.groups() == {"oci-plain": [init.pid]}
     container.gate.open()
     assert container.wait() == 0, container.output()
@@ -72,18 +80,6 @@ def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_othe
         assert both[number].wait() == 0, both[number].output()
         if number == first_to_end:
             assert node.groups() == {"oci-same": [inits[other].pid]}
-    node.assert_clean()
-
-
-@pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
-def test_plain_crun(node: PodmanNode) -> None:
-    """Its state says `created` at createRuntime, and pid 0 at poststop; its init is a crun that waits."""
-    container = node.lab.runc("plain", runtime=CRUN)
-    init = container.init()
-    node.assert_placed_before_exec(init, "oci-plain", container.gate.command, comm="crun")
-    assert node.groups() == {"oci-plain": [init.pid]}
-    container.gate.open()
-    assert container.wait() == 0, container.output()
     node.assert_clean()
 
 
@@ -194,21 +190,13 @@ def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: Sta
     assert node.groups() == {f"oci-{container}": []}
 
 
-def test_kill(node: PodmanNode) -> None:
+@pytest.mark.parametrize("words", [["kill", "web"], ["rm", "-f", "-t", "0", "web"]], ids=["kill", "removal by force"])
+def test_end_by_force(node: PodmanNode, words: list[str]) -> None:
     node.lab.run("web")
     container = node.lab.container_id("web")
-    node.lab.podman("kill", "web")
+    node.lab.podman(*words)
     node.lab.watch.wait("poststop", container)
-    assert node.lab.podman("wait", "web").stdout == "137\n"
     assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
-
-
-def test_removal_by_force(node: PodmanNode) -> None:
-    """`rm -f` runs poststop before it returns: nothing to wait for."""
-    node.lab.run("web")
-    node.lab.podman("rm", "-f", "-t", "0", "web")
-    assert [event.op for event in node.resctrl.events()] == ["mkdir", "tasks", "rmdir"]
     node.assert_clean()
 
 

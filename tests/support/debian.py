@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests import provision
@@ -31,7 +29,7 @@ def root(suite: str, *options: str) -> Path:
     if target.is_dir():
         return target
     cache().mkdir(parents=True, exist_ok=True)
-    with _alone(cache() / "lock"):
+    with provision.alone(cache() / "lock"):
         for left in cache().glob(".work-*"):
             shutil.rmtree(left)
         if not target.is_dir():
@@ -83,11 +81,3 @@ def _valid_until() -> str:
     command = ["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "Acquire::Check-Valid-Until true"
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Holds the lock file; it goes with the process, however that ends."""
-    with open(path, "w", encoding="ascii") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import provision
+from tests.support.apt import Apt, CannotFetch, run
 
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
 TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))  # where it has to say that it does not run
@@ -124,10 +125,6 @@ def start_command(program: Path) -> list[str]:
 # --- fetching
 
 
-class CannotFetch(Exception):
-    """This version cannot be had here; the message says why in one line."""
-
-
 def fetch(minor: tuple[int, int]) -> Interpreter:
     """Debian's own build of this version, unpacked in the cache directory."""
     if minor not in _SUITES:
@@ -139,10 +136,12 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
     target = store / python_name(minor)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=store) as name:
         work = Path(name)
-        _download(work, _SUITES[minor], python_name(minor))
+        apt = Apt(work, _SUITES[minor])
+        apt("apt-get", "update")
+        apt("apt-get", "--yes", "--download-only", "--no-install-recommends", "install", python_name(minor))
         tree = work / "tree"
         for package in sorted(work.glob("cache/archives/*.deb")):
-            _run(["dpkg-deb", "--extract", package, tree])
+            run(["dpkg-deb", "--extract", package, tree])
         _wrap(tree, target, python_name(minor))
         shutil.rmtree(target, ignore_errors=True)  # one that no longer starts, or it would have been found
         with suppress(OSError):  # another run was faster: theirs is as good
@@ -155,44 +154,6 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
 
 def python_name(minor: tuple[int, int]) -> str:
     return f"python{minor[0]}.{minor[1]}"
-
-
-def _download(work: Path, suite: str, package: str) -> None:
-    """The package and all that it depends on, by an apt that believes that nothing is installed."""
-    for name in ("state/lists/partial", "cache/archives/partial"):
-        (work / name).mkdir(parents=True)
-    (work / "status").touch()
-    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
-    (work / "sources.list").write_text(f"deb [signed-by={keys}] {_mirror()} {suite} main\n", encoding="utf-8")
-    settings = {
-        "Dir::Etc::SourceList": work / "sources.list",
-        "Dir::Etc::SourceParts": "-",
-        "Dir::Etc::Preferences": "-",
-        "Dir::Etc::PreferencesParts": "-",
-        "Dir::State": work / "state",
-        "Dir::State::status": work / "status",
-        "Dir::Cache": work / "cache",
-        "APT::Sandbox::User": "root",  # or whoever we are: apt's own user cannot read our cache directory
-        "APT::Update::Error-Mode": "any",
-        "Acquire::Languages": "none",
-    }
-    apt = ["apt-get", "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
-    _run([*apt, "update"])
-    _run([*apt, "--yes", "--download-only", "--no-install-recommends", "install", package])
-
-
-def _mirror() -> str:
-    """Debian's mirror that this machine is configured for."""
-    listing = _run(["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"])
-    return choose_mirror(listing.split())
-
-
-def choose_mirror(repositories: Sequence[str]) -> str:
-    """Of all that apt is configured for: the archive itself, since others have one suite or lack what it has."""
-    for uri in repositories:
-        if uri.rstrip("/").endswith("/debian"):
-            return uri
-    raise CannotFetch("apt is configured for no mirror of Debian's archive")
 
 
 def _wrap(tree: Path, target: Path, name: str) -> None:
@@ -219,23 +180,6 @@ def _loader(tree: Path) -> Path:
             if path.is_file() and not path.is_symlink():
                 return path
     raise CannotFetch("no dynamic loader among its packages")
-
-
-def _run(command: Sequence[str | Path]) -> str:
-    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
-        raise CannotFetch(f"{command[0]}: {lines[-1]}")
-    return done.stdout
 
 
 def main(arguments: Sequence[str]) -> int:

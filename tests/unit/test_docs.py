@@ -139,6 +139,41 @@ def test_sentences_fit_in_120_columns(name: str) -> None:
     assert [line for line in without_code.splitlines() if len(line) > 120 and not line.startswith(("|", "    "))] == []
 
 
+def own_options(verb: str) -> set[str]:
+    """The options of a command that neither all commands have nor the hook."""
+    return {it.word for it in list_arguments(verbs.VERBS[verb]) if it.name != "json"}
+
+
+def conditions() -> set[str]:
+    """The words that `list` has for the state of a key."""
+    source = textwrap.dedent(inspect.getsource(inspect.getattr_static(snapshot.SeenKey, "condition").fget))
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    returned = [node for line in function.body[1:] for node in ast.walk(line)]
+    return {node.value for node in returned if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "expected"),
+    [
+        ("commands", "command", {f"resctrl-mon-hook {verb}" for verb in verbs.VERBS}),
+        ("commands", "STATE", conditions()),
+        ("install", "option", own_options("install")),
+        ("metrics", "metric", {*FAMILIES}),
+        ("options", "option", {f"--{name.replace('_', '-')}" for name in Options.model_fields}),
+        ("reconcile", "action", {*VERBS}),
+        ("reconcile", "option", {*own_options("reconcile"), "--linger"}),
+        ("testing", "part", {*PARTS}),
+        ("troubleshooting", "reason", {*REASONS}),
+    ],
+)
+def test_table_has_each_of_what_there_is_and_no_other(name: str, head: str, expected: set[str]) -> None:
+    words = first_words(page(f"docs/{name}.md"), head)
+    if head == "command":
+        words = [" ".join(word.split()[:2]) for word in words if " " in word]
+    assert {word.partition("=")[0] for word in words} == expected
+
+
 # --- README.md
 
 
@@ -170,11 +205,6 @@ def test_install_names_everything_that_is_installed() -> None:
         assert os.path.splitext(path)[1] in named
 
 
-def test_install_has_every_option_of_install() -> None:
-    named = {word.partition("=")[0] for word in first_words(page("docs/install.md"), "option")}
-    assert named == own_options("install")
-
-
 def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> None:
     documented = {
         re.sub(r"<\w+>", "", name) for name in first_words(page("docs/install.md"), "record in `/run/resctrl-mon-hook`")
@@ -188,11 +218,6 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
     records = {(model.__doc__ or "").split("`")[1] for model in versioned if model not in others}
     assert len(records) == 7
     assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
-
-
-def own_options(verb: str) -> set[str]:
-    """The options of a command that neither all commands have nor the hook."""
-    return {it.word for it in list_arguments(verbs.VERBS[verb]) if it.name != "json"}
 
 
 # --- docs/hardware.md
@@ -250,11 +275,6 @@ def test_options_has_each_option_with_its_value_and_default(option: Argument) ->
     assert [shown_option, shown] in [row[:2] for row in rows(page("docs/options.md"), "option")]
 
 
-def test_options_has_no_option_that_does_not_exist() -> None:
-    named = [word.partition("=")[0] for word in first_words(page("docs/options.md"), "option")]
-    assert sorted(named) == sorted(f"--{name.replace('_', '-')}" for name in Options.model_fields)
-
-
 def test_options_has_the_linger_of_the_kubernetes_file() -> None:
     arguments = json.loads((ROOT / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())["hook"]["args"]
     (linger,) = [word.partition("=")[2] for word in arguments if word.startswith("--linger=")]
@@ -262,11 +282,6 @@ def test_options_has_the_linger_of_the_kubernetes_file() -> None:
 
 
 # --- docs/commands.md
-
-
-def test_commands_has_every_command_and_no_other() -> None:
-    named = [word.split()[1] for word in first_words(page("docs/commands.md"), "command") if " " in word]
-    assert sorted({*named}) == sorted(verbs.VERBS)
 
 
 @pytest.mark.parametrize("verb", verbs.VERBS)
@@ -285,24 +300,7 @@ def test_commands_has_the_exit_status_of_a_call(call: str, status: str) -> None:
     assert done.returncode == int(status.partition(";")[0])
 
 
-def conditions() -> set[str]:
-    """The words that `list` has for the state of a key."""
-    source = textwrap.dedent(inspect.getsource(inspect.getattr_static(snapshot.SeenKey, "condition").fget))
-    (function,) = ast.parse(source).body
-    assert isinstance(function, ast.FunctionDef)
-    returned = [node for line in function.body[1:] for node in ast.walk(line)]
-    return {node.value for node in returned if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-
-
-def test_commands_explains_every_state() -> None:
-    assert set(first_words(page("docs/commands.md"), "STATE")) == conditions()
-
-
 # --- docs/metrics.md
-
-
-def test_metrics_has_every_metric_and_no_other() -> None:
-    assert set(first_words(page("docs/metrics.md"), "metric")) == set(FAMILIES)
 
 
 def test_metrics_has_the_limits_of_connections() -> None:
@@ -315,23 +313,7 @@ def test_metrics_has_the_limits_of_connections() -> None:
     assert {f"`{reason}`" for reason in serve.REASONS} <= {*re.findall("`[a-z_]+`", text)}
 
 
-# --- docs/reconcile.md
-
-
-def test_reconcile_has_every_action_and_no_other() -> None:
-    assert sorted(first_words(page("docs/reconcile.md"), "action")) == sorted(VERBS)
-
-
-def test_reconcile_has_every_option_of_its_own() -> None:
-    named = {word.partition("=")[0] for word in first_words(page("docs/reconcile.md", "Options"), "option")}
-    assert named == {*own_options("reconcile"), "--linger"}
-
-
 # --- docs/troubleshooting.md
-
-
-def test_troubleshooting_has_every_reason_and_no_other() -> None:
-    assert sorted(first_words(page("docs/troubleshooting.md"), "reason")) == sorted(REASONS)
 
 
 def test_troubleshooting_says_for_each_reason_what_to_do() -> None:
@@ -412,13 +394,6 @@ def test_security_names_a_test_for_each_thing_that_a_tenant_can_write_or_be() ->
         paths = re.findall(r"`(tests/[\w/]+\.py)`", cell)
         assert paths
         assert [path for path in paths if not (ROOT / path).is_file()] == []
-
-
-# --- docs/testing.md
-
-
-def test_testing_has_every_part_of_the_campaign() -> None:
-    assert set(first_words(page("docs/testing.md"), "part")) == set(PARTS)
 
 
 # --- docs/performance.md

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -50,9 +49,7 @@ def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(hook: H
             assert hook(created(f"c{number}", init.pid, pod_uid=uid(number))).stderr == ""
         late = stack.enter_context(task())
         patient = hook.with_options("--rmid-wait=60")
-        began = time.monotonic()
         patient(created("late", late.pid, pod_uid=UID))
-        assert time.monotonic() - began < 60, "nothing was freed: there was nothing to wait for"
         record = hook.failures()["late"]
         assert (record["reason"], record["kernel"]) == ("no_rmids", "Out of RMIDs")
         end(inits[0])

@@ -5,32 +5,19 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Callable
 
 import pytest
 
 from tests.kernel.guest.conftest import Umount, mount
-from tests.support.consumers import kepler
-from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, stopped, task
 
 GROUP = f"oci-{UID}"
-PODS = 6
 
 
 def groups_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cpu_resctrl_groups").read_text()
-
-
-def test_unmounted_between_the_two_stages(hook: Hook, init: Task, umount: Callable[[], None]) -> None:
-    hook(created("c1", init.pid))
-    umount()
-    end(init)
-    outcome = hook(stopped("c1"))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.leftovers() == set()
 
 
 def test_not_mounted(hook: Hook, init: Task, umount: Callable[[], None]) -> None:
@@ -133,32 +120,6 @@ def test_children_inherit_and_live_on_in_the_root_group(hook: Hook) -> None:
     assert hook.leftovers() == set()
 
 
-def test_a_tool_that_wipes_all_groups_again_and_again(hook: Hook) -> None:
-    """Every hook ends well or says what happened, and nothing of them is left."""
-    groups, over = hook.resctrl_root / "mon_groups", threading.Event()
-
-    def wipe() -> None:
-        while not over.wait(0.02):
-            for group in list(groups.iterdir()):
-                with suppress(FileNotFoundError):
-                    group.rmdir()
-
-    wiper = threading.Thread(target=wipe)
-    wiper.start()
-    try:
-        for number in range(3):
-            with task() as init:
-                outcome = hook(created(f"c{number}", init.pid, pod_uid=UID))
-                assert outcome.status == 0
-                assert set(hook.reasons().values()) <= {"io"}
-            outcome = hook(stopped(f"c{number}"))
-            assert (outcome.status, outcome.stderr) == (0, "")
-    finally:
-        over.set()
-        wiper.join()
-    assert hook.leftovers() == set()
-
-
 def test_a_ctrl_group_that_goes_and_comes(hook: Hook, init: Task) -> None:
     """The same name is another group then, and our record still fits."""
     gold = hook.resctrl_root / "gold"
@@ -177,30 +138,6 @@ def test_a_ctrl_group_that_goes_and_comes(hook: Hook, init: Task) -> None:
         assert hook.tasks(f"gold/{GROUP}") == {other.pid}
     hook(stopped("c2"))
     hook.assert_clean()
-
-
-def test_many_pods_at_once(hook: Hook) -> None:
-    """Each gets a group of its own, and gives it back."""
-    inits = [subprocess.Popen(["sleep", "infinity"]) for _ in range(PODS)]
-    started = [hook.start(created(f"c{number}", init.pid)) for number, init in enumerate(inits)]
-    assert {finish(process).stderr for process in started} == {""}
-    assert hook.groups() == {f"oci-c{number}" for number in range(PODS)}
-    for init in inits:
-        end(init)
-    for process in [hook.start(stopped(f"c{number}")) for number in range(PODS)]:
-        assert finish(process).stderr == ""
-    hook.assert_clean()
-
-
-def test_kepler_finds_every_pod_in_whatever_ctrl_group(hook: Hook, root: Path) -> None:
-    (root / "gold").mkdir()
-    in_gold = f"{1:08d}{UID[8:]}"
-    with task() as plain, task() as gold:
-        (root / "gold" / "tasks").write_text(str(gold.pid))
-        hook(created("c1", plain.pid, pod_uid=UID))
-        hook.with_options("--group-prefix=other-")(created("c2", gold.pid, pod_uid=in_gold))
-        found = kepler(hook.run_dir)
-        assert {uid: pod.tasks for uid, pod in found.items()} == {UID: {plain.pid}, in_gold: {gold.pid}}
 
 
 def test_a_group_that_was_made_again_after_a_remount_is_another_one(hook: Hook, init: Task, umount: Umount) -> None:
