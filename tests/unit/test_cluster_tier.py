@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.cluster.kube import IMAGE, RESCTRL_ROOT, VALUES, settings, why_not
@@ -10,12 +11,14 @@ from tests.cluster.kube import IMAGE, RESCTRL_ROOT, VALUES, settings, why_not
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.cluster.kube import Object
+
 
 def test_skip_says_what_lacks(tmp_path: Path) -> None:
     for name in ("helm", "kubectl", "config"):
         (tmp_path / name).touch(0o755)
     environment = {"PATH": str(tmp_path), "KUBECONFIG": f"/nonexistent:{tmp_path}/config", IMAGE: "reg:5000/hook:1"}
-    nodes = [{"spec": {"providerID": "k3s://vm"}}, {"spec": {}}]
+    nodes: list[Object] = [{"spec": {"providerID": "k3s://vm"}}, {"spec": {}}]
     assert why_not(environment, lambda: nodes) is None
     kind = {"spec": {"providerID": "kind://docker/kind/kind-control-plane"}}
     for lacks, found, reason in (
@@ -24,7 +27,7 @@ def test_skip_says_what_lacks(tmp_path: Path) -> None:
         ({IMAGE: ""}, nodes, "no RESCTRL_MON_TEST_IMAGE, the chart's image"),
         ({}, [*nodes, kind], "the nodes are containers (kind)"),
     ):
-        assert (why_not({**environment, **lacks}, lambda found=found: found) or "").startswith(reason)
+        assert (why_not({**environment, **lacks}, partial(list, found)) or "").startswith(reason)
 
 
 def test_settings_name_image_values_and_model() -> None:
