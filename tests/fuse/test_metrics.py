@@ -68,12 +68,6 @@ def test_only_the_server_counts_whom_it_cuts_off(hook: Hook) -> None:
     assert "resctrl_mon_endpoint" not in hook.ask("metrics").stdout
 
 
-def test_created_is_refused_without_a_server(hook: Hook) -> None:
-    outcome = hook.ask("metrics", "--created")
-    assert outcome.status == 2
-    assert "--created needs --listen" in outcome.stderr
-
-
 def test_a_server_needs_no_capability(hook: Hook, resctrl: Mounted, init: Task) -> None:
     """As in its unit."""
     hook(created("c1", init.pid, pod_uid=UID))

@@ -9,14 +9,12 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests import provision
 from tests.kernel.inside import pythons
-from tests.resctrlfs import Mounted
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, Task, created, finish, task
 from tests.support.interpreters import Interpreter
 
@@ -34,22 +32,6 @@ def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
             assert seen["unreadable"] == []
             looks += len(seen["keys"])
     assert looks > 0
-
-
-def test_top_sorts_by_use_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    hook(created("c1", init.pid))
-    process = hook.open("top", "--json", "--interval=0.2", "--count=1000")
-    assert process.stdout is not None
-    where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
-    for total in count(1):
-        resctrl.control(do="set_counter", value=f"{total}.0", **where)
-        if json.loads(process.stdout.readline())["keys"][0]["watts"]:
-            break
-    process.stdout.close()
-    assert process.wait(DEADLINE) == 0
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-    process.stderr.close()
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])

@@ -178,11 +178,6 @@ def test_a_panel_shows_what_is_true(server: Prometheus, story: TenMinutes, asked
     assert found == {series: pytest.approx(value, rel=1e-9, abs=1e-9) for series, value in TRUTH[asked].items()}
 
 
-@pytest.mark.parametrize("asked", EXPRESSIONS, ids=" ".join)
-def test_no_panel_is_empty(server: Prometheus, story: TenMinutes, asked: tuple[str, str]) -> None:
-    assert server.ask_range(fill_in(EXPRESSIONS[asked]), story.at(0), story.at(STEPS), STEP)
-
-
 def test_power_is_true_at_each_moment(server: Prometheus, story: TenMinutes) -> None:
     """Whatever comes and goes: no spike, and no gap."""
     start, end = story.at(5), story.at(STEPS)

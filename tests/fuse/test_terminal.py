@@ -25,7 +25,6 @@ import pytest
 
 from hook.base.explain import format_count
 from tests.kernel.inside import REAL_ROOT
-from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ
 from tests.unit.nodes import NodeFiles
 
@@ -195,30 +194,6 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     assert terminal.modes_now == terminal.modes
 
 
-@pytest.mark.parametrize(
-    ("variables", "mark"),
-    [
-        ({}, "..."),
-        ({"LANG": "C.UTF-8"}, "\u2026"),
-        ({"LANG": "de_DE.utf8"}, "\u2026"),
-        ({"LANG": "C.UTF-8", "LC_ALL": "C"}, "..."),
-        ({"LANG": "de_DE.ISO-8859-1"}, "..."),
-    ],
-)
-def test_a_cut_is_ascii_if_the_locale_is_not_utf8(
-    tmp_path: Path, terminals: list[PtyProgram], variables: dict[str, str], mark: str
-) -> None:
-    node = NodeFiles(tmp_path)
-    key = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
-    node.live(key, kind="pod", pod_namespace="shop", pod_name="checkout-service-with-a-name-7c9f6d5b8-x2x4k")
-    terminals.append(terminal := PtyProgram(run(node, "list"), 80, 24, **variables))
-    assert terminal.finish() == 0
-    name = next(line.split()[0] for line in plain(terminal.text) if line.startswith("shop/"))
-    assert name.startswith("shop/checkout-")
-    assert name.endswith(f"{mark}x2x4k")
-    assert terminal.text.replace(mark, "").isascii()
-
-
 def test_list_on_a_slow_node_says_which_key_it_reads(tmp_path: Path, terminals: list[PtyProgram]) -> None:
     """The counter is a FIFO, which no reader opens before its writer is there."""
     node = NodeFiles(tmp_path)
@@ -232,24 +207,3 @@ def test_list_on_a_slow_node_says_which_key_it_reads(tmp_path: Path, terminals: 
     assert terminal.finish() == 0
     assert terminal.text.startswith("\r\x1b[Kreading key 1 of 1\r\x1b[KRMIDs: ")
     assert "shop/web-0" in terminal.text
-
-
-def test_install_says_which_step_it_takes(tmp_path: Path, terminals: list[PtyProgram]) -> None:
-    """The trial of the program waits for a writer of a FIFO, because its Python does."""
-    if reason := machine.missing():
-        pytest.skip(reason)
-    node = machine.ScratchMachine(tmp_path)
-    slow, barrier = node.path("/usr/bin/slow-python"), node.path("/run/barrier")
-    slow.parent.mkdir()
-    slow.write_text(
-        '#!/bin/sh\n[ "$3" != --version ] || read -r _ < /run/barrier\nexec python3 "$@"\n', encoding="ascii"
-    )
-    slow.chmod(0o755)
-    os.mkfifo(barrier)
-    command = [*node.enter(), str(PYZ), "install", "--for=podman", "--python=/usr/bin/slow-python"]
-    terminals.append(terminal := PtyProgram(command, 80, 24))
-    terminal.read(lambda text: f"try {machine.PROGRAM}" in text)
-    barrier.write_text("\n", encoding="ascii")
-    assert terminal.finish() == 0
-    assert terminal.text.startswith("\r\x1b[K")
-    assert f"\r\x1b[Kwrite {machine.PROGRAM}\n" in terminal.text

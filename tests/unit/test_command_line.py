@@ -385,14 +385,6 @@ def test_man_page_has_each_exit_status_and_signal() -> None:
     assert handled == list_items("SIGNALS") - {"SIGPIPE"}
 
 
-def test_man_page_has_each_time_limit() -> None:
-    text = " ".join(TEXT.split())
-    for name, verb in VERBS.items():
-        if verb.limit is not None:
-            seconds, status, _undone = verb.limit
-            assert re.search(rf"D1 {name} No {seconds} s[^.]*? exit status {status}\b", text), name
-
-
 # --- Completion
 
 SHELLS = {

@@ -552,7 +552,10 @@ def test_a_misspelt_event_is_an_error(
 
 @pytest.mark.parametrize(
     "words",
-    [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"], ["--listen=1", "--events=a,"]],
+    [
+        *(["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"], ["--listen=1", "--events=a,"]),
+        ["--created"],
+    ],
 )
 def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
     assert cli.main(["metrics", *node.places, *words]) == 2

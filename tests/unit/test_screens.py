@@ -539,6 +539,23 @@ def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -
     assert terminal.get_screen().colour is False
 
 
+@pytest.mark.parametrize(
+    ("variables", "mark"),
+    [
+        ({}, "..."),
+        ({"LANG": "C.UTF-8"}, "\u2026"),
+        ({"LANG": "de_DE.utf8"}, "\u2026"),
+        ({"LANG": "C.UTF-8", "LC_ALL": "C"}, "..."),
+        ({"LANG": "de_DE.ISO-8859-1"}, "..."),
+    ],
+)
+def test_a_cut_is_ascii_if_the_locale_is_not_utf8(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], mark: str
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    assert terminal._choose_mark() == mark
+
+
 HOSTILE = st.text(max_size=40) | st.sampled_from(
     ["\x1b[2J\x1b]0;x\x07", "a\nb", "a\r", "  c1   live  ", "\u202e", "\ud800", "%s{}", "x" * 3000, "\x9b2J", "-", "*"]
 )

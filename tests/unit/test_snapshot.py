@@ -11,8 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import procfs, system
@@ -21,7 +19,6 @@ from hook.base.errors import HookError, Reason
 from hook.base.models import Model
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
-from hook.observe.screens import rates_to_json
 from hook.observe.snapshot import Inventory, Rates, SeenKey, Total, Uncharged, compare, sum_use, take_snapshot
 from hook.state import records
 from hook.state.records import Records
@@ -231,20 +228,6 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     (node.run / "groups" / "directory.json").mkdir()
     seen = take_snapshot(node.options)
     assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["directory", "link"])
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
-@example(torn=0, junk=b"")
-@example(torn=400, junk=b"\x1b[2J\n")
-def test_a_snapshot_survives_any_file_content(node: NodeFiles, torn: int, junk: bytes) -> None:
-    node.record("c1", groups=[HERE])
-    node.completed("whole")
-    path = node.run / "groups" / "c1.json"
-    path.write_bytes(path.read_bytes()[:torn] + junk)
-    seen = take_snapshot(node.options)
-    assert "whole" in [key.state.key for key in seen.keys]
-    assert len(seen.keys) + len(seen.unreadable) == 2
 
 
 def test_failures_are_read_and_broken_ones_reported(node: NodeFiles) -> None:
@@ -486,18 +469,6 @@ def test_a_rate_is_use_per_second(
     assert found.seconds == 2.0
     assert (rate.use == {}) if expected is None else (expected.items() <= rate.use.items())
     assert rate.use.get("llc_occupancy") == (None if expected is None else CACHE)
-
-
-def test_rates_are_sorted_by_use(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key in ("idle", "busy", "reader", "other"):
-        node.live(key)
-
-    def work() -> None:
-        node.count("oci-busy", {ENERGY: "9.75"})
-        node.count("oci-reader", {TRAFFIC: "6000"})
-
-    found = rates_to_json(two_looks(node, monkeypatch, work))
-    assert [it["key"] for it in found["keys"]] == ["busy", "reader", "idle", "other"]
 
 
 def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:

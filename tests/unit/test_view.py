@@ -84,6 +84,17 @@ def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, 
     assert {name: text for name, text in found.items() if text != ""} == files
 
 
+@pytest.mark.parametrize(("first", "second", "name"), [("/", "gold", "@gold"), ("gold", "/", "@")])
+def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, second: str, name: str) -> None:
+    paths = {"/": "/r/mon_groups/g", "gold": "/r/gold/mon_groups/g"}
+    groups = [MonGroup(path=paths[it], ctrl_group=it, begin={"d/e": "1"}) for it in (first, second)]
+    node.context().view.show(make_state(UID, groups=groups, generation=1))
+    found = shown(node)
+    assert [found["tasks"], found["mon_data/d/e"]] == [f"-> {paths[first]}/{it}" for it in ("tasks", "mon_data/d/e")]
+    further = [found[f"tasks{name}"], found[f"mon_data/d{name}/e"]]
+    assert further == [f"-> {paths[second]}/{it}" for it in ("tasks", "mon_data/d/e")]
+
+
 def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
     context = node.context()
     with context.run.lock(UID, system.monotonic()) as locked:

@@ -70,67 +70,58 @@ COUNTERS = {"mon_PERF_PKG_00/core_energy": "2.5", "mon_L3_00/mbm_total_bytes": "
 BEGINS = st.none() | st.sampled_from([COUNTERS, {"mon_PERF_PKG_00/core_energy": "Unavailable"}, {}])
 
 
-@st.composite
-def keys(draw: st.DrawFn) -> SeenKey:
-    path = "/sys/fs/resctrl/mon_groups/x"
-    found = draw(st.lists(IDS, unique=True, max_size=2))
-    name, cgroup = draw(NAMES), draw(st.none() | st.just("/x"))
-    members = {it: Member(pid=1, starttime=1, group=path, cgroup=cgroup, name=name) for it in found}
-    record = MonGroup(path=path, ctrl_group="/", begin=draw(BEGINS), end=draw(st.none() | st.just(COUNTERS)))
-    groups = [Group(record, exists=draw(st.booleans()), read_at=0.0, now=draw(st.sampled_from([COUNTERS, {}])))]
-    state = KeyState(
-        key=draw(IDS),
-        kind=draw(st.sampled_from(["pod", "container", "sandbox"])),
-        pod_namespace=draw(NAMES),
-        pod_name=draw(NAMES),
-        members=members,
-        groups=[record],
-        created_boottime=draw(st.none() | st.just(1.0)),
-        completed_at=draw(st.none() | st.just("2026-01-02T03:04:05Z")),
-        lingering_since=draw(st.none() | st.just(1.0)),
-    )
-    return SeenKey(state, groups[: draw(COUNTS)], {it: draw(st.sampled_from([True, False, None])) for it in found})
-
-
-@st.composite
-def failures(draw: st.DrawFn) -> Failure:
-    return Failure(
-        container=draw(IDS),
-        stage="createRuntime",
-        reason=draw(st.sampled_from(["no_rmids", "io"])),
-        problem="no RMID is left",
-        monitored=draw(st.booleans()),
-        namespace=draw(NAMES),
-        pod=draw(NAMES),
-        name=draw(NAMES),
-    )
-
-
-@st.composite
-def inventories(draw: st.DrawFn) -> Inventory:
-    names = st.fixed_dictionaries({"namespace": NAMES, "pod": NAMES, "name": NAMES})
-    unhooked: dict[str, Any] = {"containers": draw(st.dictionaries(IDS, names)), "unchecked": draw(COUNTS)}
-    unhooked |= {"since": "2026", "rules": "", "others": []}
-    outside = draw(st.dictionaries(IDS, st.integers(1, 2)))
-    record = {"outside": outside, "outside_total": sum(outside.values())}
-    fields: dict[str, Any] = {
-        "keys": draw(st.lists(keys(), max_size=2)),
-        "unreadable": draw(st.lists(st.just(Broken("k", "/run/k.json", "all of it: no JSON")), max_size=1)),
-        "failures": draw(st.lists(failures(), max_size=3)),
-        "rmids": draw(st.none() | st.builds(Rmids, st.none() | st.just(8), COUNTS, COUNTS)),
-        "orphans": draw(st.lists(st.just("/x"), max_size=2)),
-        "unhooked": draw(st.none() | st.just(Unhooked(**unhooked))),
-        "reconciled": draw(st.none() | st.just(ReconcileRecord(**{**vars(EVERYTHING.reconciled), **record}))),
-        "host_pids": draw(st.booleans()),
-        "is_supported": draw(st.booleans()),
-        "is_full": draw(st.booleans()),
-        "unrecorded": draw(COUNTS),
-    }
-    return Inventory(**{**vars(EVERYTHING), **fields})
+PATH = st.just("/sys/fs/resctrl/mon_groups/x")
+TIMES = st.sampled_from([None, 1.0])
+MEMBERS = st.builds(
+    Member, pid=st.just(1), starttime=st.just(1), group=PATH, cgroup=st.sampled_from([None, "/x"]), name=NAMES
+)
+RECORDS = st.builds(MonGroup, path=PATH, ctrl_group=st.just("/"), begin=BEGINS, end=st.sampled_from([None, COUNTERS]))
+GROUPS = st.builds(Group, RECORDS, st.booleans(), st.just(0.0), st.sampled_from([COUNTERS, {}]))
+STATES = st.builds(
+    KeyState,
+    key=IDS,
+    kind=st.sampled_from(["pod", "container", "sandbox"]),
+    pod_namespace=NAMES,
+    pod_name=NAMES,
+    members=st.dictionaries(IDS, MEMBERS, max_size=2),
+    created_boottime=TIMES,
+    completed_at=st.sampled_from([None, "2026-01-02T03:04:05Z"]),
+    lingering_since=TIMES,
+)
+ALIVE = st.lists(st.sampled_from([True, False, None]), min_size=2, max_size=2)
+KEYS = st.builds(
+    lambda state, groups, alive: SeenKey(state, groups, dict(zip(state.members, alive))),
+    *(STATES, st.lists(GROUPS, max_size=2), ALIVE),
+)
+FAILURES = st.builds(
+    lambda **fields: Failure(stage="createRuntime", problem="no RMID is left", **fields),
+    **{"container": IDS, "reason": st.sampled_from(["no_rmids", "io"]), "monitored": st.booleans()},
+    **{"namespace": NAMES, "pod": NAMES, "name": NAMES},
+)
+POD = st.fixed_dictionaries({"namespace": NAMES, "pod": NAMES, "name": NAMES})
+UNHOOKED = st.builds(
+    lambda found, number: Unhooked(containers=found, unchecked=number, since="2026", rules="", others=[]),
+    *(st.dictionaries(IDS, POD), COUNTS),
+)
+RECONCILED = st.dictionaries(IDS, st.integers(1, 2)).map(
+    lambda it: ReconcileRecord(**{**vars(EVERYTHING.reconciled), "outside": it, "outside_total": sum(it.values())})
+)
+PARTS: dict[str, st.SearchStrategy[Any]] = {
+    "keys": st.lists(KEYS, max_size=2),
+    "unreadable": st.lists(st.just(Broken("k", "/run/k.json", "all of it: no JSON")), max_size=1),
+    "failures": st.lists(FAILURES, max_size=3),
+    "rmids": st.none() | st.builds(Rmids, st.sampled_from([None, 8]), COUNTS, COUNTS),
+    "orphans": st.lists(st.just("/x"), max_size=2),
+    "unhooked": st.none() | UNHOOKED,
+    "reconciled": st.none() | RECONCILED,
+    "unrecorded": COUNTS,
+    **dict.fromkeys(("host_pids", "is_supported", "is_full"), st.booleans()),
+}
+INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: Inventory(**{**vars(EVERYTHING), **it}))
 
 
 @settings(max_examples=300)
-@given(seen=inventories(), screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
+@given(seen=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
 def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
     selected = screens.select_keys(seen.keys, [], [], "energy")
     lines = screens.format_list(seen, selected, limit, screen) + screens.format_unmonitored(seen)
