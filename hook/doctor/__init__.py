@@ -16,8 +16,6 @@ from hook.base.errors import HookError
 from hook.base.explain import format_count, printable
 from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
-from hook.node.door import Tree
-from hook.node.hooksd import Entry, read_programs
 from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.table import Screen
@@ -91,7 +89,7 @@ class Site:
         self.places, self.options, self.hooks_dirs = places, options, hooks_dirs
 
     @cached_property
-    def ours(self) -> list[Entry]:
+    def ours(self) -> list[hooksd.Entry]:
         """The hooks.d files that call the hook. Raises OSError."""
         entries = (it for directory in self.hooks_dirs for it in hooksd.read_directory(directory))
         return [it for it in entries if it.own is not None]
@@ -133,11 +131,10 @@ class Site:
         """The node as `list` shows it. Raises HookError, OSError."""
         return take_snapshot(self.options)
 
-    def is_called_by(self, path: str, files: Tree = door.HOST) -> bool:
+    def is_called_by(self, path: str, files: door.Tree = door.HOST) -> bool:
         """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
-        return bool(
-            (system.try_call(read_programs, path, files) or set()).intersection((*self.programs, self.places.link))
-        )
+        called: set[str] = system.try_call(hooksd.read_programs, path, files) or set()
+        return not called.isdisjoint((*self.programs, self.places.link))
 
 
 Check = Callable[[Site], Iterator[Finding]]

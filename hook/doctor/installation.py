@@ -12,10 +12,7 @@ from hook.base.explain import format_count, name_first
 from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.install import install, steps
-from hook.install.steps import Refused
 from hook.node import config, door, hooksd, place, programs
-from hook.node.config import Engine
-from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
 from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
 from hook.stages.entry import parse
@@ -42,7 +39,7 @@ def check_programs(site: Site) -> Iterator[Finding]:
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
     try:
         shipped = PyzFile(path)
-    except Unreadable as error:
+    except door.Unreadable as error:
         problem = f"{path} is missing" if error.is_missing else f"cannot read {error}"
         yield failure("program", problem, site.origin.again)
         return
@@ -57,7 +54,7 @@ def _check_program(site: Site, path: str) -> Iterator[Finding]:
     try:
         install.try_program(path)
         yield ok("program", f"{path} runs")
-    except Refused as error:
+    except steps.Refused as error:
         yield failure("program", str(error), "fix this first: containers with the hook do not start")
 
 
@@ -230,7 +227,7 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
         yield from _check_containerd(site)
 
 
-def _check_hooks_dirs(site: Site, engine: Engine) -> Finding:
+def _check_hooks_dirs(site: Site, engine: config.Engine) -> Finding:
     reads = engine.read_hooks_dirs()
     directories = {os.path.dirname(entry.path) for entry in site.ours}
     if not directories or directories & {*reads}:
@@ -244,7 +241,10 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
     found, injectors = site.containerd, programs.find_injectors()
     specs = [it for it in found.specs if site.is_called_by(it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
-    yield from report_claims()
+    # Any pod can have processes with an injector's name, so they change no other finding.
+    for pid in programs.find_injector_claims()[:1]:
+        claim = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
+        yield ok("containerd", f"{claim}; `list` counts the containers that never got the hook")
     # By these settings containerd rejects the injector's hooks.
     for path in found.rejecting if injectors or not in_force else ():
         text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
@@ -266,13 +266,6 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
         found_none = "no NRI hook-injector runs on the host, and no base_runtime_spec names the hook"
         remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
         yield warning("containerd", found_none, f"{remedy}; ask Kubernetes for one in a pod")
-
-
-def report_claims() -> Iterator[Finding]:
-    """Report processes in pods with an injector's name: any pod can have them, so they change no other finding."""
-    for pid in programs.find_injector_claims()[:1]:
-        found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
-        yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
 
 
 def check_pod_annotations(site: Site) -> Iterator[Finding]:

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from hook.base import procfs, resctrl, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import format_count, name_first
-from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.node import door, programs
 from hook.node.place import NAME
@@ -59,7 +58,7 @@ def check_root(_site: Site) -> Iterator[Finding]:
 
 def check_resctrl(site: Site) -> Iterator[Finding]:
     root = site.options.resctrl_root
-    kernel = Resctrl(root)
+    kernel = resctrl.Resctrl(root)
     if not kernel.exists():
         found = f"no {root}: the kernel or the CPU does not support resctrl"
         yield failure("resctrl", found, _NO_RESCTRL[hardware.is_arm64()])
@@ -155,7 +154,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
         yield failure("/proc", "process information is not readable", "mount /proc without hidepid=")
     elif not procfs.in_host_pid_namespace():
         yield failure("/proc", procfs.NOT_HOST_PIDS, procfs.PID_HINT)
-    elif procfs.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
+    elif procfs.resctrl_groups(system.process_id()) is None and resctrl.Resctrl(site.options.resctrl_root).is_mounted():
         found = "no /proc/PID/cpu_resctrl_groups"
         remedy = "without it the hook takes a container's ctrl_group from its config.json"
         yield warning("/proc", found, f"needs CONFIG_PROC_CPU_RESCTRL; {remedy}")
@@ -180,7 +179,7 @@ def has_process_connector() -> bool:
 
 def check_traffic(site: Site) -> Iterator[Finding]:
     root = site.options.resctrl_root
-    events = hardware.list_events(root) if Resctrl(root).is_mounted() else set()
+    events = hardware.list_events(root) if resctrl.Resctrl(root).is_mounted() else set()
     if not events:
         return
     if not events & set(hardware.TRAFFIC):
@@ -214,7 +213,7 @@ def run_self_test(root: str) -> Iterator[Finding]:
 
 def _use_a_group(root: str) -> Iterator[str]:
     """Yield a line for each step that worked. HookError, OSError: a step failed. Always cleans up."""
-    kernel = Resctrl(root)
+    kernel = resctrl.Resctrl(root)
     if not kernel.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or does not support monitoring")
     path = kernel.path("/", f"{_PREFIX}{system.process_id()}")

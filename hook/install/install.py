@@ -20,10 +20,7 @@ from hook.base.models import Options
 from hook.install import steps
 from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
 from hook.node import config, door, hooksd, place, programs, runtimes
-from hook.node.door import Unreadable
-from hook.node.hooksd import read_programs
 from hook.node.place import CONF_MARK, NAME, TARGETS, Places, PyzFile
-from hook.node.programs import Interpreter
 from hook.reconcile import run as reconcile
 from hook.state.records import Records
 
@@ -226,7 +223,7 @@ def _check_words(wanted: Wanted) -> list[str]:
     return problems
 
 
-def find_python(path: str) -> Interpreter:
+def find_python(path: str) -> programs.Interpreter:
     """Run the Python at a path. Raises Refused if the program cannot run on it."""
     found = programs.ask_interpreter(path)
     if isinstance(found, str):
@@ -447,9 +444,9 @@ def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) ->
     found = []
     for state in states:
         try:
-            if names & read_programs(f"{state.bundle}/config.json"):
+            if names & hooksd.read_programs(f"{state.bundle}/config.json"):
                 found.append(state.id)
-        except Unreadable as error:
+        except door.Unreadable as error:
             if os.path.isdir(state.bundle):  # otherwise it is gone by now
                 untold.append(f"cannot read the config.json of container {state.id}: {error}")
     known = {state.id for state in states}
@@ -466,8 +463,8 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
     calling, untold = [], list(found.unclear)
     for spec in found.specs:
         try:
-            called = names & read_programs(spec.path, spec.files)
-        except Unreadable as error:
+            called = names & hooksd.read_programs(spec.path, spec.files)
+        except door.Unreadable as error:
             if not error.is_missing:  # else containerd starts no container with it
                 untold.append(f"cannot read {spec.path}: {error.why}")
             continue

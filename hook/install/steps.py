@@ -20,7 +20,6 @@ from hook.base import system
 from hook.install import bytecode
 from hook.node import door, programs
 from hook.node.place import INSTALL, NAME, Places, PyzFile, find_origin
-from hook.node.programs import Interpreter
 
 
 class Refused(Exception):
@@ -104,14 +103,7 @@ def remove_file(path: str) -> Step:
 
 def make_directory(path: str, mode: int) -> Step:
     """Make a directory, and its parents. One that exists keeps its mode."""
-
-    def do() -> None:
-        make_directories(os.path.dirname(path))
-        with suppress(FileExistsError):
-            os.mkdir(path, mode)
-        door.sync_directory(os.path.dirname(path))
-
-    return Step("make", path, do, lambda: os.path.isdir(path))
+    return Step("make", path, lambda: make_directories(path, mode), lambda: os.path.isdir(path))
 
 
 def remove_directory(path: str) -> Step:
@@ -168,14 +160,14 @@ def steps_to_json(taken: Taken) -> list[dict[str, Any]]:
     return [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
 
 
-def make_directories(path: str) -> None:
-    """Make a directory and its parents, durably."""
+def make_directories(path: str, mode: int = 0o755) -> None:
+    """Make a directory with this mode, and its parents, durably."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directories(above)
     with suppress(FileExistsError):
-        os.mkdir(path, 0o755)
+        os.mkdir(path, mode)
     door.sync_directory(above)
 
 
@@ -190,7 +182,7 @@ def _name_temporary(path: str) -> str:
 # sources, which takes several times as long.
 
 
-def plan_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> list[Step]:
+def plan_bytecode(program: str, pyz: PyzFile, python: programs.Interpreter) -> list[Step]:
     """Compile the program, unless it contains bytecode for this Python. Remove the bytecode for others.
 
     `pyz`: a file with the same sources as the program.
@@ -208,7 +200,7 @@ def list_bytecode(program: str) -> list[str]:
     return sorted({f"{directory}/{it[1]}" for it in found})
 
 
-def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
+def compile_program(program: str, pyz: PyzFile, python: programs.Interpreter) -> Step:
     """Compile a program. A failure stops nothing, because the program also runs from sources."""
     path = f"{program}.{python.tag}"
 
@@ -231,7 +223,7 @@ def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
     return Step("compile", path, do, lambda: has_bytecode(program, pyz, python))
 
 
-def has_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> bool:
+def has_bytecode(program: str, pyz: PyzFile, python: programs.Interpreter) -> bool:
     """Whether a start of the program uses the bytecode beside it. `pyz`: see plan_bytecode."""
     path = f"{program}.{python.tag}"
     status, found = system.try_call(os.lstat, path), system.try_call(door.read_head, path, bytecode.HEADER_SIZE)

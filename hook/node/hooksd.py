@@ -17,7 +17,6 @@ from hook.base.explain import explain_invalid
 from hook.base.models import Options, ValidationError
 from hook.base.node_models import HookFile, HookProgram
 from hook.node import door
-from hook.node.door import Tree, Unreadable
 from hook.stages.entry import parse
 
 PROGRAM = "resctrl-mon-hook.pyz"
@@ -75,7 +74,7 @@ def read_entry(path: str) -> Entry:
         file = HookFile.model_validate(found)
     except ValidationError as error:
         return Entry(path, problem=explain_invalid(error.errors()))
-    except Unreadable as error:
+    except door.Unreadable as error:
         return Entry(path, problem=f"cannot read it: {error.why}")
     if unknown := [stage for stage in file.stages if stage not in _STAGES]:
         return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
@@ -111,22 +110,22 @@ def check_pattern(pattern: str) -> str | None:
 # --- The hooks in a config.json: that of a container, or a base_runtime_spec of containerd
 
 
-def read_hooks(path: str, files: Tree = door.HOST) -> dict[str, list[HookProgram]]:
-    """The hooks of each stage. Raises Unreadable, also if its hooks are invalid."""
+def read_hooks(path: str, files: door.Tree = door.HOST) -> dict[str, list[HookProgram]]:
+    """The hooks of each stage. Raises door.Unreadable, also if its hooks are invalid."""
     return list_hooks(path, files.read_json(path, door.BUNDLE))
 
 
 def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
-    """The hooks of each stage in `config`, a config.json that was read from this path. Raises Unreadable."""
+    """The hooks of each stage in `config`, a config.json that was read from this path. Raises door.Unreadable."""
     try:
         stages = config.get("hooks") or {}
         return {stage: [HookProgram.model_validate(it) for it in found or []] for stage, found in stages.items()}
     except (AttributeError, TypeError, ValidationError) as error:
-        raise Unreadable(path, f"invalid hooks: {error!r}") from None
+        raise door.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
-def read_programs(path: str, files: Tree = door.HOST) -> set[str]:
-    """The programs of all hooks in a config.json. Raises Unreadable."""
+def read_programs(path: str, files: door.Tree = door.HOST) -> set[str]:
+    """The programs of all hooks in a config.json. Raises door.Unreadable."""
     return {hook.path for hooks in read_hooks(path, files).values() for hook in hooks}
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from hook.base import system
 from hook.node import door, hooksd, programs
-from hook.node.door import Unreadable
 from hook.node.hooksd import PROGRAM
 
 NAME = "resctrl-mon-hook"
@@ -99,7 +98,7 @@ class Places:
                 return False
             mark = CONF_MARK if path in (self.conf, self.logrotate) else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
-        except (Unreadable, ValueError):
+        except (door.Unreadable, ValueError):
             return True
 
 
@@ -165,7 +164,7 @@ def read_owner(path: str) -> str | None:
     """The word in an owner's file, empty if it cannot be read; None if there is no file."""
     try:
         return door.read_text(path, door.CONFIGURATION).strip()
-    except Unreadable as error:
+    except door.Unreadable as error:
         return None if error.is_missing and not os.path.islink(path) else ""
 
 

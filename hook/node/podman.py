@@ -17,9 +17,7 @@ from functools import cached_property
 from hook.base import names, procfs, system
 from hook.base.models import KeyState
 from hook.node import config, door
-from hook.node.door import Unreadable
 from hook.stages import identity, podman
-from hook.stages.identity import Pod
 from hook.state import store
 
 _LISTS = ("containers.json", "volatile-containers.json")
@@ -60,7 +58,7 @@ def read_containers(directories: Collection[str]) -> dict[str, str]:
     return found
 
 
-def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> None:
+def name_running(pod: identity.Pod, container: str, bundle: str, places: list[str]) -> None:
     """Add Podman's names to the pod of a container that runs already, by the storage that its bundle is in.
 
     `places`: the cgroups that its runtime made for it, as in procfs.cgroups.
@@ -112,7 +110,7 @@ def _read_sqlite(path: str) -> dict[str, str]:
         query = "SELECT substr(ID, 1, ?), Name FROM PodConfig LIMIT ?"
         with closing(sqlite3.connect(f"file:{uri}?mode=ro", uri=True, timeout=_PATIENCE)) as base:
             rows = base.execute(query, (podman.POD_DIGITS, _MOST_PODS)).fetchall()
-    except (Unreadable, sqlite3.Error):
+    except (door.Unreadable, sqlite3.Error):
         return {}
     return {pod: name for pod, name in rows if isinstance(pod, str) and isinstance(name, str)}
 
@@ -145,7 +143,7 @@ def _read_bolt(path: str) -> dict[str, str]:
         buckets = _list_bolt(content, size, root)
         pods, given = (_list_bolt(content, size, *_open_bucket(buckets[it])) for it in (b"pod", b"id-registry"))
         return {pod[: podman.POD_DIGITS].decode(): bytes(given[pod]).decode() for pod in pods if pod in given}
-    except (Unreadable, KeyError, ValueError, struct.error):
+    except (door.Unreadable, KeyError, ValueError, struct.error):
         return {}
 
 

@@ -18,10 +18,8 @@ from functools import partial
 from typing import IO, NamedTuple
 
 from hook.base import cgroups, container_tasks, procfs, system
-from hook.base.container_tasks import Process
 from hook.base.explain import errno_name
 from hook.node import door
-from hook.node.door import Tree
 from hook.stages import identity
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -221,7 +219,7 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     return found
 
 
-def _is_of_host(process: Process) -> bool | None:
+def _is_of_host(process: container_tasks.Process) -> bool | None:
     """Whether a process outside of containers is the host's own; None if its namespaces cannot be read."""
     try:
         return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
@@ -245,11 +243,11 @@ def _read_words(pid: int) -> list[str]:
     return head.decode("utf-8", "surrogateescape").split("\0")[:-1] or [""]
 
 
-def see_files(pid: int) -> Tree:
+def see_files(pid: int) -> door.Tree:
     """The files as a process of the host sees them. Raises OSError."""
     root, cwd = f"/proc/{pid}/root", os.readlink(f"/proc/{pid}/cwd")
     is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
-    return Tree("" if is_ours else root, cwd)
+    return door.Tree("" if is_ours else root, cwd)
 
 
 def is_running(pid: int) -> bool:

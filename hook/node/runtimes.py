@@ -19,7 +19,6 @@ from hook.base.explain import explain_invalid
 from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
 from hook.base.node_models import Unhooked, UnhookedContainer
 from hook.node import config, door, hooksd, programs
-from hook.node.door import Unreadable
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
 from hook.node.podman import name_running
 from hook.stages import identity, podman
@@ -72,7 +71,7 @@ class Runtimes(NamedTuple):
         for root in self.roots:
             try:
                 containers.update(door.list_if_there(root))
-            except Unreadable as error:
+            except door.Unreadable as error:
                 problems.append(f"cannot read {root}: {error.why}")
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
         found: dict[str, State] = {}

@@ -7,7 +7,6 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,88 +31,87 @@ IN_POD = f":/machine.slice/machine-libpod_pod_{POD}.slice/libpod-{ID}.scope"
 # --- From conmon's command line
 
 
-def read_name(monkeypatch: pytest.MonkeyPatch, line: str, parents: Mapping[int, int] | None = None) -> str | None:
-    """The name that a hook gets: process 1000 is its parent, the runtime, and 900 is conmon, with this command line."""
-    above = parents if parents is not None else {1000: 900}
-    monkeypatch.setattr(system, "parent_id", lambda: 1000)
-    monkeypatch.setattr(procfs, "stat_fields", lambda pid: ["S", str(above[pid])] if pid in above else None)
-    monkeypatch.setattr(system, "link_target", lambda path: f"{path.rpartition('/')[2]}:[1]")
-    monkeypatch.setattr(system, "read_start", lambda _path, size: line[:size])
-    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
-    podman.name_container(container)
-    found: str | None = container.pod.container
+LINE = f"conmon\0-c\0{ID}\0-n\0web\0"
+
+
+class Conmon:
+    """The processes above a hook: 1000, the runtime, and 900, conmon, with a command line.
+
+    `parents`: the runtime's parent at each look, then the last one for good; None: it has ended. `foreign`: the
+    namespace that is not the host's. `read`: the files that were read.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.line, self.foreign = LINE, ""
+        self.parents: list[str | None] = ["900"]
+        self.read = list[str]()
+        monkeypatch.setattr(system, "parent_id", lambda: 1000)
+        monkeypatch.setattr(procfs, "stat_fields", self._stat_fields)
+        monkeypatch.setattr(system, "link_target", self._link_target)
+        monkeypatch.setattr(system, "read_start", self._read_start)
+
+    def _stat_fields(self, pid: int) -> list[str] | None:
+        parent = (self.parents.pop(0) if len(self.parents) > 1 else self.parents[0]) if pid == 1000 else None
+        return None if parent is None else ["S", parent]
+
+    def _link_target(self, path: str) -> str:
+        if path.startswith("/proc/0/"):
+            raise FileNotFoundError(path)
+        return path if path.endswith(self.foreign or "none") else path.rpartition("/")[2]
+
+    def _read_start(self, path: str, size: int) -> str:
+        self.read.append(path)
+        return self.line[:size]
+
+    def name(self) -> str | None:
+        """The name that a hook gets."""
+        container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+        podman.name_container(container)
+        found: str | None = container.pod.container
+        return found
+
+
+@pytest.fixture
+def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
+    found = Conmon(monkeypatch)
+    assert found.name() == "web"
+    found.read.clear()
     return found
 
 
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        (["-c", ID, "-n", "web", "--exit-dir", "/x"], "web"),
         (["--cid", ID, "--name", "web"], "web"),
         ([f"--cid={ID}", "--name=web"], "web"),
         (["-c", ID, "-n", "web", "--exit-command-arg", "-n", "other"], "web"),
-        (["-c", ID, "-n", "a" * 100_000], "a" * 253),
+        (["-c", ID, "-n", "a" * 1_000_000], "a" * 253),  # more than is read
         (["-c", ID, "-n", "\x1b[2J\n\u202e"], "\x1b[2J\n\u202e"),  # escaped where it is shown
-        (["-c", ID, "-n", ""], None),
-        (["-c", ID], None),
-        (["-c", ID, "-n"], ""),
+        *((words, None) for words in (["-c", ID, "-n", ""], ["-c", ID], ["-c", ID, "-n"], ["-n", "other"], [])),
         (["-c", "d" * 64, "-n", "other"], None),
-        (["-n", "other"], None),
-        ([], None),
+        (["x" * 1_000_000], None),
     ],
 )
-def test_the_name_is_what_podman_gave_conmon(
-    monkeypatch: pytest.MonkeyPatch, words: list[str], name: str | None
-) -> None:
-    line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", "--api-version", "1", *words])
-    assert read_name(monkeypatch, line) == (name or None)
+def test_the_name_is_what_podman_gave_conmon(conmon: Conmon, words: list[str], name: str | None) -> None:
+    conmon.line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", "--api-version", "1", *words])
+    assert conmon.name() == name
 
 
-def test_a_command_line_without_an_end_gives_what_its_beginning_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_name(monkeypatch, f"conmon\0-c\0{ID}\0-n\0" + 1_000_000 * "x") == "x" * 253
-    assert read_name(monkeypatch, 1_000_000 * "x") is None
-
-
-LINE = f"conmon\0-c\0{ID}\0-n\0web\0"
-
-
-@pytest.mark.parametrize("parents", [{}, {1000: 0}])
-def test_a_parent_that_has_ended_gives_no_name(monkeypatch: pytest.MonkeyPatch, parents: dict[int, int]) -> None:
-    def no_process(path: str) -> str:
-        raise FileNotFoundError(path)
-
-    assert read_name(monkeypatch, LINE) == "web"
-    monkeypatch.setattr(system, "parent_id", lambda: 1000)
-    monkeypatch.setattr(procfs, "stat_fields", lambda pid: ["S", str(parents[pid])] if pid in parents else None)
-    monkeypatch.setattr(system, "link_target", no_process)
-    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
-    podman.name_container(container)
-    assert container.pod.container is None
+@pytest.mark.parametrize("parent", [None, "0"])
+def test_a_parent_that_has_ended_gives_no_name(conmon: Conmon, parent: str | None) -> None:
+    conmon.parents = [parent]
+    assert (conmon.name(), conmon.read) == (None, [])
 
 
 @pytest.mark.parametrize("kind", ["pid", "mnt", "user"])
-def test_a_process_with_other_namespaces_is_not_read(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    assert read_name(monkeypatch, LINE) == "web"
-    read: list[str] = []
-
-    def note(path: str, _size: int) -> str:
-        read.append(path)
-        return LINE
-
-    monkeypatch.setattr(system, "link_target", lambda path: path if path.endswith(kind) else "same")
-    monkeypatch.setattr(system, "read_start", note)
-    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
-    podman.name_container(container)
-    assert (container.pod.container, read) == (None, [])
+def test_a_process_with_other_namespaces_is_not_read(conmon: Conmon, kind: str) -> None:
+    conmon.foreign = kind
+    assert (conmon.name(), conmon.read) == (None, [])
 
 
-def test_a_pid_that_is_no_more_conmons_after_the_read_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert read_name(monkeypatch, LINE) == "web"
-    parents = iter(["900", "1"])
-    monkeypatch.setattr(procfs, "stat_fields", lambda _pid: ["S", next(parents)])
-    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
-    podman.name_container(container)
-    assert container.pod.container is None
+def test_a_pid_that_is_no_more_conmons_after_the_read_gives_no_name(conmon: Conmon) -> None:
+    conmon.parents = ["900", "1"]
+    assert (conmon.name(), conmon.read) == (None, ["/proc/900/cmdline"])
 
 
 # --- The pod, and its infra container
@@ -257,14 +255,10 @@ def test_pods_are_named_by_both_databases_and_sqlites_counts(storage: Path) -> N
     make_bolt(storage / "libpod/bolt_state.db", (POD, "old"), ("ab" * 32, "shop"))
     assert keeper.Names().pods == {DIGITS: "old", "ab" * 6: "shop"}
     make_sqlite(storage / "db.sql", (POD, "stack"))
-    assert keeper.Names().pods == {DIGITS: "stack", "ab" * 6: "shop"}
-
-
-def test_podmans_database_is_not_written(storage: Path) -> None:
-    make_sqlite(storage / "db.sql", (POD, "stack"))
     before = (storage / "db.sql").read_bytes()
-    assert keeper.Names().pods == {DIGITS: "stack"}
-    assert ([it.name for it in storage.iterdir()], (storage / "db.sql").read_bytes()) == (["db.sql"], before)
+    assert keeper.Names().pods == {DIGITS: "stack", "ab" * 6: "shop"}
+    assert {it.name for it in storage.iterdir()} == {"db.sql", "libpod"}, "nothing is written"
+    assert (storage / "db.sql").read_bytes() == before
 
 
 def test_a_database_that_a_writer_holds_names_nothing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,10 +278,11 @@ def test_what_is_no_database_names_nothing(storage: Path, content: bytes) -> Non
     for name in ("db.sql", "libpod/bolt_state.db"):
         (storage / name).write_bytes(content)
     assert keeper.Names().pods == {}
-
-
-def test_a_database_without_the_table_names_nothing(storage: Path) -> None:
-    make_sqlite(storage / "db.sql", (POD, "stack"), table="Pods")
+    (storage / "db.sql").unlink()
+    make_sqlite(storage / "db.sql", (POD, "stack"), table="Pods")  # a database, but without the table
+    assert keeper.Names().pods == {}
+    (storage / "db.sql").unlink()
+    os.mkfifo(storage / "db.sql")
     assert keeper.Names().pods == {}
 
 
@@ -311,11 +306,6 @@ def test_pages_that_lead_to_each_other_come_to_an_end(storage: Path) -> None:
     content = bytearray(path.read_bytes())
     content[3 * SIZE : 4 * SIZE] = page(3, 1, [(b"a", (3).to_bytes(8, "little"))]).ljust(SIZE, b"\0")
     path.write_bytes(content)
-    assert keeper.Names().pods == {}
-
-
-def test_a_fifo_in_the_place_of_a_database_makes_nobody_wait(storage: Path) -> None:
-    os.mkfifo(storage / "db.sql")
     assert keeper.Names().pods == {}
 
 
