@@ -91,8 +91,14 @@ def hook_of(node: ScratchMachine, path: str) -> dict[str, object]:
 # --- What is where
 
 
-def test_everything_is_where_it_belongs_and_again_it_changes_nothing(node: ScratchMachine) -> None:
-    done(node, "install", "--for=both")
+def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: ScratchMachine) -> None:
+    plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
+    assert node.written() == {}
+    assert plan["dry_run"] is True
+    taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
+    assert taken == {**plan, "dry_run": False}
+    writes = [it["what"] for it in plan["steps"] if it["step"] == "write"]
+    assert (writes[0], writes[-2:]) == (PROGRAM, [KUBERNETES, PODMAN])
     written = node.written()
     assert set(written) == EVERYTHING
     assert node.path(PROGRAM).read_bytes() == PYZ.read_bytes()
@@ -113,17 +119,6 @@ def test_everything_is_where_it_belongs_and_again_it_changes_nothing(node: Scrat
     assert [line for line in lines if line.startswith(("write", "link", "remove"))] == []
     for path, it in before.items():
         assert (node.path(path).lstat().st_ino, node.path(path).lstat().st_mtime_ns) == (it.st_ino, it.st_mtime_ns)
-
-
-def test_a_dry_run_prints_the_same_steps_and_takes_none(node: ScratchMachine) -> None:
-    plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
-    assert node.written() == {}
-    assert plan["dry_run"] is True
-    taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
-    assert taken == {**plan, "dry_run": False}
-    writes = [it["what"] for it in plan["steps"] if it["step"] == "write"]
-    assert writes[0] == PROGRAM
-    assert writes[-2:] == [KUBERNETES, PODMAN]
 
 
 def test_options_reach_the_hooks_and_the_timer_from_one_place(node: ScratchMachine) -> None:
@@ -452,31 +447,6 @@ def test_install_makes_the_bytecode_that_the_file_lacks(node: ScratchMachine, ba
     done(node, bare, "install", "--for=podman")
     done(node, LINK, "uninstall")
     assert node.written() == {}
-
-
-# --- Upgrades
-
-
-def test_hooks_start_while_the_program_is_replaced(tmp_path: Path) -> None:
-    """Each of them is the old one or the new one."""
-    node = ScratchMachine(tmp_path / "machine")
-    prefix = tmp_path / "prefix"
-    pythons = ["/usr/bin/python3", os.path.realpath("/usr/bin/python3")]
-    words = ["install", "--for=podman", f"--prefix={prefix}", f"--hooks-dir={tmp_path}/hooks.d"]
-    done(node, *words)
-    program = prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-    started = tmp_path / "started"
-    script = f'while {program} hook --run-dir={tmp_path}/run <"$0"; do echo >>{started}; done'
-    state = tmp_path / "state"
-    state.write_text(json.dumps(stopped("nobody")))
-    with subprocess.Popen(["sh", "-c", script, str(state)], stderr=subprocess.PIPE, text=True) as hooks:
-        for number in range(6):
-            done(node, *words, f"--python={pythons[number % 2]}")
-            assert hooks.poll() is None
-        hooks.terminate()
-        _, said = hooks.communicate(timeout=300)
-    assert said == ""
-    assert started.stat().st_size > 1
 
 
 # --- A loss of power

@@ -124,9 +124,11 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
     assert [name[:4] for name in node.hook.reasons()] == ["bad-"]
     assert len(node.reconcile()) == 1
     assert node.ids() == [container]
-    done = node.machine.run("reconcile", "--adopt", "--json", *node.options)
-    (action,) = [it for it in json.loads(done.stdout)["actions"] if it["container"] == container]
+    found = node.ask("reconcile", "--adopt")
+    (action,) = [it for it in found["actions"] if it["container"] == container]
     assert (action["action"], action["problem"]) == ("adopt", None)
+    assert not [line for line in found["left"] if "never got the hook" in line], "it has a record by now"
+    assert json.loads((node.hook.run_dir / "unhooked.json").read_text())["containers"] == {}
     assert node.hook.tasks(f"oci-{UID}") == {node.pid}
     assert node.reconcile() == []
     assert node.ids() == []
@@ -246,16 +248,6 @@ def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: NodeW
     node.reconcile()
     assert node.ids() == []
     assert [it["level"] for it in node.findings()] == ["ok"]
-
-
-def test_a_container_that_reconcile_adopts_is_not_said_to_lack_the_hook(node: NodeWithRunc) -> None:
-    container = node.runs(KUBELET)
-    found = node.ask("reconcile", "--adopt")
-    assert [(it["action"], it["problem"]) for it in found["actions"] if it["container"] == container] == [
-        ("adopt", None)
-    ]
-    assert not [line for line in found["left"] if "never got the hook" in line]
-    assert json.loads((node.hook.run_dir / "unhooked.json").read_text())["containers"] == {}
 
 
 def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: NodeWithRunc) -> None:

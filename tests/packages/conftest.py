@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, NamedTuple
+from typing import Callable, NamedTuple
 
 import pytest
 
@@ -22,10 +23,6 @@ from tests.packages.machine import Machine
 from tests.resctrlfs import mounted
 from tests.support.containers import HOOK, REPOSITORY
 from tests.support.debian import CannotMake
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
 
 NEWER, NEXT = "1000.0", "2000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")

@@ -6,12 +6,9 @@ They have no Python: that lies in apt's cache there, so that apt can install it 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.support import debian
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SUITES = {12: "bookworm", 13: "trixie"}
 """By Debian's version."""

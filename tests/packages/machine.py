@@ -10,18 +10,14 @@ import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pyz import archive
+from tests.resctrlfs import Mounted
 from tests.support.containers import ULIMITS, Cgroups, Gate, make_rootfs
 from tests.support.root import ENVIRONMENT, Root
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.resctrlfs import Mounted
 
 PATIENCE = 300.0
 """Seconds for what apt does."""

@@ -9,16 +9,12 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.packages.conftest import pack
+from tests.packages.conftest import Packages, pack
 from tests.packages.machine import whole_calls
 from tests.support.containers import HOOK, REPOSITORY
-
-if TYPE_CHECKING:
-    from tests.packages.conftest import Packages
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"

@@ -7,19 +7,15 @@ import json
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.packages.machine import SHARED
+from tests.packages.conftest import Packages
+from tests.packages.machine import SHARED, Machine
 from tests.support.containers import REPOSITORY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.packages.conftest import Packages
-    from tests.packages.machine import Machine
 
 NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.packages.conftest import FURTHER
-from tests.packages.machine import ENERGY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.packages.conftest import Packages
-    from tests.packages.machine import Machine
+from tests.packages.conftest import FURTHER, Packages
+from tests.packages.machine import ENERGY, Machine
 
 NAME = "resctrl-mon-hook"
 RUN = f"/run/{NAME}"

@@ -13,48 +13,34 @@ OTHER = {"path": "/usr/bin/other"}
 BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
 
 
-@pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
-def test_the_hook_is_added_at_both_stages(hooks: dict[str, object]) -> None:
-    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
-    assert add_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
-
-
-def test_other_hooks_stay_after_ours() -> None:
-    spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
-    assert add_hook(spec, OURS)["hooks"] == {
-        **BOTH,
-        "createRuntime": [OURS, OTHER],
-        "prestart": [OTHER],
-    }
-
-
-def test_adding_the_hook_twice_is_the_same_as_once() -> None:
-    once = add_hook({"ociVersion": "1.0.2"}, OURS)
-    assert add_hook(once, OURS) == once
-
-
 BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
-
-
-def test_the_file_limit_of_ctr_is_dropped() -> None:
-    """containerd takes them out of its own specification, and would leave them in ours."""
-    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
-    assert add_hook(spec, OURS)["process"] == {"cwd": "/"}
+PROCESSES: list[object] = [
+    {"rlimits": [{**BY_DEFAULT, "hard": 4096}]},
+    {"rlimits": [BY_DEFAULT, {**BY_DEFAULT, "type": "RLIMIT_NPROC"}]},
+    *({"rlimits": []}, {"cwd": "/"}, {}, None, 7),
+]
 
 
 @pytest.mark.parametrize(
-    "process",
+    ("given", "expected"),
     [
-        {"rlimits": [{**BY_DEFAULT, "hard": 4096}]},
-        {"rlimits": [BY_DEFAULT, {**BY_DEFAULT, "type": "RLIMIT_NPROC"}]},
-        {"rlimits": []},
-        {},
-        None,
-        7,
+        ({}, {"hooks": BOTH}),
+        *(({"hooks": it}, {"hooks": BOTH}) for it in (None, {}, {"poststop": None})),
+        (
+            {"hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}},
+            {"hooks": {**BOTH, "createRuntime": [OURS, OTHER], "prestart": [OTHER]}},
+        ),
+        # containerd takes this limit out of its own specification, and would leave it in ours
+        ({"process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}, {"process": {"cwd": "/"}, "hooks": BOTH}),
+        *(({"process": it}, {"process": it, "hooks": BOTH}) for it in PROCESSES),
     ],
 )
-def test_other_limits_stay(process: object) -> None:
-    assert add_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
+def test_the_hook_is_added_once_and_all_but_the_file_limit_of_ctr_stays(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    once = add_hook({"ociVersion": "1.0.2", **given}, OURS)
+    assert once == {"ociVersion": "1.0.2", **expected}
+    assert add_hook(once, OURS) == once
 
 
 @pytest.mark.parametrize(

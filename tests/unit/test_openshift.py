@@ -7,7 +7,6 @@ import base64
 import gzip
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,8 +15,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hook.node.place import OWNERS, Places
 from pyz import archive
@@ -71,48 +68,6 @@ def test_the_reader_reads_it_as_yaml_is_read() -> None:
     assert machineconfig.Reader((OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8")).read() == BUTANE
 
 
-words = st.from_regex(r"([0-9]+-)?[A-Za-z/][A-Za-z0-9_./-]*", fullmatch=True)
-keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_./-]*", fullmatch=True)
-texts = st.lists(st.text("ab #:-|{}\"'", max_size=8), min_size=1).map(
-    lambda lines: "x" + "\n".join(lines).rstrip() + "\n"
-)
-leaves = st.one_of(words, st.booleans(), st.sampled_from(["0755", "0644", "4.18.0"]), texts)
-documents = st.recursive(
-    st.dictionaries(keys, leaves, min_size=1, max_size=3),
-    lambda inner: st.dictionaries(
-        keys, st.one_of(leaves, inner, st.lists(inner, min_size=1, max_size=3)), min_size=1, max_size=3
-    ),
-    max_leaves=8,
-)
-
-
-def written(value: Any, indent: int = 0) -> str:  # noqa: ANN401  a document
-    """A document in the style of the file."""
-    pad = " " * indent
-    lines = ["", f"{pad}# a comment"]
-    for key, it in value.items():
-        if isinstance(it, dict):
-            lines += [f"{pad}{key}:", written(it, indent + 2)]
-        elif isinstance(it, list):
-            items = [written(each, indent + 4).lstrip("\n") for each in it]
-            lines += [f"{pad}{key}:", *(re.sub(r"^ +#.*\n *", f"{pad}  - ", item) for item in items)]
-        elif isinstance(it, str) and it.endswith("\n"):
-            lines += [f"{pad}{key}: |", *(f"{pad}  {line}" if line else "" for line in it[:-1].split("\n"))]
-        else:
-            lines.append(f"{pad}{key}: {str(it).lower() if isinstance(it, bool) else it}")
-    return "\n".join(lines)
-
-
-@given(documents)
-def test_what_the_reader_takes_it_reads_as_yaml_is_read(document: dict[str, Any]) -> None:
-    text = written(document) + "\n"
-    try:
-        found = machineconfig.Reader(text).read()
-    except machineconfig.Unfit:
-        return
-    assert found == yaml.safe_load(text), text
-
-
 ON_ONE_LINE = "a: *b", "a: &b c", "a: [b]", "a: {b: c}", "a: 'b'", "a: b # c", "a: 12", "a: 1.5", "a: yes", "ON: a"
 REFUSED = *ON_ONE_LINE, "- a", "a: !b c", "a: b: c", "a: 2020-01-01", "a:\n", "a: >\n  b", "a:\n  - b"
 
@@ -151,10 +106,6 @@ def test_what_is_not_known_is_refused_and_not_left_out(place: str, tree: Path) -
     (strange[place] if place else strange)["kernel_arguments"] = []
     with pytest.raises(machineconfig.Unfit, match="kernel_arguments"):
         machineconfig.machine_config(strange, tree)
-
-
-def test_the_same_bytes_each_time(made: dict[str, Any], tree: Path) -> None:
-    assert json.dumps(machineconfig.machine_config(BUTANE, tree)) == json.dumps(made)
 
 
 @pytest.mark.skipif(VALIDATE is None, reason="no ignition-validate (Debian: ignition)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,7 @@ from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.stages.entry import Context
 from hook.state.store import RunDir, replace
-from tests.unit.nodes import add_process
-
-if TYPE_CHECKING:
-    from tests.unit.nodes import NodeFiles
+from tests.unit.nodes import NodeFiles, add_process
 
 UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"
 SANDBOX, APP, SIDECAR = "a1" * 32, "b2" * 32, "c3" * 32
@@ -69,34 +66,25 @@ def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_n
     assert pods.find() == ([], [SANDBOX])
 
 
-def test_a_pod_whose_sandbox_has_no_process_has_no_container_left_out(pods: PodsOfNode) -> None:
-    """CRI-O starts the pause program only for pods that share a pid namespace."""
-    pods.start(APP)
-    assert pods.find() == ([APP], [])
-
-
-@pytest.mark.parametrize("catches", [NONE, SHELL])
-def test_the_first_container_is_no_sandbox_if_it_waits_otherwise(pods: PodsOfNode, catches: str) -> None:
-    pods.start(APP, catches=catches)
-    assert pods.find() == ([APP], [])
-
-
-def test_only_the_first_container_can_be_the_sandbox(pods: PodsOfNode) -> None:
-    pods.start(SANDBOX, catches=PAUSE)
-    pods.start(APP, catches=PAUSE)
-    assert pods.find() == ([APP], [SANDBOX])
-
-
-def test_what_does_more_than_wait_is_no_sandbox(pods: PodsOfNode) -> None:
-    pods.start(APP, catches=PAUSE)
-    pods.start(APP, catches=PAUSE)
-    assert pods.find() == ([APP], [])
-
-
-def test_conmon_is_no_container(pods: PodsOfNode) -> None:
-    """With conmon_cgroup="pod" it is in the cgroup of the pod, also once its container has ended."""
-    pods.start(APP, cgroup="/kubepods/pod{uid}/crio-conmon-{id}")
-    assert pods.find() == ([], [])
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        # CRI-O starts the pause program only for pods that share a pid namespace
+        ([(APP, {})], ([APP], [])),
+        ([(APP, {"catches": SHELL})], ([APP], [])),  # it waits otherwise
+        ([(SANDBOX, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [SANDBOX])),  # only the first can be it
+        ([(APP, {"catches": PAUSE}), (APP, {"catches": PAUSE})], ([APP], [])),  # it does more than wait
+        # With conmon_cgroup="pod", also once its container has ended
+        ([(APP, {"cgroup": "/kubepods/pod{uid}/crio-conmon-{id}"})], ([], [])),
+        ([(APP, {"cgroup": "/machine.slice/libpod-{id}.scope"})], ([], [])),  # no pod's
+    ],
+)
+def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbox(
+    pods: PodsOfNode, started: list[tuple[str, dict[str, Any]]], expected: tuple[list[str], list[str]]
+) -> None:
+    for container, how in started:
+        pods.start(container, **how)
+    assert pods.find() == expected
 
 
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:
@@ -110,11 +98,6 @@ def test_our_own_pod_is_left_out(pods: PodsOfNode) -> None:
     pods.start(APP, uid=OTHER)
     pods.start(SANDBOX)
     assert pods.find() == ([SANDBOX], [])
-
-
-def test_what_is_no_pods_is_not_counted(pods: PodsOfNode) -> None:
-    pods.start(APP, cgroup="/machine.slice/libpod-{id}.scope")
-    assert pods.find() == ([], [])
 
 
 @pytest.mark.parametrize("options", [{"namespace": ["shop"]}, {"annotation": {"a": "b"}}, {"monitor": "opt-in"}])
