@@ -39,16 +39,4 @@ def _make_form(name: str) -> Form:
     return Form(name, tuple((field, row[0], default, check) for *row, field, default, check in rows))
 
 
-List = _make_form("List")
-Show = _make_form("Show")
-Top = _make_form("Top")
-History = _make_form("History")
-Metrics = _make_form("Metrics")
-Doctor = _make_form("Doctor")
-Reconcile = _make_form("Reconcile")
-RunWatch = _make_form("RunWatch")
-Install = _make_form("Install")
-Uninstall = _make_form("Uninstall")
-MakeBytecode = _make_form("MakeBytecode")
-BaseRuntimeSpec = _make_form("BaseRuntimeSpec")
-Completion = _make_form("Completion")
+List, Show, Top, History, Metrics, Doctor, Reconcile, RunWatch, Install, Uninstall, MakeBytecode, BaseRuntimeSpec, Completion = map(_make_form, list(ARGUMENTS)[1:])

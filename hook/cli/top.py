@@ -86,17 +86,11 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
         yield _sleep
         return
     terminal = sys.stdin.fileno()
-    is_open = True
 
     def wait(seconds: float) -> str:
-        nonlocal is_open
-        if not is_open:
-            return _sleep(seconds)
         if not select.select([terminal], [], [], seconds)[0]:
             return ""
-        text = os.read(terminal, 1).decode("ascii", "replace")
-        is_open = bool(text)  # else its other end is closed
-        return text or wait(seconds)
+        return os.read(terminal, 1).decode("ascii", "replace") or _sleep(seconds)  # its other end is closed
 
     former = termios.tcgetattr(terminal)
     tty.setcbreak(terminal, termios.TCSADRAIN)

@@ -81,7 +81,6 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     found = [*_make_event_families(used, PREFIX, "", created)]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
-    found += [_make_family(name, meaning, _look_up(seen, path)) for name, path, meaning in HEALTH]
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
@@ -354,34 +353,9 @@ def _identify(key: SeenKey, former: Former) -> Labels:
 
 # --- The health of the hook
 
-HEALTH = (
-    ("rmids", "rmids.limit", "RMIDs of the machine: the smallest of info/*/num_rmids"),
-    ("unrecorded_failures", "unrecorded", "Failures since boot that could not be recorded: at least so many"),
-    ("run_directory_full", "is_full", "Whether the file system of the run directory is full: records may be missing"),
-    ("unchecked_containers", "unhooked.unchecked", "Containers without a record that reconcile could not check"),
-    ("reconcile_start_timestamp_seconds", "reconciled.started_at", "Unix time at which reconcile last started"),
-    ("reconcile_end_timestamp_seconds", "reconciled.ended_at", "Unix time at which it last ended without an error"),
-    ("outside_threads", "reconciled.outside_total", "Threads that the last reconcile left outside their group"),
-    ("late_cpu_seconds_total", "reconciled.late_cpu", "CPU time that tasks used before they were moved in"),
-    ("watch_start_timestamp_seconds", "watched.started_at", "Unix time at which the watch that runs started"),
-    ("watch_alive_timestamp_seconds", "watched.alive_at", "Unix time at which watch last wrote its record"),
-    ("watch_moved_tasks_total", "watched.moved", "Tasks that watch moved in, since its start"),
-    ("watch_failures_total", "watched.failed", "Processes that watch could not move in, since its start"),
-    ("watch_overflows_total", "watched.overflows", "Times that watch lost execs, since its start"),
-)
-"""The metrics that are numbers of a snapshot: their names, the attributes of the Inventory, and their meanings."""
-
-
-def _look_up(seen: Inventory, path: str) -> float | None:
-    """An attribute of a part of the snapshot; None where that part is missing."""
-    part, _, name = path.rpartition(".")
-    of = getattr(seen, part) if part else seen
-    found: float | None = None if of is None else getattr(of, name)
-    return found
-
 
 def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    """For each other metric its name, its meaning, and its samples: a number for a single one, None for none."""
+    """For each metric its name, its meaning, and its samples: a number for a single one, None for none."""
     yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _count_states(seen)
     alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
@@ -389,23 +363,40 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
     taken = sum(member.taken_from is not None for key in seen.keys for member in key.state.members.values())
     yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
     if (rmids := seen.rmids) is not None:
+        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", rmids.limit
         in_use = _by("owner", {"ours": rmids.ours, "others": rmids.others})
         yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
         orphans = len(seen.orphans) if seen.host_pids else None
         yield "orphan_groups", "mon_groups with our prefix, but without a record and a live member", orphans
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _count_reasons(seen)
-    unhooked = len(seen.unhooked.containers) if seen.unhooked is not None else None
-    yield "unhooked_containers", "Running containers that never got the hook, as of the last reconcile", unhooked
+    yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
+    full = "Whether the file system of the run directory is full: records may be missing"
+    yield "run_directory_full", full, seen.is_full
+    if (unhooked := seen.unhooked) is not None:
+        never = "Running containers that never got the hook, as of the last reconcile"
+        yield "unhooked_containers", never, len(unhooked.containers)
+        unchecked = "Containers without a record that reconcile could not check"
+        yield "unchecked_containers", unchecked, unhooked.unchecked
     runs: Numbers = {tuple(zip(("stage", "result"), map(printable, it))): count for it, count in seen.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
     if (run := seen.reconciled) is not None:
+        yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", run.started_at
+        yield "reconcile_end_timestamp_seconds", "Unix time at which it last ended without an error", run.ended_at
         duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
         yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
+        yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
+        yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
         undone = _by("kind", {"failed": run.failed, "left": run.left})
         yield "reconcile_undone", "What the reconcile that last ended left: failed actions, others' problems", undone
         actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
         yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
         yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
+    if (watch := seen.watched) is not None:
+        yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
+        yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
+        yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
+        yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
+        yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
     yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
     yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})

@@ -64,7 +64,7 @@ FORM_OF_ARGUMENTS = [
     "    return Form(name, tuple((field, row[0], default, check) for *row, field, default, check in rows))",
     *("", ""),
 ]
-"""In such a module a form is made of its rows, so that no argument is there twice."""
+"""In such a module a form is made of its rows, so that no argument is there twice; the first are the hook's own."""
 KINDS = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
 """A value of each type that an argument takes."""
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
@@ -89,7 +89,7 @@ def compile_models(models: ModuleType) -> str:
         options = sys.modules[models.Model.__module__].Options
         table = [_describe(options), *(_describe(it.cls, it.list_checks()) for it in compilers)]
         body += [*_block(f"{TABLE}: dict[str, tuple[Any, ...]] = {{", table, "}"), *FORM_OF_ARGUMENTS]
-        body += [f"{it.name} = _make_form({_quoted(it.name)})" for it in compilers]
+        body.append(", ".join(it.name for it in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
     else:
         body += [line for it in compilers for line in it.form()]
     path = models.__name__.replace(".", "/") + ".py"
