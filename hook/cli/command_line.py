@@ -18,8 +18,8 @@ from hook.base.errors import HookError
 from hook.base.explain import as_hook_error, unforeseen_error
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
-from hook.cli.terminal import print_answer, write
 from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, Verb
+from hook.observe.terminal import print_answer, write
 from hook.stages import report
 from hook.stages.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 

@@ -14,7 +14,7 @@ from hook.base.explain import format_count
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
-from hook.cli.terminal import Meter, is_terminal, print_printable
+from hook.observe.terminal import Meter, is_terminal, print_printable
 from hook.reconcile import run
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result

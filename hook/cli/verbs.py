@@ -15,7 +15,7 @@ from functools import partial
 from hook.base import jsontext
 from hook.base.models import Options
 from hook.cli import options
-from hook.cli.terminal import Meter, get_screen, print_answer, print_printable, write
+from hook.observe.terminal import Meter, get_screen, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

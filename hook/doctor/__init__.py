@@ -18,7 +18,7 @@ from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
 from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 

@@ -28,7 +28,7 @@ from hook.node import door
 from hook.node.door import Unreadable
 from hook.observe.screens import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
 from hook.observe.snapshot import Uses, make_total, sum_uses, to_number
-from hook.observe.table import Column, Screen, numbers
+from hook.observe.terminal import Column, Screen, numbers
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""

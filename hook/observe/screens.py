@@ -16,7 +16,7 @@ from hook.base.explain import format_count, printable, who
 from hook.base.models import Failure
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_use, sum_uses, to_number
-from hook.observe.table import Column, Screen, lay_out, numbers
+from hook.observe.terminal import Column, Screen, lay_out, numbers
 from hook.state.records import name_unhooked
 
 STATES = {it.split()[-1]: it for it in ("live", "group missing", "recovering", "lingering", "completed")}

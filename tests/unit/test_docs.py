@@ -31,7 +31,7 @@ from hook.cli.command_line import Argument, list_arguments, list_options, parse_
 from hook.doctor import FAILURE, OK, WARNING, Finding, format_findings
 from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from hook.reconcile.diagnose import VERBS
 from hook.stages import entry
 from hook.state.store import RunDir

@@ -19,7 +19,7 @@ from pyfakefs.fake_filesystem_unittest import Pause
 from hook.base import system
 from hook.cli import command_line as cli
 from hook.cli import top, verbs
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.lines import line, make, write_lines
 from tests.unit.nodes import NodeFiles, add_process

@@ -14,7 +14,7 @@ from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, 
 from hook.doctor.records import check_lost_containers, check_watch
 from hook.node import programs, runtimes
 from hook.node.place import Places
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from tests.unit.nodes import NodeFiles
 
 LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]

@@ -19,7 +19,7 @@ from hook.base import system
 from hook.cli import command_line as cli
 from hook.node import door
 from hook.observe import jobs
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]

@@ -247,7 +247,8 @@ def test_watch_loads_nothing_of_the_other_commands() -> None:
         new = {name.removeprefix("hook.").replace(".", "/") for name in names} & {*MODULES} - found
         found |= new
         waiting += new
-    assert {name.split("/")[0] for name in found} == {"base", "state", "stages", "reconcile", "watch", "cli"}
+    assert {name.split("/")[0] for name in found} == {"base", "state", "stages", "reconcile", "watch", "observe", "cli"}
+    assert {name for name in found if name.startswith("observe/")} == {"observe/terminal"}
     assert not found & {"cli/deadline", "cli/progress", "reconcile/run"}
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from hook.base.models import Failure
 from hook.base.node_models import LeftUndone
-from hook.cli import terminal as output
 from hook.cli.progress import Progress, repair_and_print
-from hook.cli.terminal import Meter
+from hook.observe import terminal as output
+from hook.observe.terminal import Meter
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
 from hook.state.store import RunDir

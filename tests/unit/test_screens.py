@@ -18,14 +18,13 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.cli import command_line as cli
-from hook.cli import terminal
 from hook.cli import top as top_command
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
 from hook.node.place import Places
-from hook.observe import screens, snapshot, table
+from hook.observe import screens, snapshot, terminal
 from hook.observe.snapshot import Group, Inventory, SeenKey
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from hook.state.records import Records
 from tests.unit.metrics import EVERYTHING
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
@@ -687,16 +686,16 @@ def test_numbers_have_three_digits_and_a_prefix() -> None:
     ],
 )
 def test_of_a_cut_name_namespace_and_both_ends_of_the_pod_stay(name: str, width: int, text: str) -> None:
-    assert table.cut_name(name, width) == text
+    assert terminal.cut_name(name, width) == text
 
 
 def test_the_mark_of_a_cut_takes_one_column_in_utf8() -> None:
-    assert table.cut_name("shop/web-7c9f6d5b8-x2x4k", 16, "\u2026") == "shop/web-7\u2026x2x4k"
+    assert terminal.cut_name("shop/web-7c9f6d5b8-x2x4k", 16, "\u2026") == "shop/web-7\u2026x2x4k"
 
 
 @given(name=st.text("ab/-", max_size=40), width=st.integers(0, 50), mark=st.sampled_from(["...", "\u2026"]))
 def test_a_cut_name_has_the_width_at_most(name: str, width: int, mark: str) -> None:
-    cut = table.cut_name(name, width, mark)
+    cut = terminal.cut_name(name, width, mark)
     assert len(cut) <= width
     assert cut == name or len(name) > width
 
@@ -704,4 +703,4 @@ def test_a_cut_name_has_the_width_at_most(name: str, width: int, mark: str) -> N
 @given(replicas=st.sets(st.text("bcdfghjk2456", min_size=5, max_size=5), min_size=2, max_size=9))
 def test_replicas_are_not_cut_to_one_name(replicas: set[str]) -> None:
     names = [f"observability/checkout-service-7c9f6d5b8-{it}" for it in replicas]
-    assert len({table.cut_name(name, 24) for name in names}) == len(names)
+    assert len({terminal.cut_name(name, 24) for name in names}) == len(names)

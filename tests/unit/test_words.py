@@ -20,7 +20,7 @@ from hook.install.install import Callers, Removal, format_removal
 from hook.observe import jobs, screens
 from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, SeenKey, compare
-from hook.observe.table import Screen
+from hook.observe.terminal import Screen
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, format_changes, format_outcome
 from hook.state.records import Broken
