@@ -156,9 +156,13 @@ class Processes:
         return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
 
     def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
-        """The pid and start time of each child of a process that started after the look."""
-        for child in list_children(pid, tids):
-            if child not in seen:
+        """The pid and start time of each child of a process that started after the look.
+
+        None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
+        """
+        for tid in tids:
+            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
+            for child in {*map(int, text.split())}.difference(seen):
                 now, former = look_at(child), self.by_pid.get(child)
                 if now is not None and (former is None or former.starttime != now.starttime):
                     yield child, now.starttime
@@ -251,15 +255,6 @@ def caught_signals(pid: int) -> int | None:
 def list_threads(pid: int) -> set[int]:
     """Read the thread IDs of a process, its pid among them; none if it is gone."""
     return {int(name) for name in system.try_call(system.list_directory, f"/proc/{pid}/task") or ()}
-
-
-def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
-    """The live children that these threads of a process have forked.
-
-    None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
-    """
-    for tid in tids:
-        yield from map(int, (system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or "").split())
 
 
 # --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at

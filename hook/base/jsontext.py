@@ -39,10 +39,7 @@ _PARSERS: Any = {
 # What the C scanner asks of its context (json.decoder.JSONDecoder): RFC 8259, no number of absurd length. A namespace
 # of Python's own, for a class takes as long to make as ten functions to load.
 _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
-    strict=True,
-    object_hook=None,
-    object_pairs_hook=None,
-    **_PARSERS,
+    strict=True, object_hook=None, object_pairs_hook=None, **_PARSERS
 )
 
 

@@ -22,6 +22,7 @@ Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
 Key = Annotated[str, AfterValidator(names.container_id)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Directory = Annotated[str, AfterValidator(names.directory)]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
 Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
 Kind = Literal["pod", "container", "sandbox"]
@@ -89,12 +90,8 @@ class Options(Model):
     `title` is the placeholder of a value in the help, unless the value is one of a few words.
     """
 
-    resctrl_root: Annotated[str, AfterValidator(names.directory)] = Field(
-        "/sys/fs/resctrl", title="DIR", description="the resctrl mount"
-    )
-    run_dir: Annotated[str, AfterValidator(names.directory)] = Field(
-        "/run/resctrl-mon-hook", title="DIR", description="directory for state and records"
-    )
+    resctrl_root: Directory = Field("/sys/fs/resctrl", title="DIR", description="the resctrl mount")
+    run_dir: Directory = Field("/run/resctrl-mon-hook", title="DIR", description="directory for state and records")
     group_prefix: Annotated[str, AfterValidator(names.group_prefix)] = Field(
         "oci-", title="TEXT", description="prefix of the names of our groups"
     )

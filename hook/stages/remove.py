@@ -177,11 +177,13 @@ def _add_to_history(context: Context, state: KeyState, after: KeyState | None, o
         ending.append_end(context.run, context.options.history, state, over)
 
 
-def remove_group(context: Context, path: str) -> None:
-    """Remove a mon_group, and note that its RMID comes back. HookError as from resctrl."""
-    if context.resctrl.remove(path):
-        context.freed += 1
-        context.run.note_freed()
+def remove_group(context: Context, path: str) -> bool:
+    """Remove a mon_group, and note that its RMID comes back; returns False if there was none. HookError as resctrl."""
+    if not context.resctrl.remove(path):
+        return False
+    context.freed += 1
+    context.run.note_freed()
+    return True
 
 
 def forget(context: Context, locked: LockedKey) -> None:

@@ -160,12 +160,7 @@ def record(run: RunDir | None, failure: Failure) -> None:
 
 
 def make_failure(
-    error: HookError,
-    stage: str,
-    subject: Container | str,
-    key: Key | None = None,
-    *,
-    is_monitored: bool = False,
+    error: HookError, stage: str, subject: Container | str, key: Key | None = None, *, is_monitored: bool = False
 ) -> Failure:
     """Make the record of a failure, with all that reconcile needs to try again.
 

@@ -17,7 +17,7 @@ from hook.state.store import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from hook.base.models import MonGroup
     from hook.stages.create import Attempt
@@ -149,27 +149,8 @@ def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str 
 # lingered longest. Each key's lock is taken without waiting: if another process holds it, the key is skipped.
 
 
-class _Effort:
-    """How much one reclaim may do: free _MOST_FREED groups in _SECONDS, or look for one for _SECONDS_IN_VAIN."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._before = context.freed
-        self._began = system.monotonic()
-
-    @property
-    def freed(self) -> int:
-        """The number of groups that were removed so far."""
-        return self._context.freed - self._before
-
-    def is_over(self) -> bool:
-        """Whether to stop. On a slow node the search for a first group may take longer than _SECONDS."""
-        seconds = _SECONDS if self.freed else _SECONDS_IN_VAIN
-        return self.freed >= _MOST_FREED or system.monotonic() - self._began >= seconds
-
-
 def reclaim(context: Context, own: str) -> bool:
-    """Free some RMIDs; returns whether any was freed.
+    """Free some RMIDs, _MOST_FREED at most, in about _SECONDS; returns whether any was freed.
 
     `own`: the caller's key, which is skipped. The caller holds no lock. Failures are reported, and stop nothing.
     """
@@ -178,30 +159,36 @@ def reclaim(context: Context, own: str) -> bool:
         error = HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint)
         context.run.complaints.append(error)
         return False
-    effort = _Effort(context)
+    before, began = context.freed, system.monotonic()
+
+    def is_over() -> bool:
+        """Whether to stop. On a slow node the search for a first group may take longer than _SECONDS."""
+        freed = context.freed - before
+        return freed >= _MOST_FREED or system.monotonic() - began >= (_SECONDS if freed else _SECONDS_IN_VAIN)
+
     try:
-        waiting = _end_dead(context, own, effort)
-        for path in [] if effort.is_over() else find_orphans(context, resctrl.list_mon_groups(context.resctrl.root)):
-            if effort.is_over():
+        waiting = _end_dead(context, own, is_over)
+        for path in [] if is_over() else find_orphans(context, resctrl.list_mon_groups(context.resctrl.root)):
+            if is_over():
                 break
             try:
                 remove_orphan(context, path)
             except HookError:
                 pass  # its lock is busy, or the kernel refuses: it stays
         for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
-            if effort.freed or effort.is_over():
+            if context.freed > before or is_over():
                 break
             _end(context, state.key, waiting=True)
     except (HookError, OSError) as error:
         context.run.complain("RMIDs could not be reclaimed", error)
-    return effort.freed > 0
+    return context.freed > before
 
 
-def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
-    """End dead keys until the effort is over; returns the keys met that still linger."""
+def _end_dead(context: Context, own: str, is_over: Callable[[], bool]) -> list[KeyState]:
+    """End dead keys until that is over; returns the keys met that still linger."""
     waiting = []
     for key in context.run.names(KeyState):
-        if effort.is_over():
+        if is_over():
             break
         state = context.run.glance(KeyState, key) if key != own else None
         if state is None or not is_deserted(state):
@@ -272,10 +259,8 @@ def parse_key(context: Context, path: str) -> str | None:
     The name alone may mislead: a group of another prefix that begins with ours is on record of another key.
     """
     name, prefix = path.rpartition("/")[2], context.options.group_prefix
-    try:
-        return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None
-    except ValueError:
-        return None
+    key = name[len(prefix) :] if name.startswith(prefix) else ""
+    return key if names.is_container_id(key) else None
 
 
 def remove_orphan(context: Context, path: str) -> bool:
@@ -287,13 +272,11 @@ def remove_orphan(context: Context, path: str) -> bool:
     with context.run.lock(key, system.monotonic()) as locked:
         if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
-        before = context.freed
         if locked.state is None:  # the view before its links dangle
             context.view.remove(key)
         else:
             context.view.show(locked.state)
-        remove.remove_group(context, path)
-        return context.freed > before
+        return remove.remove_group(context, path)
 
 
 def is_recorded(context: Context, path: str) -> bool:

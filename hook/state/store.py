@@ -223,10 +223,8 @@ class RunDir:
         """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""
         try:
             system.create_exclusively("said-" + what, self.descriptor)
-        except FileExistsError:
-            return False
-        except OSError:
-            return True
+        except OSError as error:
+            return not isinstance(error, FileExistsError)
         return True
 
 
