@@ -38,10 +38,11 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
         found = next((text for text in _ends(name) if text in known), None)
-        if found is None and not _is_podmans_pod(above, name, below):
-            found = _id_of(name)
         if found is not None:
             return found
+        last = name[-_ID_LENGTH:]
+        if len(last) == _ID_LENGTH and _HEX.issuperset(last) and not _is_podmans_pod(above, name, below):
+            return last
     return None
 
 
@@ -82,12 +83,6 @@ def _is_podmans_pod(above: str, name: str, below: str) -> bool:
     """
     is_of_podman = above == "libpod_parent" or (below.startswith("libpod-") and not above.startswith("pod"))
     return is_of_podman and len(name) == _ID_LENGTH
-
-
-def _id_of(name: str) -> str | None:
-    """The ID of 64 hex digits at the end of a component's name; None: it has none."""
-    found = name[-_ID_LENGTH:]
-    return found if len(found) == _ID_LENGTH and _HEX.issuperset(found) else None
 
 
 def _ends(name: str) -> list[str]:

@@ -87,7 +87,7 @@ def dispatch(arguments: list[str]) -> int:
     """Run the command line; returns the exit status, which is 0 for a stage without `--strict`."""
     system.ensure_standard_descriptors()
     system.set_umask()
-    if is_stage(arguments):
+    if arguments and arguments[0] in STAGES and "--help" not in arguments:  # a runtime started us
         try:
             return run_stage(arguments[0], arguments[1:])
         except BaseException as error:  # noqa: BLE001  no exception may fail a container
@@ -97,11 +97,6 @@ def dispatch(arguments: list[str]) -> int:
     from hook.cli import command_line
 
     return command_line.main(arguments)
-
-
-def is_stage(arguments: list[str]) -> bool:
-    """Whether the first word is a stage (`hook`, `createRuntime`, `poststop`), so that a runtime started us."""
-    return bool(arguments) and arguments[0] in STAGES and "--help" not in arguments
 
 
 def run_stage(verb: str, words: list[str]) -> int:

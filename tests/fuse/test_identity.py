@@ -132,23 +132,3 @@ def test_call_of_the_other_file_keeps_the_record_of_a_failure(hook: Hook, stack:
     hook.with_options("--containers=podman")(state)
     assert set(hook.reasons().values()) == {"task_gone"}
     assert hook.groups() == set()
-
-
-def test_retry_derives_the_key_from_the_cgroup(hook: Hook, stack: ExitStack, top: str, tmp_path: Path) -> None:
-    """What failed before its key was known is tried again by its bundle's annotations, which an author may have had.
-
-    And by the cgroup that its runtime asked for; the process has gone to one below, which is called like the victim's.
-    """
-    init = placed(stack, f"{top}{PLACES['containerd']}/pod{VICTIM}")
-    state = merged("containerd", FORGED, init)
-    config = {"annotations": state["annotations"], "linux": {"cgroupsPath": top + PLACES["containerd"]}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    hook({**state, "bundle": str(tmp_path), "pid": NO_PID})
-    (record,) = (hook.run_dir / "unmonitored").glob("*.json")
-    failure = json.loads(record.read_text())
-    assert (failure["reason"], failure["key"]) == ("task_gone", None)
-    born = int(Path(f"/proc/{init.pid}/stat").read_text().rpartition(")")[2].split()[19])
-    record.write_text(json.dumps({**failure, "pid": init.pid, "starttime": born}))
-    assert hook.ask("reconcile").stderr == ""
-    assert hook.tasks(f"oci-{CONTAINERDS_UID}") == {init.pid}
-    assert [(it["reason"], it["monitored"]) for it in hook.failures().values()] == [("bad_key", True)]

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from hook.base import counters
 from hook.base.models import KeyState, MonGroup
-from hook.state.lives import (
-    add_late,
-    begin_group_late,
-    end_group,
-    inherit,
-    leave,
-    remake_group,
-    resume,
-)
+from hook.state.lives import add_late, begin_group_late, end_group, inherit, leave, remake_group, resume
 from hook.state.store import change, replace
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
@@ -138,15 +130,6 @@ def test_a_package_that_came_late_without_data_was_not_used() -> None:
 def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
     begin = {OCCUPANCY: "1", "mon_L3_00/new_event": "1", TRAFFIC: "1"}
     assert set(lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
-
-
-@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
-def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
-    here = group()
-    for begin, more in lives:
-        here = replace(inherit(group(), [here]), begin={TRAFFIC: str(begin)})
-        here = end_group(here, {TRAFFIC: str(begin + more)})
-    assert lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:

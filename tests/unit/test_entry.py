@@ -54,6 +54,31 @@ def test_a_defect_is_on_record_and_fails_no_container(node: Node, monkeypatch: p
     assert "unforeseen ZeroDivisionError: oh" in failure().problem
 
 
+NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {
+    **{repr(text[:9]): (text, "bad_state") for text in (b"", b"Segmentation fault", b"\0", b"[" * 200_000, b"{}")},
+    "an absurd number": (b'{"pid": ' + b"9" * 5000 + b"}", "bad_state"),
+    "id a number": ({"id": 7}, "(id: "),
+    "pid zero": ({"pid": 0}, "no pid"),
+    "pid beyond pid_t": ({"pid": 2**31}, "(pid: "),
+    "bundle with a NUL": ({"bundle": "/a\0b"}, "(bundle: "),
+    "bundle endless": ({"bundle": "/" + "b" * 5000}, "(bundle: "),
+    "annotation null": ({"annotations": {"a": None}}, "(annotations.a: "),
+    **{repr(name[:9]): ({"id": name}, "is not a container ID") for name in ("..", "a\0b", "a" * 300, "", "%s%n")},
+}
+
+
+@pytest.mark.parametrize(("given", "said"), NO_STATES.values(), ids=NO_STATES)
+def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes | dict[str, object], said: str) -> None:
+    """What a process makes of it: fuse/test_hostile.py."""
+    node.machine.caller.stdin = given if isinstance(given, bytes) else json.dumps({**STATE, **given}).encode()
+    assert entry.dispatch(["createRuntime", "--strict"]) == 1
+    (line,) = node.machine.caller.stderr.decode().splitlines()
+    assert ": bad_state: " in line
+    assert said in line
+    assert set(node.failures().values()) == {"bad_state"}
+    assert node.groups() == {}
+
+
 def test_an_invalid_name_is_quoted_in_part(node: Node) -> None:
     said = called(node, id="-" * 200)
     assert f"{'-' * 80!r} is not a container ID; hint: a runtime that does not follow" in said

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hook.base import procfs, system
+from hook.base import system
 from hook.base.errors import HookError, Reason
-from hook.base.models import Failure, State
+from hook.base.models import Failure
 from hook.stages import entry, report
 from hook.stages.identity import Container, Key, Pod
 from hook.state.records import Records
@@ -197,17 +197,6 @@ def test_record_omits_what_is_not_known(change: str | None) -> None:
     assert Failure.model_validate(failure).model_dump() == failure
 
 
-@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), ValueError(), IndexError()])
-def test_unreadable_start_time_does_not_stop_the_container_from_being_made(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def starttime(_pid: int) -> int:
-        raise error
-
-    monkeypatch.setattr(procfs, "starttime", starttime)
-    assert Container("c1", 7, "/bundle", {}).starttime is None
-
-
 # --- The head of a state that is too large
 
 
@@ -312,9 +301,3 @@ def test_only_annotations_that_were_read_leave_a_container_out(node: Node, filte
     config = {"annotations": {**NAMES, **OPTED}} if is_known else None
     called(node, {**STATE, "annotations": {**OPTED, **BIG}}, filtered, config=config)
     assert node.groups() == ({} if is_known else {f"oci-{UID}": {7}})
-
-
-def test_a_config_beyond_its_bound_is_like_an_absent_one(machine: SimulatedMachine) -> None:
-    machine.add("/bundle/config.json", b'{"annotations": {"a": "b"}' + b" " * (17 << 20))
-    annotations, why = report.find_annotations(State.model_validate(STATE))
-    assert (annotations, why.reason) == (None, Reason.BAD_STATE)
