@@ -20,7 +20,7 @@ from hook.base.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
 from tests.podman.node import PodmanNode
-from tests.support.containers import CRUN, Lab, missing, task
+from tests.support.containers import CRUN, Lab, bundle_config, missing, task
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
@@ -54,21 +54,10 @@ class Unhooked:
     ) -> None:
         bundle = self._lab.base / f"bundle-{container}"
         bundle.mkdir()
-        config = {
-            "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": COMMAND, "env": ["PATH=/bin"], "user": {"uid": user, "gid": user}},
-            "root": {"path": str(self._lab.rootfs), "readonly": True},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
-            ],
-            "annotations": ANNOTATIONS if annotations is None else annotations,
-            "linux": {
-                "cgroupsPath": f"{self._lab.cgroups.path}/{container}",
-                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
-                "resources": {"devices": [{"allow": True, "access": "rwm"}]},
-            },
-        }
+        config = bundle_config(self._lab.rootfs, COMMAND, f"{self._lab.cgroups.path}/{container}")
+        config["process"]["user"] = {"uid": user, "gid": user}
+        config["annotations"] = ANNOTATIONS if annotations is None else annotations
+        config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
         (bundle / "config.json").write_text(json.dumps(config))
         self.do(name, "create", f"--bundle={bundle}", container)
 

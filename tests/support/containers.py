@@ -389,22 +389,8 @@ class Lab:
         """A bundle's config.json. `hooks`: for both stages; ours and the watch's unless given."""
         if hooks is None:
             hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
-        return {
-            "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": list(command), "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
-            "root": {"path": str(self.rootfs), "readonly": True},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
-                {"destination": "/gates", "type": "bind", "source": str(self.gates), "options": ["bind", "rw"]},
-            ],
-            "hooks": dict.fromkeys(STAGES, hooks),
-            "annotations": dict(annotations),
-            "linux": {
-                "cgroupsPath": f"{self.cgroups.path}/{name}",
-                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
-            },
-        }
+        config = bundle_config(self.rootfs, command, f"{self.cgroups.path}/{name}", self.gates)
+        return {**config, "hooks": dict.fromkeys(STAGES, hooks), "annotations": dict(annotations)}
 
     # The end
 
@@ -463,6 +449,26 @@ class RuncContainer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def bundle_config(rootfs: Path, command: Sequence[str], cgroup: str, gates: Path | None = None) -> dict[str, Any]:
+    """The config.json of a container without hooks, which finds `gates` below /gates."""
+    mounts: list[dict[str, object]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
+    ]
+    if gates is not None:
+        mounts.append({"destination": "/gates", "type": "bind", "source": str(gates), "options": ["bind", "rw"]})
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"cwd": "/", "args": list(command), "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
+        "root": {"path": str(rootfs), "readonly": True},
+        "mounts": mounts,
+        "linux": {
+            "cgroupsPath": cgroup,
+            "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
+        },
+    }
 
 
 def make_rootfs(directory: Path) -> Path:

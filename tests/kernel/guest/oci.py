@@ -13,9 +13,9 @@ import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.support.containers import make_rootfs
+from tests.support.containers import bundle_config, make_rootfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,38 +120,19 @@ class Runtimes:
         bundle = self._directory / name
         (bundle / "gates").mkdir(parents=True)
         os.mkfifo(bundle / "gates" / "go")
-        config = self._config(name, bundle, self._entry(*options))
-        config["annotations"] = dict(annotations or {})
+        path, *arguments = self._hook.with_options(*options).command("hook")
+        entry = {"path": path, "args": ["resctrl-mon-hook", *arguments], "env": ENVIRONMENT, "timeout": 60}
+        hooks = {"createRuntime": [entry], "poststop": [entry]}
+        config = bundle_config(self._rootfs, ["/bin/cat", GROUPS, "/gates/go"], f"/{name}", bundle / "gates")
+        config |= {"hooks": hooks, "annotations": dict(annotations or {})}
         if intel_rdt is not None:
             config["linux"]["intelRdt"] = dict(intel_rdt)
         if before:
-            config["hooks"]["createRuntime"].insert(0, script(before))
+            hooks["createRuntime"] = [script(before), entry]
         (bundle / "config.json").write_text(json.dumps(config))
         container = ForegroundContainer(runtime, name, bundle)
         self._containers.append(container)
         return container
-
-    def _entry(self, *options: str) -> dict[str, object]:
-        path, *arguments = self._hook.with_options(*options).command("hook")
-        return {"path": path, "args": ["resctrl-mon-hook", *arguments], "env": ENVIRONMENT, "timeout": 60}
-
-    def _config(self, name: str, bundle: Path, entry: dict[str, object]) -> dict[str, Any]:
-        gates = {"destination": "/gates", "type": "bind", "source": f"{bundle}/gates", "options": ["bind"]}
-        return {
-            "ociVersion": "1.0.2",
-            "process": {"cwd": "/", "args": ["/bin/cat", GROUPS, "/gates/go"], "user": {"uid": 0, "gid": 0}},
-            "root": {"path": str(self._rootfs), "readonly": True},
-            "mounts": [
-                {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
-                gates,
-            ],
-            "hooks": {"createRuntime": [entry], "poststop": [entry]},
-            "linux": {
-                "cgroupsPath": f"/{name}",
-                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
-            },
-        }
 
     def close(self) -> None:
         for container in self._containers:
