@@ -23,7 +23,6 @@ first instruction; each period is divided among the rounds, so that these stand 
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
@@ -41,12 +40,8 @@ from tests.bench.common import CannotMeasure, NotReady, compile_static
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
 from tests.support import containers
-from tests.support.tables import as_markdown, as_text
 
-RUNTIMES = ("runc", "crun")
-PERIODS = (1.0, 3.0)
-INTERVAL = 60.0
-"""Of the timer of `reconcile`."""
+HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook", "reconcile each minute", "with watch")
 PROMISE = 0.999
 """The share of all that is not brought in by exec; what a daemon misses is several per cent."""
 PROMISE_OF_EXEC = 0.99
@@ -57,7 +52,6 @@ NOTHING = "nothing"
 """The workload that shows what a runtime itself uses; it has no share worth a line."""
 GUEST = Path(attribution_guest.__file__)
 WORK = GUEST.with_name("work.c")
-IN_GUEST = "/tmp/share/work"
 
 
 @dataclass(frozen=True)
@@ -90,7 +84,7 @@ class AttributionRow(NamedTuple):
     hook: list[float]
     reconcile: list[float]
     watch: list[float]
-    pollers: dict[str, list[float]]
+    pollers: list[list[float]]
 
     @property
     def promise(self) -> float:
@@ -110,6 +104,20 @@ class AttributionRow(NamedTuple):
         least = self.promise * min(1, self.ceiling or 1)
         return min(self.hook) < least or min(self.watch, default=1) < self.promise_of_watch
 
+    def cells(self) -> list[str]:
+        """Of shares that hardly differ the least; of those near 0 the mean; of pollers all."""
+        exact = [percent(min(shares, default=None)) for shares in (self.hook, self.watch)]
+        reconcile = percent(mean(self.reconcile) if self.reconcile else None)
+        pollers = [
+            f"{100 * mean(it):.0f} % ({100 * min(it):.0f} to {100 * max(it):.0f})" if it else "-" for it in self.pollers
+        ]
+        first = [self.workload, self.runtime, f"{self.seconds:.1f} s", percent(self.ceiling)]
+        return [*first, exact[0], reconcile, exact[1], *pollers]
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -121,51 +129,47 @@ class Result:
     def rows(self) -> Iterator[AttributionRow]:
         for workload in self.plan.workloads:
             ceiling = self._shares(workload, "none", REFERENCE)
-            for runtime in self.plan.runtimes:
-                used = [
-                    run.used
-                    for run in self.runs
-                    if (run.workload, run.runtime) == (workload, runtime) and run.way != RECONCILE
-                ]
-                pollers = {
-                    f"{period:g}": self._shares(workload, runtime, f"{period:g}") for period in self.plan.periods
-                }
-                hook = self._shares(workload, runtime, HOOK)
-                if workload != NOTHING:
-                    least = mean(ceiling) if ceiling else None
-                    reconcile = self._shares(workload, runtime, RECONCILE)
-                    watch = self._shares(workload, runtime, WATCH)
-                    yield AttributionRow(workload, runtime, mean(used), least, hook, reconcile, watch, pollers)
+            for runtime in self.plan.runtimes if workload != NOTHING else ():
+                runs = [it for it in self.runs if (it.workload, it.runtime) == (workload, runtime)]
+                used = mean(it.used for it in runs if it.way != RECONCILE)
+                hook, reconcile, watch = (self._shares(workload, runtime, way) for way in (HOOK, RECONCILE, WATCH))
+                pollers = [self._shares(workload, runtime, f"{period:g}") for period in self.plan.periods]
+                most = mean(ceiling) if ceiling else None
+                yield AttributionRow(workload, runtime, used, most, hook, reconcile, watch, pollers)
 
-    def broken(self) -> list[AttributionRow]:
+    def lines(self) -> list[list[str]]:
+        pollers = [f"poller, every {period:g} s" for period in self.plan.periods]
+        return [[*HEAD, *pollers], *(row.cells() for row in self.rows())]
+
+    def missed(self) -> list[str]:
         """The rows that do not keep a promise."""
-        return [row for row in self.rows() if row.is_broken]
+        return [
+            f"{it.workload}, {it.runtime}: less than {100 * it.promise:g} %, with watch {100 * it.promise_of_watch:g} %"
+            for it in self.rows()
+            if it.is_broken
+        ]
 
-    def starts(self) -> Iterator[str]:
-        """What each runtime uses before the first instruction, after our hook: nobody's work, but in the cgroup."""
+    def as_json(self) -> object:
+        rows, runs = [row._asdict() for row in self.rows()], [run._asdict() for run in self.runs]
+        return {"plan": self.plan._asdict(), "rate": self.rate, "rows": rows, "runs": runs}
+
+    def notes(self) -> str:
+        """What to know beside the table: also what a runtime uses after our hook: nobody's work, but in the cgroup."""
+        bars = max(abs(1 - row.ceiling) for row in self.rows() if row.ceiling)
+        starts = []
         for runtime in self.plan.runtimes:
             runs = [run for run in self.runs if (run.runtime, run.way) == (runtime, HOOK)]
             used, lost = mean(run.start_used for run in runs), mean(run.start_used - run.start_charged for run in runs)
-            yield f"{runtime} {used * 1e3:.1f} ms, of which {lost * 1e3:.2f} ms were not charged"
+            starts.append(f"{runtime} {used * 1e3:.1f} ms, of which {lost * 1e3:.2f} ms were not charged")
+        return f"""\
+Hook: the least of {self.plan.rounds}. Pollers: the mean of {self.plan.polls} (the least to the most).
+Ceiling: the same work, by a process that put itself into a group before. Error bars: {100 * bars:.2f} %.
+The counter ({COUNTER}, faked) has a resolution of 1 ns, cpu.stat of 1 us; against the clock it ran x {self.rate:.4f}.
+Between hook and first instruction the runtime itself used: {"; ".join(starts)}."""
 
     def _shares(self, workload: str, runtime: str, way: str) -> list[float]:
         key = (workload, runtime, way)
         return [run.charged / run.used for run in self.runs if (run.workload, run.runtime, run.way) == key]
-
-
-def plan(
-    workloads: Sequence[str] = tuple(WORKLOADS),
-    *,
-    rounds: int = 1,
-    polls: int = 2,
-    seconds: float = 2,
-    forks: int = 1000,
-    interval: float = INTERVAL,
-    seed: int = 1,
-) -> GuestPlan:
-    periods = PERIODS if polls else ()
-    program, work = str(containers.HOOK), IN_GUEST
-    return GuestPlan(program, work, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, interval, seed)
 
 
 def measure(what: GuestPlan, stderr: Output = None) -> Result:
@@ -178,7 +182,7 @@ def measure(what: GuestPlan, stderr: Output = None) -> Result:
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
         share = Path(directory)
         compile_static(WORK, share / "work")
-        command = shlex.join([sys.executable, "-IS", str(GUEST), json.dumps(what._asdict())])
+        command = shlex.join([sys.executable, "-IS", str(GUEST), json.dumps(what._asdict()), str(containers.HOOK)])
         with (share / "out").open("w+", encoding="utf-8") as out:
             shown = [containers.HOOK.parent]
             status = run_in_guest(command, CountingVm(), share=share, shown=shown, stdout=out, stderr=stderr)
@@ -189,94 +193,21 @@ def measure(what: GuestPlan, stderr: Output = None) -> Result:
     return Result(what, lines[0]["rate"] / 1e9, [Run(**line) for line in lines[1:]])
 
 
-# --- The tables
-
-
-HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook", "reconcile each minute", "with watch")
-
-
-def cells(row: AttributionRow) -> list[str]:
-    ceiling = "-" if row.ceiling is None else exact([row.ceiling])
-    watch = exact(row.watch) if row.watch else "-"
-    reconcile = few(row.reconcile)
-    fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook), reconcile, watch]
-    return [*fixed, *(spread(shares) for shares in row.pollers.values())]
-
-
-def exact(shares: Sequence[float]) -> str:
-    """The worst of a few that hardly differ."""
-    return f"{100 * min(shares):.2f} %"
-
-
-def few(shares: Sequence[float]) -> str:
-    """The mean of shares that are near 0."""
-    return f"{100 * mean(shares):.2f} %" if shares else "-"
-
-
-def spread(shares: Sequence[float]) -> str:
-    if not shares:
-        return "-"
-    low, high = 100 * min(shares), 100 * max(shares)
-    return f"{100 * mean(shares):.0f} % ({low:.0f} to {high:.0f})"
-
-
-def table(result: Result) -> list[list[str]]:
-    pollers = [f"poller, every {period:g} s" for period in result.plan.periods]
-    return [[*HEAD, *pollers], *(cells(row) for row in result.rows())]
-
-
-def as_json(result: Result) -> str:
-    rows = [row._asdict() for row in result.rows()]
-    runs = [run._asdict() for run in result.runs]
-    return json.dumps({"plan": result.plan._asdict(), "rate": result.rate, "rows": rows, "runs": runs}, indent=2)
-
-
-def notes(result: Result) -> str:
-    """What to know beside the table."""
-    bars = max(abs(1 - row.ceiling) for row in result.rows() if row.ceiling)
-    polls = f"; pollers: the mean of {result.plan.polls} (the least to the most)" if result.plan.polls else ""
-    return f"""\
-Hook: the least of {result.plan.rounds}{polls}.
-Ceiling: the same work, by a process that put itself into a group before. Error bars: {100 * bars:.2f} %.
-The counter ({COUNTER}, faked) has a resolution of 1 ns, cpu.stat of 1 us; against the clock it ran x {result.rate:.4f}.
-Between hook and first instruction the runtime itself used: {"; ".join(result.starts())}."""
-
-
-def parser() -> argparse.ArgumentParser:
-    options = common.parser("attribution", __doc__)
-    default = plan()
-    options.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
-    options.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")
-    options.add_argument(
-        "--rounds", type=int, default=default.rounds, help="with the hook, whose shares hardly differ [1]"
-    )
-    options.add_argument("--polls", type=int, default=default.polls, help="with each poller; 0: no pollers [2]")
-    options.add_argument("--seed", type=int, default=default.seed, help="of the pollers' phases [1]")
-    return options
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    said = parser().parse_args(arguments)
-    numbers = {name: getattr(said, name) for name in ("seconds", "forks", "rounds", "polls", "seed")}
+    parser = common.parser("attribution", __doc__)
+    parser.add_argument("--seconds", type=float, default=2, help="of CPU time for a container [2]")
+    parser.add_argument("--forks", type=int, default=1000, help="children of the forking shell [1000]")
+    parser.add_argument("--rounds", type=int, default=1, help="with the hook, whose shares hardly differ [1]")
+    parser.add_argument("--polls", type=int, default=2, help="with each poller; 0: no pollers [2]")
+    parser.add_argument("--seed", type=int, default=1, help="of the pollers' phases [1]")
+    given = parser.parse_args(arguments)
+    numbers = {name: getattr(given, name) for name in ("seconds", "forks", "rounds", "polls", "seed")}
     try:
-        result = measure(plan(**numbers))
-    except (CannotMeasure, kernel.CannotBuild, GuestFailed, GuestTimeout) as error:
+        return common.report("attribution", lambda: [measure(GuestPlan(**numbers))], given)
+    except (kernel.CannotBuild, GuestFailed, GuestTimeout) as error:
         print(f"attribution: {error}", file=sys.stderr)
         return 1
-    if said.json:
-        print(as_json(result))
-    elif said.markdown:
-        print(as_markdown(table(result), names=2))
-    else:
-        print(f"{as_text(table(result))}\n\n{notes(result)}")
-    for row in result.broken():
-        promises = f"{100 * row.promise:g} %, with watch {100 * row.promise_of_watch:g} %"
-        print(f"attribution: {row.workload}, {row.runtime}: less than {promises}", file=sys.stderr)
-    return 1 if result.broken() else 0
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attribution benchmark's part in the guest: containers, what they used, and what their groups were charged.
 
-    python3 -IS attribution_guest.py PLAN        # PLAN, and what it prints, a line each run: JSON (Plan, Run)
+    python3 -IS attribution_guest.py PLAN HOOK     # PLAN, and what it prints, a line each run: JSON (GuestPlan, Run)
 
 One container at a time. Its work is counted in loops and forks, not in seconds; when it is done it says so and waits
 until it has been read.
@@ -32,6 +32,7 @@ RESCTRL = Path("/sys/fs/resctrl")
 CGROUPS = Path("/sys/fs/cgroup/attribution")
 BASE = Path("/tmp/attribution")
 ROOTFS = BASE / "rootfs"
+WORK = "/tmp/share/work"
 SHOWN = {RESCTRL: "/resctrl", CGROUPS: "/cgroup"}
 """Where the containers find them."""
 COUNTER = "stalls_llc_miss"
@@ -79,17 +80,15 @@ class GuestPlan(NamedTuple):
     `interval`: seconds from one reconcile to the next, through which jobs by exec go on.
     """
 
-    hook: str
-    work: str
-    workloads: Sequence[str]
-    runtimes: Sequence[str]
-    periods: Sequence[float]
-    rounds: int
-    polls: int
-    seconds: float
-    forks: int
-    interval: float
-    seed: int
+    workloads: Sequence[str] = tuple(WORKLOADS)
+    runtimes: Sequence[str] = ("runc", "crun")
+    periods: Sequence[float] = (1.0, 3.0)
+    rounds: int = 1
+    polls: int = 2
+    seconds: float = 2
+    forks: int = 1000
+    interval: float = 60
+    seed: int = 1
 
 
 class Run(NamedTuple):
@@ -266,8 +265,8 @@ class Way(NamedTuple):
 class GuestBench:
     """Runs what is planned. Containers are numbered."""
 
-    def __init__(self, plan: GuestPlan) -> None:
-        self.plan = plan
+    def __init__(self, plan: GuestPlan, hook: str) -> None:
+        self.plan, self._hook = plan, hook
         self._random = random.Random(plan.seed)
         self._count = 0
         self._amounts = {"loops": loops_in(plan.seconds), "forks": plan.forks}
@@ -318,7 +317,7 @@ class GuestBench:
         return self._follow(container, name, Way(REFERENCE))
 
     def _start(self, container: MeasuredContainer, way: Way) -> None:
-        ours = {"path": self.plan.hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
+        ours = {"path": self._hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
         create = [ours] if way.name in HOOKED else []
         create.append(script("read", [container.mark, *container.files()]))
         if container.workload.in_ctrl_group:
@@ -377,7 +376,7 @@ class GuestBench:
         used, charged, number, due = 0, 0, 0, time.monotonic()
         until, reconcile = due, None
         if way.name == RECONCILE:
-            words = ["sh", "-c", ONCE, str(way.phase), self.plan.hook]
+            words = ["sh", "-c", ONCE, str(way.phase), self._hook]
             until, reconcile = due + self.plan.interval, subprocess.Popen(words, stdout=sys.stderr)
         while number < workload.execs or time.monotonic() < until:
             number += 1
@@ -395,9 +394,7 @@ class GuestBench:
 
     def _watch(self, stack: ExitStack) -> None:
         """Have `watch` beside it, from now until the end of the run."""
-        process = subprocess.Popen(
-            [self.plan.hook, "watch"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen([self._hook, "watch"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         stack.callback(process.wait, DEADLINE)
         stack.callback(process.terminate)
         assert process.stderr is not None
@@ -415,7 +412,7 @@ class GuestBench:
         for _ in range(container.workload.execs):
             brought_in.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
             container.hear("waits")
-        command = [self.plan.hook, "reconcile"]
+        command = [self._hook, "reconcile"]
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True, timeout=DEADLINE)
         adopted = container.settled()
         for _ in brought_in:
@@ -457,14 +454,14 @@ def rate() -> float:
     return (end[1] - start[1]) / (end[0] - start[0]) / (os.cpu_count() or 1)
 
 
-def prepare(work: str) -> None:
+def prepare() -> None:
     """The root file system, in memory, and the hooks that are not ours."""
     for name in ("bin", "gate", "proc", "dev", "sys", "resctrl", "cgroup"):
         (ROOTFS / name).mkdir(parents=True)
     busybox = shutil.which("busybox")
     assert busybox is not None, "no busybox"
     shutil.copy(busybox, ROOTFS / "bin/busybox")
-    shutil.copy(work, ROOTFS / "bin/work")
+    shutil.copy(WORK, ROOTFS / "bin/work")
     for applet in ("sh", "setsid"):
         (ROOTFS / "bin" / applet).symlink_to("busybox")
     CGROUPS.mkdir()
@@ -480,11 +477,11 @@ def write_hook(name: str, text: str) -> None:
     (BASE / name).chmod(0o755)
 
 
-def main(text: str) -> None:
+def main(text: str, hook: str) -> None:
     plan = GuestPlan(**json.loads(text))
-    prepare(plan.work)
+    prepare()
     print(json.dumps({"rate": rate()}), flush=True)
-    for run in GuestBench(plan).runs():
+    for run in GuestBench(plan, hook).runs():
         print(json.dumps(run._asdict()), flush=True)
 
 

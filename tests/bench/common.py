@@ -8,10 +8,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
-from tests.bench.figures import Table
 from tests.support.tables import as_markdown, as_text
 
 
@@ -36,25 +35,35 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     return options
 
 
-def report(name: str, measure: Callable[[], Iterable[Table]], given: argparse.Namespace, notes: str = "") -> int:
-    """Measure, and print each table in the form that was asked for as soon as it is there; returns the exit status.
+class Printed(Protocol):
+    """A table, or a result that is shown as one."""
 
-    `notes`: what to know beside tables for people.
-    """
+    def lines(self) -> list[list[str]]: ...
+
+    def missed(self) -> list[str]: ...
+
+    def as_json(self) -> object: ...
+
+    def notes(self) -> str:
+        """What to know beside it, for people."""
+
+
+def report(name: str, measure: Callable[[], Iterable[Printed]], given: argparse.Namespace) -> int:
+    """Measure, and print each table in the form that was asked for as soon as it is there; returns the exit status."""
     form = as_markdown if given.markdown else as_text
-    measured: list[Table] = []
+    measured: list[Printed] = []
     try:
         for table in measure():
             measured.append(table)
             if not given.json:
                 print(f"{form(table.lines())}\n", flush=True)
+                if table.notes() and not given.markdown:
+                    print(table.notes(), flush=True)
     except CannotMeasure as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 1
     if given.json:
-        print(json.dumps([asdict(table) for table in measured], indent=2))
-    elif notes and not given.markdown:
-        print(notes)
+        print(json.dumps([table.as_json() for table in measured], indent=2))
     missed = [line for table in measured for line in table.missed()]
     for line in missed:
         print(f"{name}: {line}", file=sys.stderr)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import comb
 from statistics import median, quantiles
 
@@ -82,6 +82,12 @@ class Table:
         targets = {f"≤ {it.target:.{it.digits}f}" for it in found.values() if it.target is not None}
         cells = [str(found[column]) if column in found else "-" for column in columns]
         return [row, " ".join(sorted(targets)) or "-", *cells]
+
+    def as_json(self) -> object:
+        return asdict(self)
+
+    def notes(self) -> str:
+        return ""
 
     def missed(self) -> list[str]:
         """Each target that was not reached, as a sentence."""

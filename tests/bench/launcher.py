@@ -83,17 +83,12 @@ class Launcher:
             )
             stderr.seek(0)
             said = stderr.read().decode(errors="replace")
-        return taken(step, done.returncode, done.stdout.decode(), said)
-
-
-def taken(step: Step, returncode: int, report: str, said: str) -> Taken:
-    """What launch.c's report says."""
-    rows = [tuple(map(int, line.split())) for line in report.splitlines()]
-    failed = [os.waitstatus_to_exitcode(status) for *_, status in rows if status]
-    if returncode or failed or len(rows) != len(step.states):
-        raise CannotMeasure(f"{step.name}, {step.subject}: exit status {returncode or failed}: {said.strip()}")
-    ends, cpu, memory, _statuses = zip(*rows)
-    return Taken(max(ends) / 1e9, sum(cpu) / 1e6, max(memory) / 1024, said)
+        rows = [tuple(map(int, line.split())) for line in done.stdout.decode().splitlines()]
+        failed = [os.waitstatus_to_exitcode(status) for *_, status in rows if status]
+        if done.returncode or failed or len(rows) != len(step.states):
+            raise CannotMeasure(f"{step.name}, {step.subject}: exit status {done.returncode or failed}: {said.strip()}")
+        ends, cpu, memory, _statuses = zip(*rows)
+        return Taken(max(ends) / 1e9, sum(cpu) / 1e6, max(memory) / 1024, said)
 
 
 def has_valgrind() -> bool:
@@ -101,7 +96,10 @@ def has_valgrind() -> bool:
 
 
 def instructions(step: Step) -> int:
-    """Instructions of a step in user space. They repeat to 0.2 %, whatever else the machine does."""
+    """Instructions of a step in user space, which callgrind prints at the end. What the program says is a failure.
+
+    They repeat to 0.2 %, whatever else the machine does.
+    """
     (state,) = step.states
     done = subprocess.run(
         [*CALLGRIND, *step.command],
@@ -114,11 +112,7 @@ def instructions(step: Step) -> int:
     )
     if done.returncode != 0:
         raise CannotMeasure(f"{step.name}, {step.subject}: exit status {done.returncode} under valgrind")
-    return collected(done.stderr.decode(errors="replace"))
-
-
-def collected(stderr: str) -> int:
-    """The count in what callgrind prints at the end. What the program itself has to say is a failure of its."""
+    stderr = done.stderr.decode(errors="replace")
     other = [line for line in stderr.splitlines() if not re.match(r"==\d+==", line)]
     count = re.search(r"^==\d+== Collected : (\d+)$", stderr, re.MULTILINE)
     if other or count is None:

@@ -4,8 +4,8 @@
     python3 build.py bench speed [--json | --markdown] [--only TABLE]... [--python PATH]... [--rounds N] [--seed N]
 
 Whatever is compared is measured once in each round, in an order by chance. A figure is the median of the rounds' ratios
-± half of what the middle half of them lies within; (!) marks a target that is missed. The exit status is 1 if there is
-one, or if something could not be measured.
+± half of what the middle half of them lies within, of fewer rounds of what takes longer; (!) marks a target that is
+missed. The exit status is 1 if there is one, or if something could not be measured.
 
 Hooks are the shipped file, started as the kernel starts it, with an empty environment, default options and a state of
 CRI-O's on a pipe. The exit floor is `python3 -I -S -c 'import posix;posix._exit(0)'`.
@@ -122,20 +122,11 @@ def parser() -> argparse.ArgumentParser:
     return options
 
 
-def notes(plan: Plan) -> str:
-    """What to know beside the tables."""
-    counted = "" if has_valgrind() else " No valgrind here: no instructions."
-    return f"Medians of {plan.rounds} rounds, fewer of what takes longer, ± half the interquartile range.{counted}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     said = parser().parse_args(arguments)
     plan = Plan(said.only or TABLES, said.python or (), max(1, said.rounds), said.seed)
-    return common.report("speed", lambda: measure(plan), said, notes(plan))
+    return common.report("speed", lambda: measure(plan), said)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

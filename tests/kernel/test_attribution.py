@@ -30,7 +30,8 @@ def result(guests: Guests, tmp_path_factory: pytest.TempPathFactory) -> attribut
     del guests  # they are to run meanwhile: this one's clock counts instructions
     log: Path = tmp_path_factory.mktemp("attribution") / "log"
     with log.open("wb") as file:
-        reduced = attribution.plan([*WORKLOADS, *JOBS], rounds=1, polls=0, seconds=0.5, forks=200, interval=1)
+        workloads = [*WORKLOADS, *JOBS]
+        reduced = attribution_guest.GuestPlan(workloads, periods=(), polls=0, seconds=0.5, forks=200, interval=1)
         try:
             return attribution.measure(reduced, stderr=file)
         except (kernel.CannotBuild, NotReady) as error:
@@ -46,7 +47,7 @@ def test_counters_follow_the_clock(result: attribution.Result) -> None:
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_at_least_as_much_of_the_work_is_charged_as_promised(result: attribution.Result, workload: str) -> None:
     rows = [row for row in result.rows() if row.workload == workload]
-    assert [row.runtime for row in rows] == list(attribution.RUNTIMES)
+    assert [row.runtime for row in rows] == list(result.plan.runtimes)
     for row in rows:
         ceiling = row.ceiling or 1
         assert ceiling == pytest.approx(1, abs=0.01), f"what the kernel can attribute: {row}"
@@ -60,7 +61,7 @@ def test_with_watch_as_much_of_what_exec_brings_in_is_charged_as_promised(
     result: attribution.Result, workload: str
 ) -> None:
     rows = [row for row in result.rows() if row.workload == workload]
-    assert [row.runtime for row in rows] == list(attribution.RUNTIMES)
+    assert [row.runtime for row in rows] == list(result.plan.runtimes)
     for row in rows:
         assert max(row.hook) < 0.5, "without watch it is missed; otherwise this test is about nothing"
         assert max(row.reconcile) < 0.99, "the jobs that ended before reconcile were missed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the kernel is chosen and what is said when it cannot be built, and that nothing is left of a guest."""
+"""A guest says how its command went, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.kernel import kernel
-from tests.kernel.kernel import CannotBuild, Package
+from tests.kernel.kernel import CannotBuild
 from tests.kernel.vm import ROOT, Vm, run_in_guest
-
-DEBIAN = [
-    Package("bookworm-backports", "linux-source-6.12", "6.12.9-1"),
-    Package("trixie-backports", "linux-source-7.3", "7.3.1-1"),
-    Package("testing", "linux-source-7.10", "7.10.1-1"),
-]
 
 
 @pytest.fixture
@@ -29,24 +23,6 @@ def booted() -> None:
         kernel.ready()
     except CannotBuild as error:
         pytest.skip(str(error))
-
-
-def test_the_version_of_the_patch_is_preferred_and_looked_for_no_further() -> None:
-    fitting = Package("testing", f"linux-source-{kernel.MADE_FOR}", "1")
-    rest = iter([*DEBIAN, fitting, Package("sid", "linux-source-9.0", "1")])
-    assert kernel.choose(rest) == fitting
-    assert next(rest).suite == "sid"
-
-
-def test_what_is_built_depends_on_what_goes_into_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = kernel.inputs()
-    changed = tmp_path / "patch"
-    changed.write_bytes(kernel.PATCH.read_bytes() + b"\n")
-    monkeypatch.setattr(kernel, "PATCH", changed)
-    assert kernel.inputs() != before
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert kernel.cache() == tmp_path / "resctrl-mon-hook" / "kernel"
-    assert kernel.find() is None
 
 
 @pytest.mark.usefixtures("booted")

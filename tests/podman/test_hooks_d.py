@@ -89,11 +89,16 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     assert node.left()["groups"] == [f"{container}.json"]
 
 
-def test_podman_annotations_neither_hide_a_container_nor_move_it(node: PodmanNode) -> None:
+@pytest.mark.parametrize("is_pods", [False, True], ids=["annotations alone", "in the cgroup of a pod"])
+def test_annotations_neither_hide_a_container_nor_move_it_and_its_cgroup_does(node: PodmanNode, is_pods: bool) -> None:
+    """Whoever starts a container is root, and may put it into a pod's cgroup; nobody else can."""
     install_shipped(node)
-    gate = node.lab.run("web", *(f"--annotation={key}={value}" for key, value in FORGED.items()))
+    options = [f"--annotation={key}={value}" for key, value in FORGED.items()]
+    if is_pods:
+        options = [f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}"]
+    gate = node.lab.run("web", *options)
     container = node.lab.container_id("web")
-    assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
+    assert node.groups() == {f"podman-{VICTIM if is_pods else container}": [node.lab.init("web").pid]}
     gate.open()
     node.lab.watch.wait("poststop", container)
     node.assert_clean()
@@ -111,17 +116,6 @@ def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(n
     container = node.lab.container_id("web")
     assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
     assert "cri-o" in node.lab.inspect("web", "{{.Config.Annotations}}"), "or it is about nothing"
-
-
-def test_container_in_the_cgroup_of_a_pod_is_the_pods(node: PodmanNode) -> None:
-    """Whoever starts a container is root, and may put it there; nobody else can."""
-    install_shipped(node)
-    gate = node.lab.run("web", f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}")
-    container = node.lab.container_id("web")
-    assert node.groups() == {f"podman-{VICTIM}": [node.lab.init("web").pid]}
-    gate.open()
-    node.lab.watch.wait("poststop", container)
-    node.assert_clean()
 
 
 def test_podman_refuses_a_malformed_file(node: PodmanNode) -> None:

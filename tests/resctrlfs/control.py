@@ -11,7 +11,6 @@ import errno
 import json
 import socket
 import threading
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +88,13 @@ class Control:
         return self._model.cpu_resctrl_groups(tid)
 
     def do_state(self) -> dict[str, Any]:
-        """Everything: knobs, groups (path, closid, rmid, tasks), free and limbo RMIDs, injections, status."""
+        """All groups, with their tasks, and the free RMIDs."""
         model = self._model
         model.rmids.look()
         groups = model.groups() if model.mounted else []
         return {
-            "knobs": asdict(model.knobs),
-            "mounted": model.mounted,
             "groups": list(map(self._group, groups, model.tids_of(groups))),
             "free": list(model.rmids.free),
-            "limbo": sorted(model.rmids.limbo),
-            "injections": [asdict(injection) for injection in model.injections],
-            "status": model.status or "ok\n",
         }
 
     def _group(self, group: Group, tids: list[int]) -> dict[str, Any]:

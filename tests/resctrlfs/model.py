@@ -428,10 +428,8 @@ class ResctrlModel:
         if not unused:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
-        # arm64: the one with the fewest RMIDs in limbo, resctrl_find_cleanest_closid()
-        closid = min(unused, key=self.rmids.count_dirty)
-        rmid = self._take_rmid(closid) if self.monitoring else 0
-        return Group(name, None, closid, rmid, mode, self.clock(), next(self._serials))
+        rmid = self._take_rmid(unused[0]) if self.monitoring else 0
+        return Group(name, None, unused[0], rmid, mode, self.clock(), next(self._serials))
 
     def _take_rmid(self, closid: int) -> int:
         try:

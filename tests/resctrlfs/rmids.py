@@ -45,11 +45,6 @@ class Rmids:
         self.free.remove(rmid)
         return rmid
 
-    def count_dirty(self, closid: int) -> int:
-        """How many of this CLOSID's are in limbo."""
-        self.look()
-        return sum(self._is_of(rmid, closid) for rmid in self.limbo) if self.pmgs else 0
-
     def _is_of(self, rmid: int, closid: int) -> bool:
         return not self.pmgs or rmid // self.pmgs == closid
 

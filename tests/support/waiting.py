@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits for what comes about by itself, and fails where it hangs; also for the ends of orphans."""
+"""Waits for what comes about by itself, and fails where it hangs."""
 
 from __future__ import annotations
 
-import ctypes
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from tests.support.hook import DEADLINE
-
-PR_SET_CHILD_SUBREAPER = 36
-
-
-@contextmanager
-def reaper() -> Iterator[None]:
-    """Orphans become children of this process, so that their end can be waited for: prctl(2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
-    try:
-        yield
-    finally:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 def wait(condition: Callable[[], bool]) -> None:

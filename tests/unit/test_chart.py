@@ -102,13 +102,6 @@ def test_kubernetes_takes_it(objects: list[Object]) -> None:
             kubernetes_validate.validate(it, version, strict=True)
 
 
-def test_kubernetes_does_not_take_a_slip(defaults: list[Object]) -> None:
-    """Else the test above would say nothing."""
-    slip = json.loads(json.dumps(only(defaults, "DaemonSet")).replace('"hostPID"', '"hostPid"'))
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(slip, OLDEST, strict=True)
-
-
 def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
     described = chart.load(chart.CHART / "Chart.yaml")
     assert (described["appVersion"], described["kubeVersion"]) == (__version__, f">={OLDEST}.0-0")

@@ -6,12 +6,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 
 import pytest
 
 from tests.support import leftovers
-from tests.support.cgroups import Cgroup
 
 
 @contextmanager
@@ -30,31 +28,7 @@ def a_process() -> Iterator[str]:
         process.kill()
 
 
-@contextmanager
-def a_cgroup() -> Iterator[str]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    own = Cgroup(f"/leftovers-{os.getpid()}/below")
-    try:
-        yield f"cgroup: {own.directory.parent}"
-    finally:
-        own.remove()
-        assert not own.directory.parent.exists()
-
-
-@contextmanager
-def a_mount() -> Iterator[str]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
-        try:
-            yield f"mount: {Path(place).resolve()}"
-        finally:
-            subprocess.run(["umount", place], check=True)
-
-
-@pytest.mark.parametrize("made", [a_file, a_process, a_cgroup, a_mount])
+@pytest.mark.parametrize("made", [a_file, a_process])
 def test_what_a_run_leaves_is_named_until_it_is_gone(
     made: Callable[[], AbstractContextManager[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

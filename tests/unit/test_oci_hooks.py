@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from hook.cli.options import History
+from tests.support.merging import KUBELETS
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = ROOT / "tests" / "states"
@@ -129,16 +130,8 @@ def test_kubernetes_matches_every_container_of_crio() -> None:
 
 def test_kubernetes_matches_what_kubelet_sends_to_containerd() -> None:
     """The NRI hook-injector sees the annotations that kubelet sent, none of which containerd puts into the state."""
-    # the names are those that kubelet gives every container, whatever the runtime behind the CRI
-    sent = {
-        "io.kubernetes.container.hash": "abcd1234",
-        "io.kubernetes.container.restartCount": "17",
-        "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
-        "io.kubernetes.container.terminationMessagePolicy": "File",
-        "io.kubernetes.pod.terminationGracePeriod": "30",
-    }
-    assert matches(KUBERNETES, sent)
-    assert not matches(PODMAN, sent)
+    assert matches(KUBERNETES, dict(KUBELETS))
+    assert not matches(PODMAN, dict(KUBELETS))
 
 
 @pytest.mark.parametrize(

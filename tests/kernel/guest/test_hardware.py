@@ -5,27 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.support.hook import Hook, created, end, stopped
+from tests.support.hook import Hook
 
 if TYPE_CHECKING:
-    import subprocess
-
     from tests.kernel.guest.oci import Runtimes
-
-
-def test_a_life(hook: Hook, init: subprocess.Popen[bytes]) -> None:
-    assert hook(created("c1", init.pid)).stderr == ""
-    group = hook.resctrl_root / "mon_groups" / "oci-c1"
-    assert (group / "tasks").read_text() == f"{init.pid}\n"
-    counters = [path for path in group.glob("mon_data/*/*") if path.read_text()]
-    assert counters
-    end(init)
-    assert hook(stopped("c1")).stderr == ""
-    hook.assert_clean()
 
 
 def test_a_container(hook: Hook, runtimes: Runtimes) -> None:
     container = runtimes.start("runc", "c1")
     assert container.seen().endswith("\nmon:oci-c1\n")
+    group = hook.resctrl_root / "mon_groups" / "oci-c1"
+    assert [path for path in group.glob("mon_data/*/*") if path.read_text()]
     container.finish()
     hook.assert_clean()
