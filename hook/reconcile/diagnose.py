@@ -193,18 +193,14 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
-    action = Action("forget", "", container, "", "", "", (), failure.namespace, failure.pod, failure.name)
+    why = "it failed, and is gone"
+    action = Action("forget", "", container, "", why, "", (), failure.namespace, failure.pod, failure.name)
+    names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
     if is_lone if failure.pid is None else _has_dead_process(failure):
-        yield replace(action, why="it failed, and is gone")
-    elif seen.is_mounted and _is_tried_again(failure):
+        yield action
+    elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         why = f"it is running but not monitored ({failure.reason})"
         yield replace(action, verb="retry", why=why, reason=failure.reason)
-
-
-def _is_tried_again(failure: Failure) -> bool:
-    """Whether to retry a failed createRuntime: its container is identified by pid and start time or time of failure."""
-    names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    return names_process and not (failure.monitored or failure.reason in _NOT_AGAIN)
 
 
 def _has_dead_process(failure: Failure) -> bool:

@@ -68,7 +68,7 @@ def _say(text: str) -> None:
     report.say(f"watch: {text}", to_syslog=False)
 
 
-def take_lock(context: Context) -> int:
+def take_lock(context: Context) -> None:
     """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
     try:
         descriptor = system.open_lock(_LOCK, context.run.descriptor)
@@ -78,7 +78,6 @@ def take_lock(context: Context) -> int:
         system.close(descriptor)
         problem = f"another watch runs on {context.run.path}"
         raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
-    return descriptor
 
 
 class Place(NamedTuple):

@@ -11,14 +11,13 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
@@ -279,18 +278,6 @@ def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task)
     end(init)
     assert hook(stopped("c1")).stderr == ""
     assert hook.groups() == {"theirs"}
-
-
-def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task, own: Cgroup) -> None:
-    """There the container's cgroup is `/../..`: what exec brought in looked like another's, and was moved out."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
-        done = replace(hook, wrapper=(*enter_cgroup(other), "unshare", "--cgroup")).ask("reconcile")
-    assert done.status == 2
-    assert "cgroup namespace" in done.stderr
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-    settled(hook)
 
 
 # --- A list of live keys

@@ -17,7 +17,7 @@ import pytest
 
 from tests.kernel.inside import REAL_ROOT, few, remove_groups
 from tests.resctrlfs import Mounted, mounted
-from tests.simulator.scenarios import SCENARIOS
+from tests.simulator.scenarios import SCENARIOS, read_scenario
 from tests.support import watching
 from tests.support.hook import Hook
 from tests.support.real_node import RealKernel, RealNode, RealRun
@@ -47,9 +47,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted | None]:
 @pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
 @pytest.mark.parametrize("scenario", few(PLAYED))
 def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scenario: str, is_killed: bool) -> None:
-    head, _, steps = scenario.rpartition(";")
-    options = {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}
-    before, *lanes = steps.split("|")
+    options, before, lanes = read_scenario(scenario)
     rmids, limbo = options.pop("rmids", 1000), options.pop("limbo", 0)
     root = REAL_ROOT if model is None else model.root
     assert root is not None

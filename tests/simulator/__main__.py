@@ -4,61 +4,28 @@
 from __future__ import annotations
 
 import argparse
-import shlex
+import functools
+import importlib
 import sys
-import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 from tests import simulator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tests.simulator.explore import Played
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Play schedules; 1 if something goes wrong in one."""
+    """Let the program have its compiled models, as in the .pyz, be broken as a mutant is, and only then be imported."""
     given = _parse(arguments)
-    simulator.prepare(given.mutant)
-    from tests.simulator import explore  # noqa: PLC0415  with the modules that are prepared
-    from tests.simulator.schedule import read_turn  # noqa: PLC0415
-
-    if given.plan is not None:
-        trace: list[str] = []
-        outcome = explore.play(given.scenario, [read_turn(text) for text in given.plan.split()], trace=trace)
-        print(*trace, outcome.problem or "nothing goes wrong", sep="\n")
-        return int(outcome.problem is not None)
-    began, count, problems = time.process_time(), 0, 0
-    for scenario, how, outcome in _play(given):
-        count += 1
-        if outcome.problem is None:
-            continue
-        problems += 1
-        again = f"python3 -m tests.simulator{' --mutant ' + given.mutant if given.mutant else ''}"
-        again += f" --scenario {shlex.quote(scenario)}"
-        plan = explore.shrink(scenario, outcome.happened)
-        print(*[again + how] if how else [], f"{again} --plan '{' '.join(map(str, plan))}'", sep="\n")
-        print(f"  {explore.play(scenario, plan).problem or outcome.problem}", flush=True)
-        if problems >= given.most:
-            break
-    seconds = max(time.process_time() - began, 0.001)
-    print(f"{count} schedules, {problems} problems, {count / seconds:.0f} schedules a second", file=sys.stderr)
-    return int(problems > 0)
-
-
-def _play(given: argparse.Namespace) -> Iterator[tuple[str, str, Played]]:
-    """Each schedule: its scenario, the options by which it comes again, and what came of it."""
-    from tests.simulator import explore, scenarios  # noqa: PLC0415  as above
-
-    chosen = [given.scenario] if given.scenario else scenarios.SCENARIOS
-    for scenario in chosen if given.preempt else ():
-        plans = list(explore.list_single_events(scenario))
-        for plan in plans[given.seed % given.preempt :: given.preempt]:
-            yield scenario, "", explore.play(scenario, plan)
-    for seed in range(given.seed, given.seed + given.random):
-        for scenario in chosen:
-            yield scenario, f" --seed {seed} --random 1", explore.play_at_random(scenario, seed)
+    # Before Python 3.12 a cached_property is computed under a lock: one who has it would never get the baton again.
+    vars(functools)["RLock"] = nullcontext
+    base = importlib.import_module("hook.base")
+    for name in ("models", "node_models"):
+        compiled = sys.modules[f"hook.base.{name}"] = importlib.import_module(f"hook.base.{name}_compiled")
+        setattr(base, name, compiled)
+    if given.mutant is not None:
+        importlib.import_module("tests.simulator.mutants").apply(given.mutant)
+    status: int = importlib.import_module("tests.simulator.explore").explore(given)
+    return status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

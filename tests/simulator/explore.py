@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
 import posixpath
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 from unittest.mock import patch
 
 from hook.base import system
@@ -13,10 +18,8 @@ from hook.reconcile import run as reconcile
 from tests.simulator.kernel import Kernel
 from tests.simulator.node import SimulatedNode
 from tests.simulator.oracle import HISTORY
-from tests.simulator.schedule import ERRNOS, SimulatedRun, Turn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+from tests.simulator.scenarios import SCENARIOS, read_scenario
+from tests.simulator.schedule import ERRNOS, SimulatedRun, Turn, read_turn
 
 
 class Played(NamedTuple):
@@ -31,9 +34,7 @@ def play(
     scenario: str, plan: Sequence[Turn] = (), random: Random | None = None, trace: list[str] | None = None
 ) -> Played:
     """Play one schedule of a scenario; `trace`: gets its system calls."""
-    head, _, steps = scenario.rpartition(";")
-    options: dict[str, Any] = {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}
-    before, *lanes = steps.split("|")
+    options, before, lanes = read_scenario(scenario)
     run = SimulatedRun(Kernel(options.pop("rmids", 1000), options.pop("limbo", 0)), plan, random)
     run.trace = trace
     if options.pop("history", 0):
@@ -50,10 +51,6 @@ def play(
             run.problem = run.problem or error
     problem = f"{type(run.problem).__name__}: {run.problem}" if run.problem is not None else None
     return Played(problem, run.happened, run.points)
-
-
-def play_at_random(scenario: str, seed: int) -> Played:
-    return play(scenario, random=Random(f"{scenario} {seed}"))
 
 
 def list_single_events(scenario: str) -> Iterator[list[Turn]]:
@@ -76,3 +73,42 @@ def shrink(scenario: str, plan: list[Turn]) -> list[Turn]:
         found = next((it for it in shorter if play(scenario, it).problem), None)
         plan, size = (found, min(size, len(found))) if found is not None else (plan, size // 2)
     return plan
+
+
+# --- As the command line says
+
+
+def explore(given: argparse.Namespace) -> int:
+    """Play schedules; 1 if something goes wrong in one."""
+    if given.plan is not None:
+        trace: list[str] = []
+        outcome = play(given.scenario, [read_turn(text) for text in given.plan.split()], trace=trace)
+        print(*trace, outcome.problem or "nothing goes wrong", sep="\n")
+        return int(outcome.problem is not None)
+    began, count, problems = time.process_time(), 0, 0
+    for scenario, how, outcome in _play_all(given):
+        count += 1
+        if outcome.problem is None:
+            continue
+        problems += 1
+        again = f"python3 -m tests.simulator{' --mutant ' + given.mutant if given.mutant else ''}"
+        again += f" --scenario {shlex.quote(scenario)}"
+        plan = shrink(scenario, outcome.happened)
+        print(*[again + how] if how else [], f"{again} --plan '{' '.join(map(str, plan))}'", sep="\n")
+        print(f"  {play(scenario, plan).problem or outcome.problem}", flush=True)
+        if problems >= given.most:
+            break
+    seconds = max(time.process_time() - began, 0.001)
+    print(f"{count} schedules, {problems} problems, {count / seconds:.0f} schedules a second", file=sys.stderr)
+    return int(problems > 0)
+
+
+def _play_all(given: argparse.Namespace) -> Iterator[tuple[str, str, Played]]:
+    """Each schedule: its scenario, the options by which it comes again, and what came of it."""
+    chosen = [given.scenario] if given.scenario else SCENARIOS
+    for scenario in chosen if given.preempt else ():
+        for plan in [*list_single_events(scenario)][given.seed % given.preempt :: given.preempt]:
+            yield scenario, "", play(scenario, plan)
+    for seed in range(given.seed, given.seed + given.random):
+        for scenario in chosen:
+            yield scenario, f" --seed {seed} --random 1", play(scenario, random=Random(f"{scenario} {seed}"))

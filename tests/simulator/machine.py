@@ -14,19 +14,16 @@ import posixpath
 import stat
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from pyfakefs.fake_file import FakeDirectory, FakeFile
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from tests.simulator.kernel import RESCTRL, ROOT_CGROUP, Kernel, KernelNode, refused
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 RUN = "/run/resctrl-mon-hook"
 NOW = 1_000_000.0

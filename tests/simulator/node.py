@@ -7,7 +7,8 @@ import json
 import posixpath
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from hook.base.models import Options
 from hook.base.resctrl import Resctrl
@@ -19,12 +20,7 @@ from hook.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.simulator.oracle import ENERGY, OURS, LastOracle, StepOracle, Violation, expect
-from tests.simulator.schedule import SimulatedProcess
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.simulator.schedule import SimulatedRun
+from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 _STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")

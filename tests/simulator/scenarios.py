@@ -7,6 +7,8 @@ options of hooks and reconcile.
 
 from __future__ import annotations
 
+from typing import Any
+
 SCENARIOS = (
     # lives of one pod
     "| c1",
@@ -106,3 +108,10 @@ SCENARIOS = (
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",
 )
+
+
+def read_scenario(text: str) -> tuple[dict[str, Any], str, list[str]]:
+    """Its options, the steps before, and those of each lane."""
+    head, _, steps = text.rpartition(";")
+    before, *lanes = steps.split("|")
+    return {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}, before, lanes

@@ -17,6 +17,8 @@ from hook.watch.connector import Connector, Lost
 from tests.support import watching
 
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
+Ends = tuple[socket.socket, socket.socket]
+"""The kernel's end, and ours."""
 
 
 def message(what: int, *data: int, ack: int = 0) -> bytes:
@@ -32,14 +34,13 @@ def answer(error: int = 0) -> bytes:
 
 
 @pytest.fixture
-def kernel() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Its end, and ours."""
+def kernel() -> Iterator[Ends]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         yield theirs, ours
 
 
-def subscribed(kernel: tuple[socket.socket, socket.socket]) -> Connector:
+def subscribed(kernel: Ends) -> Connector:
     theirs, ours = kernel
     theirs.send(answer())
     made = Connector(ours)
@@ -47,9 +48,7 @@ def subscribed(kernel: tuple[socket.socket, socket.socket]) -> Connector:
     return made
 
 
-def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone(
-    kernel: tuple[socket.socket, socket.socket],
-) -> None:
+def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone(kernel: Ends) -> None:
     """Kernels before 6.6 know only the first, and say nothing to the second."""
     theirs, ours = kernel
     theirs.send(answer())
@@ -62,32 +61,27 @@ def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone(
         assert sent[36:] == data
 
 
-def test_events_and_answers_to_others_before_the_answer_are_passed_over(
-    kernel: tuple[socket.socket, socket.socket],
-) -> None:
+def test_events_and_answers_to_others_before_the_answer_are_passed_over(kernel: Ends) -> None:
     theirs, ours = kernel
-    for it in (message(FORK, 1, 1, 2, 2), message(NONE, errno.EPERM, ack=1), b"", message(EXEC, 5, 5), answer()):
-        if it:
-            theirs.send(it)
+    for it in (message(FORK, 1, 1, 2, 2), message(NONE, errno.EPERM, ack=1), message(EXEC, 5, 5), answer()):
+        theirs.send(it)
     Connector(ours)
 
 
-def test_a_refusal_names_the_capability(kernel: tuple[socket.socket, socket.socket]) -> None:
+def test_a_refusal_names_the_capability(kernel: Ends) -> None:
     theirs, ours = kernel
     theirs.send(answer(errno.EPERM))
     with pytest.raises(HookError, match="CAP_NET_ADMIN"):
         Connector(ours)
 
 
-def test_a_kernel_that_does_not_answer_lacks_proc_events(
-    kernel: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_does_not_answer_lacks_proc_events(kernel: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connector, "_PATIENCE", 0)
     with pytest.raises(HookError, match="CONFIG_PROC_EVENTS"):
         Connector(kernel[1])
 
 
-def test_an_exec_is_the_pid_of_its_process(kernel: tuple[socket.socket, socket.socket]) -> None:
+def test_an_exec_is_the_pid_of_its_process(kernel: Ends) -> None:
     made = subscribed(kernel)
     kernel[0].send(message(EXEC, 8, 7))
     assert made.receive() == 7
@@ -104,7 +98,7 @@ def test_an_exec_is_the_pid_of_its_process(kernel: tuple[socket.socket, socket.s
         b"x" * 4096,
     ],
 )
-def test_what_is_no_exec_is_passed_over(kernel: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+def test_what_is_no_exec_is_passed_over(kernel: Ends, sent: bytes) -> None:
     """On kernels where the filter could not be had, and for whatever root may send to us."""
     made = subscribed(kernel)
     kernel[0].send(sent)
@@ -112,17 +106,32 @@ def test_what_is_no_exec_is_passed_over(kernel: tuple[socket.socket, socket.sock
     assert made.receive(0.01) is None, "nothing for a while"
 
 
-class Scripted:
-    """A socket with these messages and errors, in this order, and then nothing."""
+class ScriptedSocket:
+    """Has these messages and errors, in this order, and then nothing. The call of the name `fails` is refused."""
 
-    def __init__(self, *script: bytes | int) -> None:
+    def __init__(self, *script: bytes | int, fails: str = "", number: int = 0) -> None:
         self.script = list(script)
+        self.fails, self.number = fails, number
+
+    def __call__(self, *_arguments: object) -> ScriptedSocket:
+        self._do("socket")
+        return self
+
+    def _do(self, call: str) -> None:
+        if call == self.fails:
+            raise OSError(self.number, os.strerror(self.number))
 
     def fileno(self) -> int:
         return 1 << 20  # of no file: nothing waits for it
 
+    def setsockopt(self, _level: int, option: int, _value: object) -> None:
+        self._do(f"setsockopt {option}")
+
+    def bind(self, _address: object) -> None:
+        self._do("bind")
+
     def send(self, _data: bytes) -> None:
-        pass
+        self._do("send")
 
     def recv(self, _size: int, flags: int) -> bytes:
         if not self.script:
@@ -133,12 +142,15 @@ class Scripted:
             raise OSError(it, os.strerror(it))
         return it
 
+    def close(self) -> None:
+        """Close it."""
+
 
 @pytest.mark.parametrize(
     "script", [[answer(), errno.ENOBUFS, message(EXEC, 8, 7)], [errno.ENOBUFS, answer(), message(EXEC, 8, 7)]]
 )
 def test_execs_were_lost_until_a_buffer_that_was_full_is_empty(script: list[bytes | int]) -> None:
-    made = Connector(Scripted(*script))  # type: ignore[arg-type]
+    made = Connector(ScriptedSocket(*script))  # type: ignore[arg-type]
     assert receive_until_lost(made) == {7}
 
 
@@ -179,40 +191,9 @@ def start_program() -> int:
 
 
 def test_a_broken_socket_is_an_error() -> None:
-    made = Connector(Scripted(answer(), errno.EBADF))  # type: ignore[arg-type]
+    made = Connector(ScriptedSocket(answer(), errno.EBADF))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="Bad file descriptor"):
         made.receive()
-
-
-class Refusing:
-    """Stands for socket.socket: the call of this name fails."""
-
-    def __init__(self, call: str, number: int) -> None:
-        self.call, self.number = call, number
-        self.closed = False
-
-    def __call__(self, *_arguments: object) -> Refusing:
-        self._do("socket")
-        return self
-
-    def _do(self, call: str) -> None:
-        if call == self.call:
-            raise OSError(self.number, os.strerror(self.number))
-
-    def setsockopt(self, _level: int, option: int, _value: object) -> None:
-        self._do(f"setsockopt {option}")
-
-    def fileno(self) -> int:
-        return 1 << 20
-
-    def bind(self, _address: object) -> None:
-        self._do("bind")
-
-    def send(self, _data: bytes) -> None:
-        self._do("send")
-
-    def close(self) -> None:
-        self.closed = True
 
 
 @pytest.mark.parametrize(
@@ -229,6 +210,6 @@ class Refusing:
     ],
 )
 def test_a_refusal_says_what_is_missing(call: str, number: int, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "socket", Refusing(call, number))
+    monkeypatch.setattr(socket, "socket", ScriptedSocket(fails=call, number=number))
     with pytest.raises(HookError, match=problem):
         connector.subscribe()
