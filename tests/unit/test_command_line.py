@@ -166,10 +166,6 @@ def test_help_of_the_hook_has_each_option_with_value_meaning_and_default(option:
     assert not choices or option.value.split("|") == choices
 
 
-def test_help_of_the_hook_has_no_other_option() -> None:
-    assert set(SHOWN) == {str(it) for it in list_options()}
-
-
 def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_columns() -> None:
     usage, _, *lines = HELP.splitlines()
     assert usage == "usage: resctrl-mon-hook COMMAND [ARGUMENT...]"
@@ -178,9 +174,10 @@ def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_colum
     assert max(map(len, HELP.splitlines())) <= 80
 
 
-def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
+def test_help_of_the_hook_has_no_other_option_and_names_the_commands_that_take_them() -> None:
     others = {"reconcile": ALL, "watch": HOOK, "install": ALL, "base-runtime-spec": ALL, "completion": ()}
     assert {name: verb.options for name, verb in VERBS.items() if verb.options != SHARED} == others
+    assert set(SHOWN) == {str(it) for it in list_options()}
     named = HOOK_HELP.partition("also of")[2].partition(":")[0].replace(" and", ",").replace("\n", " ")
     assert [word.strip() for word in named.split(",")] == [name for name, verb in VERBS.items() if verb.takes_all]
 
@@ -226,23 +223,22 @@ def test_usage_shows_what_may_be_left_out_repeated_and_given_once(name: str, usa
     assert " ".join(shown.split()) == f"usage: resctrl-mon-hook {name} {usage}".rstrip()
 
 
-@each_verb
-def test_help_of_a_command_can_be_asked_for_in_three_ways(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([name, "--help"], [name, "-h"], ["help", name]):
-        assert cli.main(arguments) == 0
-        assert capsys.readouterr() == (command_line.format_command_help(name), "")
+ANSWERS = [
+    *((words, HELP) for words in (["--help"], ["-h"], ["help"], ["help", "help"], ["--nonsense", "--help"])),
+    *((words, HOOK_HELP) for words in (["help", "hook"], ["hook", "--help"], ["help", "createRuntime"])),
+    *(
+        (words, command_line.format_command_help(name))
+        for name in VERBS
+        for words in ([name, "--help"], [name, "-h"], ["help", name])
+    ),
+    (["--version"], f"resctrl-mon-hook {__version__}\n"),
+]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["help", "help"], ["--nonsense", "--help"]])
-def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(("arguments", "text"), ANSWERS, ids=lambda it: " ".join(it) if isinstance(it, list) else "")
+def test_help_and_version_are_printed(capsys: pytest.CaptureFixture[str], arguments: list[str], text: str) -> None:
     assert cli.main(arguments) == 0
-    assert capsys.readouterr() == (HELP, "")
-
-
-@pytest.mark.parametrize("arguments", [["help", "hook"], ["hook", "--help"], ["help", "createRuntime"]])
-def test_help_of_the_hook_is_behind_its_name(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert cli.main(arguments) == 0
-    assert capsys.readouterr() == (HOOK_HELP, "")
+    assert capsys.readouterr() == (text, "")
 
 
 @pytest.mark.parametrize(
@@ -269,12 +265,6 @@ def test_unknown_word_is_an_error_that_suggests_the_nearest(
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert problem in err
-
-
-def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr() == (f"resctrl-mon-hook {__version__}\n", "")
-    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
 # --- A misspelt command

@@ -230,13 +230,6 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["directory", "link"])
 
 
-def test_failures_are_read_and_broken_ones_reported(node: NodeFiles) -> None:
-    failure = node.fail("c1")
-    node.write("unmonitored", "c2.json", "[]")
-    seen = take_snapshot(node.options)
-    assert (seen.failures, [it.name for it in seen.unreadable_failures]) == ([failure], ["c2"])
-
-
 # --- The run directory
 
 
