@@ -167,9 +167,8 @@ def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
 def _check_file(site: Site, entry: Entry) -> Iterator[Finding]:
     if entry.problem is not None:
         remedy = "fix or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
-        yield failure(
-            entry.path, f"invalid: CRI-O, Podman and the NRI hook-injector reject it: {entry.problem}", remedy
-        )
+        readers = "CRI-O, Podman and the NRI hook-injector"
+        yield failure(entry.path, f"invalid: {readers} reject it: {entry.problem}", remedy)
     elif entry.file is not None and entry.own is not None:
         yield from _check_own_file(site, entry, entry.file)
     elif entry.remark is not None:
@@ -184,8 +183,8 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
     options, complaints = parse_options(hook)
     is_elsewhere = (options.run_dir, options.resctrl_root) != (site.options.run_dir, site.options.resctrl_root)
     problems = [(f"its args: {it}", f"correct its args: {NAME} help hook") for it in complaints]
-    problems += [(entry.remark, "correct that, or remove the file")] if entry.remark is not None else []
     causes = [
+        (entry.remark, entry.remark or "", "correct that, or remove the file"),
         (
             {*_STAGES} - {*file.stages},
             "a stage is missing: the hook needs createRuntime and poststop",

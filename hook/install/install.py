@@ -70,9 +70,8 @@ def install(wanted: Wanted, *, dry_run: bool, follow: Callable[[str], None] | No
         try:
             steps.make_directories(directory)
         except OSError as error:
-            raise Refused(
-                f"cannot make {directory}: {error.strerror}; remedy: run as root, or use --prefix=DIR"
-            ) from error
+            remedy = "run as root, or use --prefix=DIR"
+            raise Refused(f"cannot make {directory}: {error.strerror}; remedy: {remedy}") from error
     with steps.lock_directory(directory):
         return steps.take_steps(plan_install(wanted), dry_run=dry_run, follow=follow), remarks
 

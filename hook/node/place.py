@@ -209,9 +209,8 @@ class PyzFile:
         boot, begin, rest = line[line.index(b" ") :].partition(_FOR_PEOPLE)
         changed = (b"#!" + python.encode("ascii") + boot.rstrip(b" ")).ljust(_LONGEST_OLD_LINE) + begin + rest
         if len(changed) > _LONGEST_LINE:
-            raise ValueError(
-                f"too long: the first line would have {len(changed)} bytes, and the kernel reads {_LONGEST_LINE}"
-            )
+            limit = f"and the kernel reads {_LONGEST_LINE}"
+            raise ValueError(f"too long: the first line would have {len(changed)} bytes, {limit}")
         return changed + self.data[len(line) :]
 
     def needs_new_kernel(self, python: str) -> bool:

@@ -118,9 +118,8 @@ def _read_sqlite(path: str) -> dict[str, str]:
 # A bbolt file has two pages of metadata, of which the one with the higher transaction ID counts, and trees of branch
 # and leaf pages. Source: etcd-io/bbolt, page.go, bucket.go, db.go.
 _PAGE = struct.Struct("<QHHI")  # its number, flags, number of elements, overflow
-_META = struct.Struct(
-    "<4I5Q"
-)  # magic, version, size of a page, flags; root's page, its sequence, free, end, transaction
+# magic, version, size of a page, flags; root's page, its sequence, free, end, transaction
+_META = struct.Struct("<4I5Q")
 _BRANCH = struct.Struct("<IIQ")  # position of the key, its size, page
 _LEAF = struct.Struct("<IIII")  # flags, position of the key, its size, size of the value
 _BUCKET = struct.Struct("<QQ")  # page, sequence; page 0: the page itself follows

@@ -24,6 +24,7 @@ from hook.node.podman import name_running
 from hook.stages import identity, podman
 from hook.stages.entry import Context
 from hook.stages.identity import Pod
+from hook.state import store
 from hook.state.records import Records
 
 _DIRECTORIES = (
@@ -211,14 +212,13 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         # Read the records again: a hook that was running at the first read has written its record by now.
         fresh = {*records.names(Index), *records.names(Failure)} if found else set()
     found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
-    seen = Unhooked(
-        since=system.now_utc(),
-        containers=found,
-        unchecked=unchecked,
-        rules=rules.text,
-        others=sorted(others),
-        sandboxes=sorted(sandboxes),
-    )
+    more = {"others": sorted(others), "sandboxes": sorted(sandboxes)}
+    return _save_unhooked(context, found, unchecked=unchecked, rules=rules.text, **more)
+
+
+def _save_unhooked(context: Context, found: dict[str, UnhookedContainer], **more: object) -> Unhooked:
+    """Save the containers that were found now. `more`: the other fields, as in _NONE_SEEN without one."""
+    seen = store.replace(_NONE_SEEN, since=system.now_utc(), containers=found, **more)
     context.run.write(Unhooked, "unhooked", seen)
     return seen
 
@@ -233,11 +233,7 @@ def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]
         context.run.remove(Unhooked, "unhooked")
         return None
     found, sandboxes = find_by_cgroup(processes, candidates)
-    containers = dict.fromkeys(found, UnhookedContainer())
-    since = system.now_utc()
-    seen = Unhooked(since=since, containers=containers, unchecked=0, rules="", others=[], sandboxes=sandboxes)
-    context.run.write(Unhooked, "unhooked", seen)
-    return seen
+    return _save_unhooked(context, dict.fromkeys(found, UnhookedContainer()), sandboxes=sandboxes)
 
 
 def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:

@@ -44,7 +44,7 @@ class InstalledNode:
         self.resctrl = resctrl
         self.run_dir = directory / "records"
         self.machine = ScratchMachine(directory / "machine")
-        self.path = self.machine.path
+        self.path, self.program = self.machine.path, self.machine.put_program
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
         self.path("/run/systemd/system").mkdir(parents=True)
@@ -53,16 +53,8 @@ class InstalledNode:
         done = self.machine.run("install", "--for=both", *self.options)
         assert (done.returncode, done.stderr) == (0, "")
 
-    def program(self, path: str, text: str) -> None:
-        place = self.path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(f"#!/bin/sh\n{text}\n")
-        place.chmod(0o755)
-
     def write(self, path: str, text: object) -> None:
-        place = self.path(path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text if isinstance(text, str) else json.dumps(text))
+        self.machine.put(path, text if isinstance(text, str) else json.dumps(text))
 
     def change(self, path: str, change: Callable[[Any], object]) -> None:
         content = json.loads(self.path(path).read_text())
@@ -239,9 +231,7 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     "warning program: is not a link to the installed program": remove(LINK),
     "fail hooks.d: calls resctrl-mon-hook": without_ours,
     f"fail {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
-    f"fail {OTHER}: 'poststopp'": written(OTHER, {**THEIRS, "stages": ["poststopp"]}),
     f"warning {OTHER}: is missing, so readers skip the file": written(OTHER, {**THEIRS, "hook": {"path": "/nowhere"}}),
-    f"warning {OTHER}: before 1.0.0": written(OTHER, {"hook": "/bin/true"}),
     f"warning {HOOKS_DIR}/05-x.json: its poststop runs before ours": written(f"{HOOKS_DIR}/05-x.json", THEIRS),
     "fail hooks.d: several files call the hook": twice_under_other_names,
     f"warning hooks.d: Podman reads {HOOKS_DIR}, not {ETC}: it uses {PODMAN}": copied_to_etc,

@@ -71,18 +71,6 @@ def refused(node: ScratchMachine, *words: str) -> str:
     return ended.stderr
 
 
-def put(node: ScratchMachine, path: str, text: str, mode: int = 0o644) -> Path:
-    target = node.path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
-    target.chmod(mode)
-    return target
-
-
-def put_program(node: ScratchMachine, path: str, script: str) -> None:
-    put(node, path, f"#!/bin/sh\n{script}\n", 0o755)
-
-
 def hook_of(node: ScratchMachine, path: str) -> dict[str, object]:
     found: dict[str, object] = json.loads(node.path(path).read_text())["hook"]
     return found
@@ -160,7 +148,7 @@ def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administ
     rotation.write_text(longer)
     done(node, "install", "--for=podman")
     assert rotation.read_text() == longer
-    put(node, f"{LOGS}/history.jsonl", "{}\n")
+    node.put(f"{LOGS}/history.jsonl", "{}\n")
     said = done(node, "uninstall")
     assert f"left: {LOGS}, the history of what containers have used" in said
     assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == ({}, "{}\n")
@@ -208,9 +196,9 @@ def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None
     words = ["install", "--prefix=/etc/opt/x"]
     assert remark in done(node, *words, "--for=podman")
     assert remark not in done(node, *words, "--for=kubernetes")
-    put(node, "/etc/containers/containers.conf.d/x.conf", f'[engine]\nhooks_dir = ["{ETC_HOOKS}", {{append=true}}]\n')
+    node.put("/etc/containers/containers.conf.d/x.conf", f'[engine]\nhooks_dir = ["{ETC_HOOKS}", {{append=true}}]\n')
     assert remark not in done(node, *words, "--for=podman")
-    put_program(node, "/usr/local/bin/crio", "")
+    node.put_program("/usr/local/bin/crio", "")
     assert any(line.startswith("CRI-O reads /usr/share") for line in done(node, *words, "--for=kubernetes"))
 
 
@@ -269,7 +257,7 @@ def give_systemd(node: ScratchMachine) -> Path:
     node.path("/run/systemd/system").mkdir(parents=True)
     log = node.directory / "systemd.log"
     for name in ("systemctl", "systemd-tmpfiles", "systemd-run"):
-        put_program(node, f"/usr/local/sbin/{name}", f'echo {name} "$@" >>{log}')
+        node.put_program(f"/usr/local/sbin/{name}", f'echo {name} "$@" >>{log}')
     return log
 
 
@@ -307,7 +295,7 @@ def test_the_timer_is_started_and_stopped_and_watch_only_if_it_is_asked_for(node
 
 @pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF, LOGROTATE}))
 def test_a_file_of_others_is_in_the_way(node: ScratchMachine, path: str) -> None:
-    put(node, path, '{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
+    node.put(path, '{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
     said = refused(node, "install", "--for=both")
     assert f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away" in said
     assert set(node.written()) == {path}
@@ -316,7 +304,7 @@ def test_a_file_of_others_is_in_the_way(node: ScratchMachine, path: str) -> None
 
 
 def test_the_options_that_an_administrator_wrote_down_stay(node: ScratchMachine) -> None:
-    put(node, CONF, "OPTIONS=--adopt\n")
+    node.put(CONF, "OPTIONS=--adopt\n")
     assert f"keeping {CONF}, which the administrator wrote" in done(node, "install", "--for=podman")
     done(node, "uninstall")
     assert node.written() == {CONF: "OPTIONS=--adopt\n"}
@@ -366,7 +354,7 @@ def test_an_interpreter_that_will_not_do_leaves_the_program_that_containers_call
     node: ScratchMachine, script: str | None, said: str
 ) -> None:
     if script is not None:
-        put_program(node, "/usr/local/python", script)
+        node.put_program("/usr/local/python", script)
     words = ("install", "--for=podman", "--python=/usr/local/python")
     assert said in refused(node, *words)
     assert set(node.written()) <= {"/usr/local/python", PROGRAM}
@@ -507,7 +495,7 @@ def record(node: ScratchMachine, pid: int) -> None:
     group = f"{Options().resctrl_root}/mon_groups/oci-{UID}"
     member = {"pid": pid, "starttime": starttime, "group": group}
     state = {"version": 1, "key": UID, "kind": "pod", "groups": [{"path": group, "ctrl_group": "/"}]}
-    put(node, f"/run/resctrl-mon-hook/groups/{UID}.json", json.dumps({**state, "members": {"web": member}}))
+    node.put(f"/run/resctrl-mon-hook/groups/{UID}.json", json.dumps({**state, "members": {"web": member}}))
 
 
 def test_the_program_stays_while_a_container_on_record_lives(node: ScratchMachine) -> None:
@@ -576,10 +564,10 @@ def test_containers_that_call_the_program_are_found_by_their_config(
     bundle.mkdir()
     if config is not None:
         (bundle / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    put(node, "/run/runc/told/state.json", "{}")
+    node.put("/run/runc/told/state.json", "{}")
     pid = "1" if status == "running" else "0"  # as crun has it
     script = RUNTIME.replace("STATUS", status).replace("PID", pid).replace("BUNDLE", str(bundle))
-    put_program(node, "/usr/local/sbin/runc", script)
+    node.put_program("/usr/local/sbin/runc", script)
     found = [line for line in done(node, "uninstall") if line.startswith("kept")]
     assert [line[: len(kept or "")] for line in found[:1]] == ([] if kept is None else [kept]), found
     assert (PROGRAM in node.written()) is (kept is not None)
@@ -618,7 +606,7 @@ def test_the_program_stays_while_containerd_may_name_it(
     """It begins no container with a program that is gone."""
     done(node, "install", "--for=kubernetes")
     for path, text in files.items():
-        put(node, path, text)
+        node.put(path, text)
     ended = node.run("uninstall", before=machine.beside(*running) if running else ())
     assert (ended.returncode, ended.stderr) == (0, "")
     found = [line for line in ended.stdout.splitlines() if line.startswith("kept")]
@@ -635,7 +623,7 @@ def test_the_program_stays_while_containerd_may_name_it(
 def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine) -> None:
     """The owner would write them again, or take ours away when it is removed."""
     done(node, "install", "--for=both")
-    put(node, OWNER, "chart\n")
+    node.put(OWNER, "chart\n")
     before = node.written()
     for words in ("install", "--for=both", "--linger=5"), ("uninstall",):
         said = "resctrl-mon-hook was installed by the Helm chart; remedy: helm uninstall first, or --force"
@@ -643,7 +631,7 @@ def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine) -> None
         assert node.written() == before
     done(node, "install", "--for=both", "--linger=5", "--force")
     assert set(node.written()) == EVERYTHING
-    put(node, OWNER, "chart\n")
+    node.put(OWNER, "chart\n")
     done(node, "uninstall", "--force")
     assert node.written() == {}
 

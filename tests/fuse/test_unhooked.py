@@ -20,7 +20,6 @@ from tests.support.machine import HOOKS_DIR, ScratchMachine
 
 # Answers `--root ROOT state ID`, and notes who was asked about
 RUNC = """\
-#!/bin/sh
 [ "$3" = state ] || exit 1
 echo "$4" >>/run/asked
 exec cat "$2/$4/answer"
@@ -44,10 +43,7 @@ class NodeWithRunc:
         self.machine = ScratchMachine(directory / "machine")
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={directory / 'records'}"]
         self.hook = Hook(resctrl.root, directory / "records")
-        runc = self.machine.path("/usr/local/sbin/runc")
-        runc.parent.mkdir(parents=True)
-        runc.write_text(RUNC)
-        runc.chmod(0o755)
+        self.machine.put_program("/usr/local/sbin/runc", RUNC)
         self.install()
         self.number = 0
 

@@ -18,14 +18,23 @@ import pytest
 from hook import __version__
 from pyz import archive
 from tests import provision
-from tests.packages import debian
 from tests.packages.machine import Machine
 from tests.resctrlfs import mounted
+from tests.support import debian
 from tests.support.containers import HOOK, REPOSITORY
 from tests.support.debian import CannotMake
 
 NEWER, NEXT = "1000.0", "2000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
+SUITES = {12: "bookworm", 13: "trixie"}
+"""Debian's versions. Each machine is a fresh one."""
+DEBIAN = (
+    "--variant=apt",
+    "--include=podman,runc,systemd",  # with all that they need; systemd says which units would be started
+    # Python is at hand in apt's cache, so that apt can install it without a network.
+    '--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get install -qq -d python3',
+    "--skip=cleanup/apt",
+)
 USUAL = 12
 """The version of Debian of all tests but those of `fresh`."""
 FURTHER = "colour"
@@ -136,7 +145,7 @@ def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
     @contextmanager
     def make(directory: Path, version: int) -> Iterator[Machine]:
         try:
-            base = debian.ready(version)
+            base = debian.root(SUITES[version], *DEBIAN)
         except CannotMake as reason:
             pytest.skip(str(reason))
         with mounted(directory) as resctrl, closing(Machine(base, directory, resctrl)) as machine:
@@ -163,7 +172,7 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     _machine.dpkg("--purge", "resctrl-mon-hook")
 
 
-@pytest.fixture(params=debian.SUITES, ids="debian-{}".format)
+@pytest.fixture(params=SUITES, ids="debian-{}".format)
 def fresh(
     request: pytest.FixtureRequest, _machine: Machine, make_machine: MakeMachine, tmp_path: Path
 ) -> Iterator[Machine]:

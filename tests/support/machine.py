@@ -131,6 +131,18 @@ class ScratchMachine:
         """Where a path of it lies, if it was written there."""
         return self.directory / path.lstrip("/")
 
+    def put(self, path: str, text: str, mode: int = 0o644) -> Path:
+        """Write a file; returns where it lies."""
+        target = self.path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+        return target
+
+    def put_program(self, path: str, script: str) -> None:
+        """Write a program of sh."""
+        self.put(path, f"#!/bin/sh\n{script}\n", 0o755)
+
     def written(self) -> dict[str, str]:
         """What was put below /usr and /etc: the text of each file, the target of each link."""
         found = {}

@@ -224,26 +224,21 @@ def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_peopl
         ("hook/stages/entry.py", "(", "SyntaxError"),
         ("hook/base/system.py", "1 / 0", "ZeroDivisionError"),
         ("hook/stages/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("hook/stages/entry.py", None, "ModuleNotFoundError"),
     ],
 )
 def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(
-    pyz: Path, python: str, name: str, text: str, said: str
+    pyz: Path, python: str, name: str, text: str | None, said: str
 ) -> None:
-    contents = {**archive.read_sources(pyz.parents[1]), name: text.encode()}
+    contents = {**archive.read_sources(pyz.parents[1]), name: (text or "").encode()}
+    if text is None:
+        del contents[name]
     for verb, status in (("createRuntime", 0), ("list", 2)):
         done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb)
         assert done.returncode == status
         last = done.stderr.splitlines()[-1]
         assert last.startswith("resctrl-mon-hook: ")
         assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
-
-
-def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
-    contents = archive.read_sources(source)
-    del contents["hook/stages/entry.py"]
-    done = broken(pyz, archive.join(contents, archive.shebang(str(FOUND[-1].path))), "empty.pyz")
-    assert done.returncode == 0
-    assert "hook.stages.entry" in done.stderr
 
 
 def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_so() -> None:

@@ -19,6 +19,7 @@ import yaml
 from hook.node.place import OWNERS, Places
 from pyz import archive
 from tests.support import interpreters
+from tests.unit.test_systemd import analyze, needs_analyze
 
 import machineconfig
 
@@ -185,21 +186,15 @@ def test_resctrl_is_mounted_before_crio_starts_and_by_the_timer_at_the_latest(ma
     assert dropin["contents"] == "[Unit]\nWants=sys-fs-resctrl.mount\n"
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+@needs_analyze
 def test_systemd_has_no_complaint(made: dict[str, Any], tmp_path: Path) -> None:
     for name, unit in units(made).items():
         (tmp_path / name).write_text(unit["contents"])
         for dropin in unit.get("dropins", []):
             (tmp_path / f"{name}.d").mkdir()
             (tmp_path / f"{name}.d" / dropin["name"]).write_text(dropin["contents"])
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--generators=no", *(str(tmp_path / name) for name in units(made))],
-        env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    paths = [str(tmp_path / name) for name in units(made)]
+    done = analyze(tmp_path, "verify", "--man=no", "--generators=no", *paths)
     complaints = [line for line in done.stderr.splitlines() if "resctrl" in line and "not executable" not in line]
     assert complaints == []
 

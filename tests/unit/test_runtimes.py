@@ -279,15 +279,7 @@ def test_a_pods_author_cannot_make_a_container_a_sandbox(
 
     def says(kind: str) -> bool:
         annotations = {**claims, of_its_runtime: kind}
-        state = {
-            "ociVersion": "1.0",
-            "id": ID,
-            "status": "running",
-            "pid": 7,
-            "bundle": "/",
-            "annotations": annotations,
-        }
-        return runtimes.is_sandbox(State.model_validate(state))
+        return runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))
 
     assert not says("container")
     assert says("sandbox")
