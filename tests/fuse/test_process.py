@@ -82,25 +82,6 @@ def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
     assert not hook.run_dir.exists()
 
 
-@pytest.mark.parametrize("kind", few(["another's", "writable by all", "a link", "a file"]))
-def test_a_run_directory_that_others_could_write_is_not_used(hook: Hook, init: Task, tmp_path: Path, kind: str) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    if kind == "a link":
-        hook.run_dir.symlink_to(elsewhere)
-    elif kind == "a file":
-        hook.run_dir.write_text("")
-    else:
-        hook.run_dir.mkdir()
-        os.chown(hook.run_dir, *((1, 1) if kind == "another's" else (0, 0)))
-        hook.run_dir.chmod(0o777 if kind == "writable by all" else 0o755)
-    outcome = hook.with_options("--strict")(created("c1", init.pid))
-    assert outcome.status == 1
-    assert ": io: " in outcome.stderr
-    assert hook.groups() == set()
-    assert list(elsewhere.iterdir()) == []
-
-
 @pytest.mark.parametrize("place", [f"members/.{UID}.tmp", f"groups/.{UID}.tmp", "runs/createRuntime-monitored"])
 def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place: str) -> None:
     """Opened to be written, it used to wait for somebody who reads it."""
@@ -145,16 +126,6 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
 def log(tmp_path: Path) -> Iterator[DevLog]:
     with DevLog(tmp_path) as log:
         yield log
-
-
-def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) -> None:
-    replace(hook, wrapper=log.wrapper)(created("c1", init.pid, pod_uid="no\nuid <0>"))
-    log.socket.settimeout(DEADLINE)
-    line = log.socket.recv(65536).decode()
-    assert line.startswith("<28>")
-    assert " resctrl-mon-hook[" in line
-    assert "c1: bad_key: " in line
-    assert "\n" not in line
 
 
 def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(tmp_path: Path, log: DevLog) -> None:
@@ -203,37 +174,6 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
         process.stdin.write(b" " * 65536)
     process.stdin.close()
     assert process.wait(300) == 0
-
-
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("import hook.no_such_module", "No module named 'hook.no_such_module'"),
-        ("hook.stages.identity.nothing", "module 'hook.stages.identity' has no attribute 'nothing'"),
-    ],
-)
-def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, said: str) -> None:
-    before = f"""
-import time
-gmtime = time.gmtime
-def asks(seconds):
-    import hook.stages.identity
-    try:
-        {asked}
-    except (ImportError, AttributeError) as error:
-        print(error, flush=True)
-    return gmtime(seconds)
-time.gmtime = asks
-"""
-    outcome = started_after(before, hook)(created("c1", init.pid))
-    assert set(outcome.stdout.splitlines()) == {said}
-    assert hook.tasks("oci-c1") == {init.pid}
-
-
-def started_after(code: str, hook: Hook) -> Hook:
-    """A hook in an interpreter that has run other code before."""
-    boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]
-    return replace(hook, python=("/usr/bin/python3", "-ISc", f"{code}\n{boot}"))
 
 
 def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:

@@ -31,7 +31,7 @@ from hook.base import models, models_compiled, names, node_models, node_models_c
 from hook.cli import options, options_compiled
 from pyz import BuildError
 from pyz.compile_models import compile_models
-from tests.unit import strategies, zoo
+from tests.unit import strategies
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ROOT / pyz.COMPILED["hook/base/models.py"]
@@ -49,7 +49,7 @@ FIELDS: list[type[models.Model]] = [
 def as_module(*classes: type[BaseModel]) -> ModuleType:
     """A module such as hook/base/models.py with these models in it."""
     module = ModuleType("made_up")
-    everything = {"names": names, "Model": zoo.Model, **{cls.__name__: cls for cls in classes}}
+    everything = {"names": names, "Model": models.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
         cls.__module__ = "made_up"
     module.__dict__.update(everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"])
@@ -65,11 +65,6 @@ def load(text: str, directory: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@pytest.fixture(scope="module")
-def compiled_zoo(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return load(compile_models(zoo), tmp_path_factory.mktemp("zoo"))
 
 
 each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
@@ -299,19 +294,7 @@ print(*sorted(set(sys.modules) - before))
     ]
 
 
-# --- The compiler, beyond what the models use today
-
-
-@pytest.mark.parametrize("model", [zoo.Leaf, zoo.Numbers, zoo.Containers, zoo.Whole], ids=lambda model: model.__name__)
-def test_all_that_the_compiler_knows_is_equal(compiled_zoo: ModuleType, model: type[BaseModel]) -> None:
-    @examples(150)
-    @given(strategies.valid(model) | strategies.nearly_valid(model))
-    def run(document: Any) -> None:  # noqa: ANN401
-        assert not differs(zoo, compiled_zoo, model.__name__, document)
-
-    run()
-    for document in strategies.substitutions(model):
-        assert not differs(zoo, compiled_zoo, model.__name__, document)
+# --- What the compiler refuses
 
 
 def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
@@ -340,7 +323,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
     "default of another type": (float, 1, "default 1, which is not"),
     "default that is refused": (Annotated[int, Field(ge=1)], 0, "default 0, which is not"),
     "default None of no Optional": (int, None, "default None, which is not"),
-    "default that is a model": (zoo.Leaf, zoo.Leaf.model_validate({"the name": "a"}), "default Leaf"),
+    "default that is a model": (models.IntelRdt, models.IntelRdt(), "default IntelRdt"),
     "infinite default": (float, float("inf"), "default inf"),
     "choice of aliases": (int, Field(validation_alias=AliasChoices("a", "b")), "validation_alias "),
     "before": (Annotated[str, BeforeValidator(names.component)], ..., "node type 'function-before'"),
@@ -359,7 +342,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
 def test_what_the_compiler_does_not_know_is_refused_by_name(case: str) -> None:
     annotation, default, words = REFUSED[case]
     fields: dict[str, Any] = {"field": (annotation, default)}
-    model = create_model("M", __base__=zoo.Model, **fields)
+    model = create_model("M", __base__=models.Model, **fields)
     with pytest.raises(BuildError) as caught:
         compile_models(as_module(model))
     assert words in str(caught.value)
@@ -370,15 +353,15 @@ def method(model: Any) -> int:  # noqa: ANN401
     return int(model.a)
 
 
-class Child(zoo.Leaf):
+class Child(models.IntelRdt):
     b: int
 
 
-class Endless(zoo.Model):
+class Endless(models.Model):
     inner: Endless | None = None
 
 
-def make_model(name: str, base: Any = zoo.Model, **more: Any) -> type[BaseModel]:  # noqa: ANN401
+def make_model(name: str, base: Any = models.Model, **more: Any) -> type[BaseModel]:  # noqa: ANN401
     """A model with one field, `a`, and what else is in its class."""
     made: type[BaseModel] = type(base)(name, (base,), {"__module__": "x", "__annotations__": {"a": int}, **more})
     return made
