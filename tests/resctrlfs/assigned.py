@@ -2,42 +2,33 @@
 """Hardware counters that the kernel assigns to groups, where RMIDs have none of their own: AMD's ABMC, MPAM's monitors.
 
 No machine of tests/kernel has them. This is what Documentation/filesystems/resctrl.rst says of `mbm_event` mode, and
-what fs/resctrl/monitor.c of Linux 7.2 does (rdtgroup_assign_cntrs, mbm_L3_assignments_write); nothing was measured.
+what fs/resctrl/monitor.c of Linux 7.2 does (rdtgroup_assign_cntrs, mbm_L3_assignments_write), but for its messages and
+refusals; nothing was measured.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 MBM_EVENTS = ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
 INFO = ("available_mbm_cntrs", "mbm_assign_on_mkdir", "num_mbm_cntrs")
 """Their files in info/L3_MON, besides mbm_assign_mode, which is there without them as well."""
 GROUP_FILE = "mbm_L3_assignments"
-NOT_ENABLED = "mbm_event counter assignment mode is not enabled\n"
-NOT_CONFIGURABLE = "Counter assignment mode is not configurable\n"
-
-
-class NoCounter(OSError):
-    """ENOSPC: a domain has no counter left. `status`: what last_cmd_status says then."""
-
-    def __init__(self, event: str, domain: str) -> None:
-        super().__init__(errno.ENOSPC, "no counter")
-        self.status = f"Failed to allocate counter for {event} in domain {int(domain[-2:])}\n"
 
 
 class Assigned:
     """`limit` counters in each L3 domain. Each is assigned to a pair of RMID and event, or free.
 
-    `enabled`: the mode is mbm_event, not default. `fixed`: the mode cannot be changed (MPAM).
+    `enabled`: the mode is mbm_event, not default.
     """
 
-    def __init__(self, limit: int, domains: Sequence[str], events: Sequence[str], *, fixed: bool) -> None:
+    def __init__(self, limit: int, domains: Sequence[str], events: Sequence[str]) -> None:
         self.limit = limit
         self.domains = domains
         self.events = events
-        self.fixed = fixed
         self.enabled = True
         self.on_mkdir = True
         self._pairs: dict[str, set[tuple[int, str]]] = {domain: set() for domain in domains}
@@ -47,27 +38,18 @@ class Assigned:
         return not self.enabled or (rmid, event) in self._pairs[domain]
 
     def assign_new(self, rmid: int) -> Iterator[tuple[str, str]]:
-        """A group was made: a counter for each event and domain, as long as there are any. Errors: NoCounter.
-
-        Yields each event and domain that got one. An event stops at the first domain that has none left; the other
-        events are tried all the same, and the last failure is raised in the end.
-        """
-        failure = None
+        """A group was made: yields each event and domain that got a counter, as long as there are any."""
         for event in self.events if self.enabled and self.on_mkdir else ():
-            try:
+            with suppress(OSError):
                 yield from self.assign(rmid, event, self.domains)
-            except NoCounter as error:
-                failure = error
-        if failure is not None:
-            raise failure
 
     def assign(self, rmid: int, event: str, domains: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """Yields each event and domain that got a counter. Errors: NoCounter."""
+        """Yields each event and domain that got a counter. ENOSPC: there is none left."""
         for domain in domains:
             if (rmid, event) in self._pairs[domain]:
                 continue
             if self.count_free(domain) == 0:
-                raise NoCounter(event, domain)
+                raise OSError(errno.ENOSPC, "no counter")
             self._pairs[domain].add((rmid, event))
             yield event, domain
 
@@ -101,7 +83,7 @@ class Assigned:
     def mode_text(self) -> str:
         """mbm_assign_mode."""
         names = ("mbm_event", "default") if self.enabled else ("default", "mbm_event")
-        return f"[{names[0]}]\n" + ("" if self.fixed else f"{names[1]}\n")
+        return f"[{names[0]}]\n{names[1]}\n"
 
     def per_domain(self, numbers: Sequence[int]) -> str:
         """num_mbm_cntrs and its like: `0=32;1=32`."""

@@ -25,7 +25,7 @@ from decimal import Decimal
 from typing import Callable, NoReturn
 
 from tests.resctrlfs import assigned
-from tests.resctrlfs.assigned import MBM_EVENTS, Assigned, NoCounter
+from tests.resctrlfs.assigned import MBM_EVENTS, Assigned
 from tests.resctrlfs.counters import MODES, Counters, as_value
 from tests.resctrlfs.rmids import MS, Rmids
 from tests.resctrlfs.tasks import Task, Tasks
@@ -251,7 +251,7 @@ class ResctrlModel:
             return None
         domains = [f"mon_L3_{number:02}" for number in range(self.knobs.l3_domains)]
         mbm = [event for event in events if event in MBM_EVENTS]
-        return Assigned(self.knobs.mbm_cntrs, domains, mbm, fixed=self.knobs.mpam)
+        return Assigned(self.knobs.mbm_cntrs, domains, mbm)
 
     def _set_up(self) -> None:
         self._assign_new(0)
@@ -446,12 +446,8 @@ class ResctrlModel:
         self.rmids.release(rmid)
 
     def _assign_new(self, rmid: int) -> None:
-        """A group that gets no counter is made all the same; only last_cmd_status tells."""
-        try:
-            for event, domain in self.assigned.assign_new(rmid) if self.assigned else ():
-                self.counters.reset(rmid, domain, event)
-        except NoCounter as error:
-            self.status = error.status
+        for event, domain in self.assigned.assign_new(rmid) if self.assigned else ():
+            self.counters.reset(rmid, domain, event)
 
     def _unassign(self, rmid: int) -> None:
         if self.assigned:
@@ -587,10 +583,7 @@ class ResctrlModel:
 
     def _counters_assigned(self) -> Assigned:
         """Errors: EINVAL in default mode."""
-        self.status = ""
-        if self.assigned is None or not self.assigned.enabled:
-            self._refuse(assigned.NOT_ENABLED)
-        return self.assigned
+        return self.assigned if self.assigned is not None and self.assigned.enabled else fail(errno.EINVAL)
 
     def _mbm_cntrs_text(self) -> str:
         assert self.assigned is not None
@@ -613,7 +606,7 @@ class ResctrlModel:
         elif node.rel == "info/L3_MON/mbm_assign_mode":
             self._write_assign_mode(data)
         elif node.rel == "info/L3_MON/mbm_assign_on_mkdir":
-            self._write_assign_on_mkdir(data)
+            self._counters_assigned().on_mkdir = data == b"1\n"
         elif node.rel == assigned.GROUP_FILE:
             self._write_assignments(node.group.rmid, data)
         elif is_info(node):
@@ -625,48 +618,23 @@ class ResctrlModel:
     def _write_assign_mode(self, data: bytes) -> None:
         """All counters are free afterwards, and begin at 0."""
         assert self.assigned is not None
-        self.status = ""
-        mode = data.decode(errors="surrogateescape")
-        if mode not in ("mbm_event\n", "default\n"):
-            self._refuse(f"Unsupported assign mode {mode}")
-        enable = mode == "mbm_event\n"
-        if enable == self.assigned.enabled:
-            return
-        if self.assigned.fixed:
-            self._refuse(assigned.NOT_CONFIGURABLE)
-        self.assigned.switch(enabled=enable)
+        self.assigned.switch(enabled=data == b"mbm_event\n")
         for group in self.groups():
             self.counters.adopt(group.rmid)
 
-    def _write_assign_on_mkdir(self, data: bytes) -> None:
-        if data not in (b"0\n", b"1\n"):
-            fail(errno.EINVAL)
-        self._counters_assigned().on_mkdir = data == b"1\n"
-
     def _write_assignments(self, rmid: int, data: bytes) -> None:
-        """`<event>:<domain>=<e or _>;...` a line; `*` is every domain. Errors: EINVAL, ENOSPC."""
+        """`<event>:<domain>=<e or _>;...` a line; `*` is every domain. Errors: ENOSPC."""
         found = self._counters_assigned()
-        for line in data.decode(errors="surrogateescape").splitlines():
+        for line in data.decode().splitlines():
             event, _, states = line.partition(":")
-            if event not in found.events:
-                self._refuse(f"Invalid MBM event {event}\n")
             for word in states.split(";"):
                 name, _, state = word.partition("=")
                 domains = [it for it in found.domains if name == "*" or f"mon_L3_{name:0>2}" == it]
-                if not domains or state not in ("e", "_"):
-                    self._refuse(f"Invalid domain or assignment state {word}\n")
-                self._assign(rmid, event, domains, is_wanted=state == "e")
-
-    def _assign(self, rmid: int, event: str, domains: Sequence[str], *, is_wanted: bool) -> None:
-        found = self._counters_assigned()
-        if not is_wanted:
-            found.unassign(rmid, event, domains)
-            return
-        try:
-            for _, domain in found.assign(rmid, event, domains):
-                self.counters.reset(rmid, domain, event)
-        except NoCounter as error:
-            self._refuse(error.status, errno.ENOSPC)
+                if state == "e":
+                    for _, domain in found.assign(rmid, event, domains):
+                        self.counters.reset(rmid, domain, event)
+                else:
+                    found.unassign(rmid, event, domains)
 
     def _write_threshold(self, data: bytes) -> None:
         """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""
