@@ -20,4 +20,4 @@ MPAM: dict[str, Any] = {"mpam": True, "packages": 0, "mbm_local": False, "rmids"
 MPAM_OCCUPANCY: dict[str, Any] = MPAM | {"mbm_total": False}
 """arm64 where no monitor behind the L3 cache can be used, or before Linux 7.3."""
 MPAM_ASSIGNED: dict[str, Any] = MPAM | {"mbm_cntrs": 2}
-"""arm64 with fewer bandwidth monitors than groups: Linux 7.3 assigns them; that it knows no other mode is not modelled."""
+"""arm64 with fewer bandwidth monitors than groups: Linux 7.3 assigns them. Here it can be switched off, too."""
