@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.podman.node import PodmanNode
-from tests.support.containers import ALWAYS, DEADLINE, ProcessShown
+from tests.support.containers import ALWAYS, DEADLINE
 
 WORKER = "(/bin/sleep 100000 </dev/null >/dev/null 2>&1 &); "
 """What a container's command begins with, to have an orphan."""
@@ -89,63 +89,3 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     gate.open()
     node.lab.remove_pod("pod")
     assert node.groups() == {}
-
-
-VICTIM = "00000000-0000-4000-8000-000000000001"
-MOVE = f"""\
-for own in /cgroups/*/libpod-*; do
-    mkdir $own/pod{VICTIM} && echo $$ >$own/pod{VICTIM}/cgroup.procs
-done 2>/dev/null
-"""
-"""What a tenant with a writable cgroup does. Not every hierarchy of version 1 lets him."""
-
-
-def run_mover(node: PodmanNode, name: str) -> None:
-    """A container with a writable cgroup, as systemd in a container needs it, whose init has gone below its own."""
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    options = node.lab.options(name)
-    for number, mount in enumerate(it[1] for it in mounts if it[2] in ("cgroup", "cgroup2")):
-        above = Path(mount + node.lab.cgroups.path)
-        above.mkdir(exist_ok=True)
-        options.append(f"--volume={above}:/cgroups/{number}")
-    gate = node.lab.gate(name)
-    command = [*gate.command[:2], MOVE + gate.command[2]]
-    node.lab.podman("run", "-d", *options, "--rootfs", str(node.lab.rootfs), *command)
-    gate.wait_up()
-    assert f"/pod{VICTIM}\n" in Path(f"/proc/{node.lab.init(name).pid}/cgroup").read_text(), "or it is about nothing"
-
-
-def test_a_container_that_moved_into_a_cgroup_called_like_a_pod_stays_billed_to_itself(node: PodmanNode) -> None:
-    run_mover(node, "mover")
-    container, init = node.lab.container_id("mover"), node.lab.init("mover")
-    own = {f"oci-{container}": [init.pid]}
-    assert node.groups() == own, "by the hook"
-    shutil.rmtree(node.run_dir)
-    assert "rebuild" in {it["action"] for it in reconcile(node)}
-    assert node.groups() == own, "by rebuild"
-    for way in ("retry", "adopt"):
-        shutil.rmtree(node.run_dir)
-        (node.resctrl.root / "mon_groups" / f"oci-{container}").rmdir()
-        if way == "retry":
-            record_failure(node, container, init)
-        command = [
-            str(node.lab.hook),
-            "reconcile",
-            *node.directories,
-            "--json",
-            *(["--adopt"] if way == "adopt" else []),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE)
-        actions = [it for it in json.loads(done.stdout)["actions"] if it["container"] == container]
-        assert [(it["action"], it["problem"]) for it in actions] == [(way, None)]
-        groups = {name: tasks for name, tasks in node.groups().items() if init.pid in tasks or VICTIM in name}
-        assert groups == own, f"by {way}"
-
-
-def record_failure(node: PodmanNode, container: str, init: ProcessShown) -> None:
-    """What a hook recorded that could not derive its key: reconcile has to find out."""
-    record = {"container": container, "stage": "createRuntime", "reason": "io", "problem": "", "pid": init.pid}
-    bundle = str(Path(node.lab.inspect(container, "{{.OCIConfigPath}}")).parent)
-    (node.run_dir / "unmonitored").mkdir(mode=0o700, parents=True)
-    path = node.run_dir / "unmonitored" / f"{container}.json"
-    path.write_text(json.dumps({**record, "starttime": init.starttime, "bundle": bundle}))
