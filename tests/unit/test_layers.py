@@ -145,69 +145,34 @@ def test_os_is_for_people() -> None:
     assert users({"os", "stat", "pathlib", "subprocess", "shutil"}) <= FOR_PEOPLE
 
 
-@pytest.mark.parametrize(
-    ("pattern", "owners"),
-    [
-        (
-            r"^/proc(/|$)",
-            {
-                "base/container_tasks",
-                "base/procfs",
-                "base/system",
-                "doctor/kernel",
-                "node/door",
-                "node/programs",
-                "stages/podman",
-            },
-        ),
-        (
-            r"^/sys/",
-            {"base/models", "base/models_compiled", "base/procfs", "cli/options_compiled", "node/place"},
-        ),
-        (
-            r"^/run/",
-            {
-                "base/models",
-                "base/models_compiled",
-                "cli/options_compiled",
-                "node/place",
-                "node/programs",
-                "node/runtimes",
-            },
-        ),
-        (r"^/dev/log", {"doctor/installation", "stages/report"}),
-        (
-            r"(^|/)(last_cmd_status|tasks)$",
-            {"base/container_tasks", "base/explain", "base/resctrl", "state/view"},
-        ),
-        (
-            r"^(groups|members|unmonitored|locks)(/|$)",
-            {"state/damage", "state/records", "state/store"},
-        ),
-        (r"^said-|^freed$", {"state/store"}),
-    ],
-)
-def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> None:
-    """The paths under which the options' defaults are is the models' knowledge."""
-    fields = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
-    shown = {*fields, "unmonitored"}  # what JSON and metrics for people call the same
-    other = {
-        "stages/create": fields,
-        "state/lives": fields,
-        "reconcile/diagnose": fields,
-        "observe/prometheus": shown,
-    }
-    other |= dict.fromkeys(("cli/verbs", "cli/options", "cli/options_compiled", "observe/screens"), shown)
-    other |= {"doctor/__init__": {"/proc"}}  # the subject of a finding
+OWNERS = {
+    r"^/proc(/|$)": "base/container_tasks base/procfs base/system doctor/kernel node/door node/programs stages/podman",
+    r"^/sys/": "base/procfs node/place",
+    r"^/run/": "node/place node/programs node/runtimes",
+    r"^/dev/log": "doctor/installation stages/report",
+    r"(^|/)(last_cmd_status|tasks)$": "base/container_tasks base/explain base/resctrl state/view",
+    r"^(groups|members|unmonitored|locks)(/|$)": "state/damage state/records state/store",
+    r"^said-|^freed$": "state/store",
+}
+"""Which modules know a place, by a pattern of its paths. The models know those that are defaults of options."""
+FIELDS = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
+SHOWN = {*FIELDS, "unmonitored"}  # what JSON and metrics for people call the same
+NO_PATHS = {
+    **dict.fromkeys(("stages/create", "state/lives", "reconcile/diagnose"), FIELDS),
+    **dict.fromkeys(("cli/verbs", "cli/options", "observe/screens", "observe/prometheus"), SHOWN),
+    "doctor/__init__": {"/proc"},  # the subject of a finding
+}
+
+
+@pytest.mark.parametrize("pattern", OWNERS)
+def test_a_place_is_known_to_its_owners_alone(pattern: str) -> None:
     found = {
         module
-        for module, tree in TREES.items()
-        if module not in ("base/models", "base/models_compiled", "cli/options_compiled", "cli/options_compiled")
-        or "base/models" in owners
-        for text in texts(tree)
-        if re.search(pattern, text) and text not in other.get(module, ())
+        for module in TREES.keys() - {"base/models", "base/models_compiled", "cli/options_compiled"}
+        for text in texts(TREES[module])
+        if re.search(pattern, text) and text not in NO_PATHS.get(module, ())
     }
-    assert found == owners
+    assert found == {*OWNERS[pattern].split()}
 
 
 @pytest.mark.parametrize(
