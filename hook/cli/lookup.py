@@ -126,18 +126,16 @@ def _list_values(argument: Argument, before: list[str]) -> Iterator[str]:
     given = dict(it.partition("=")[::2] for it in before)
     try:
         if argument.value == "NAME":
-            found = list_recent_names(given.get("--history", History().history), _MOST)
-        else:
+            yield from filter(_PLAIN.fullmatch, list_recent_names(given.get("--history", History().history), _MOST))
+        elif argument.value in ("KEY", "NS"):
             found = _list_recorded_names(argument.value, given.get("--run-dir", Options().run_dir))
-        yield from filter(_PLAIN.fullmatch, found)
+            yield from filter(_PLAIN.fullmatch, found)
     except (HookError, OSError):
         return
 
 
 def _list_recorded_names(kind: str, run_dir: str) -> Iterator[str]:
     """The names of keys (KEY) with their pods and containers, or of namespaces (NS)."""
-    if kind not in ("KEY", "NS"):
-        return
     with Records(run_dir) as records:
         for key in islice(records.names(KeyState), _MOST):
             state = records.state(key)

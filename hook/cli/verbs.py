@@ -163,7 +163,7 @@ def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> N
         now = system.monotonic()
         families = found = _measure(hook, choice, prometheus.keep_former(families, now - at))
         at = now
-        return lambda is_open: prometheus.format_open_metrics(found) if is_open else prometheus.format_text(found)
+        return lambda is_open: prometheus.format_text(found, is_open=is_open)
 
     serve.serve(address, measure, write)
 

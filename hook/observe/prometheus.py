@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hook import __version__
@@ -97,30 +97,21 @@ def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Fa
     return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in samples.items()})
 
 
-def format_text(families: Iterable[Family]) -> str:
-    """The metrics in Prometheus' text format, in a stable order."""
-    return "".join(line + "\n" for it in families for line in _format_family(it, it.name))
+def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
+    """The metrics in Prometheus' text format, in a stable order; or as OpenMetrics, but for END_OF_OPEN_METRICS."""
+    return "".join(line + "\n" for it in families for line in _format_family(it, is_open=is_open))
 
 
-def format_open_metrics(families: Iterable[Family]) -> str:
-    """The metrics as OpenMetrics, but for END_OF_OPEN_METRICS.
-
-    A counter's name is without `_total` there, and its samples' names are with it.
-    """
-    return "".join(
-        line + "\n" for it in families for line in _format_family(it, it.name.removesuffix("_total"), _UNITS)
-    )
-
-
-def _format_family(family: Family, name: str, units: Collection[str] = ()) -> Iterator[str]:
-    """`units`: those of OpenMetrics, which also has the times of creation."""
+def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
+    """OpenMetrics has units and times of creation, and a counter's name without the `_total` of its samples' names."""
+    name = family.name.removesuffix("_total") if is_open else family.name
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
-    if (unit := name.rpartition("_")[2]) in units:
+    if is_open and (unit := name.rpartition("_")[2]) in _UNITS:
         yield f"# UNIT {name} {unit}"
     for labels, value in sorted(family.samples.items()):
         yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
-        if units and labels in family.created:
+        if is_open and labels in family.created:
             yield f"{format_series(name + '_created', labels)} {family.created[labels]}"
 
 

@@ -79,7 +79,7 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
     for head, found in _list_problems(seen, screen):
         if found:
-            lines += ["", *([screen.red(head)] if head else []), *found]
+            lines += ["", *([screen.paint("red", head)] if head else []), *found]
     return lines
 
 
@@ -142,7 +142,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     if len(found) > 1:
         rows.append(("total", "", sum_uses(it.use for it in found)))
     head, *lines = _lay_out_rows(rows, columns, LIST_HEADS, screen)
-    over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines, keys)]
+    over = [screen.paint("faint", line) if key.state.completed_at else line for line, key in zip(lines, keys)]
     return [head, *over, *lines[len(keys) :]]
 
 
@@ -168,8 +168,8 @@ def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[st
 
 def _format_members(key: SeenKey) -> str:
     """The number of live members and of all, `2/3`; `?`: unknown."""
-    alive, dead = key.count_members()
-    return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
+    alive = key.count_alive()
+    return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
 
 
 def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | None, list[SeenKey], Uses]]:
@@ -186,7 +186,7 @@ def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | 
 
 def _count_alive(keys: Iterable[SeenKey]) -> int | None:
     """The number of the live members of these keys; None: unknown."""
-    counts = [key.count_members()[0] for key in keys]
+    counts = [key.count_alive() for key in keys]
     return None if None in counts else sum(filter(None, counts))
 
 
@@ -234,7 +234,7 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
             f"could not check {format_count(unhooked.unchecked, 'container')} without a record, as of {unhooked.since}"
         )
         yield "", [unchecked] if unhooked.unchecked else []
-    yield "", [screen.red(line) for line in format_missing(seen)]
+    yield "", [screen.paint("red", line) for line in format_missing(seen)]
 
 
 def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
@@ -356,7 +356,7 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]
-    return [title, *([screen.faint(notes)] if notes else []), "", *_lay_out_rows(rows, [], heads, screen)]
+    return [title, *([screen.paint("faint", notes)] if notes else []), "", *_lay_out_rows(rows, [], heads, screen)]
 
 
 # --- The same with --json
@@ -450,7 +450,7 @@ def _identity_to_json(key: SeenKey) -> dict[str, Any]:
 
 
 def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
-    alive, dead = key.count_members()
+    alive = key.count_alive()
     return {
         **_identity_to_json(key),
         "state": key.condition,
@@ -458,7 +458,7 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
         "completed_at": key.state.completed_at,
         "age_seconds": None if key.age is None else round(key.age, 3),
         "members_alive": alive,
-        "members_dead": dead,
+        "members_dead": None if alive is None else len(key.alive) - alive,
         "ctrl_groups": [group.record.ctrl_group for group in key.groups],
         "use": _uses_to_json(use),
     }

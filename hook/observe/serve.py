@@ -197,7 +197,7 @@ class Server:
         if request.is_valid:
             request.answer(await self._find_answer(request))
         connection.took_at = system.monotonic()
-        for part in request.get_answer():
+        for part in (memoryview(request.head.getvalue()), memoryview(request.body)):
             for at in range(0, len(part), _PIECE):
                 await loop.sock_sendall(client, part[at : at + _PIECE])
                 connection.took_at = system.monotonic()
@@ -239,11 +239,8 @@ class Server:
     def _format(self, reading: Reading | str, variant: Variant) -> Answer:
         if isinstance(reading, str):
             return Answer(500, _TEXT, reading.encode("utf-8", "replace"))
-        dropped = [prometheus.count_dropped(self.dropped)]
-        if variant.is_open:
-            end = prometheus.format_open_metrics(dropped) + prometheus.END_OF_OPEN_METRICS
-        else:
-            end = prometheus.format_text(dropped)
+        end = prometheus.format_text([prometheus.count_dropped(self.dropped)], is_open=variant.is_open)
+        end += prometheus.END_OF_OPEN_METRICS if variant.is_open else ""
         body, headers = (reading(variant.is_open) + end).encode("utf-8", "replace"), {"Vary": "Accept, Accept-Encoding"}
         if variant.is_gzip:
             packer = zlib.compressobj(_FASTEST, wbits=_GZIP)
@@ -320,16 +317,19 @@ async def _receive(client: socket.socket) -> bytes:
 
 
 class _Request(BaseHTTPRequestHandler):
-    """A complete request and its answer. `is_valid`: http.server accepts it, and the caller has to set the answer."""
+    """A complete request and its answer, of which http.server writes the `head`, and all of it if it refuses a request.
+
+    `is_valid`: it accepts the request, and the caller has to set the answer.
+    """
 
     server_version = "resctrl-mon-hook"
     sys_version = ""
     is_valid = False
-    _body = b""
+    body = b""
 
     def __init__(self, request: bytes) -> None:
         self.rfile = BytesIO(request)
-        self.wfile = self._head = BytesIO()
+        self.wfile = self.head = BytesIO()
         self.handle_one_request()
 
     def do_GET(self) -> None:
@@ -356,11 +356,7 @@ class _Request(BaseHTTPRequestHandler):
         for name, value in answer.headers.items():
             self.send_header(name, value)
         self.end_headers()
-        self._body = b"" if self.command == "HEAD" else answer.body
-
-    def get_answer(self) -> list[memoryview]:
-        """The answer, in two parts: what http.server wrote, and the body."""
-        return [memoryview(self._head.getvalue()), memoryview(self._body)]
+        self.body = b"" if self.command == "HEAD" else answer.body
 
     def log_message(self, *_arguments: object) -> None:
         """Log no request: a client must not fill the log."""

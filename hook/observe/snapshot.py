@@ -167,11 +167,9 @@ class SeenKey:
         """The members that are not known to be dead."""
         return [container for container, alive in self.alive.items() if alive is not False]
 
-    def count_members(self) -> tuple[int | None, int | None]:
-        """The numbers of live and dead members; None if unknown for any member."""
-        if None in self.alive.values():
-            return None, None
-        return len(self.list_alive()), len(self.alive) - len(self.list_alive())
+    def count_alive(self) -> int | None:
+        """The number of live members; None: unknown for any member."""
+        return None if None in self.alive.values() else len(self.list_alive())
 
 
 @dataclass(frozen=True)

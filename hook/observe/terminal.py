@@ -27,7 +27,7 @@ _GAP = "  "
 _CUT = "..."
 _LEAST_POD = 10  # characters of a pod's name, before its namespace is cut, too
 _END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
-_BOLD, _FAINT, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[m"  # ECMA-48 SGR
+_STYLES, _PLAIN = {"bold": "\x1b[1m", "faint": "\x1b[2m", "red": "\x1b[31m"}, "\x1b[m"  # ECMA-48 SGR
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,9 @@ class Screen:
     colour: bool = False
     cut: str = _CUT
 
-    def bold(self, text: str) -> str:
-        return self._paint(text, _BOLD)
-
-    def faint(self, text: str) -> str:
-        return self._paint(text, _FAINT)
-
-    def red(self, text: str) -> str:
-        return self._paint(text, _RED)
-
-    def _paint(self, text: str, colour: str) -> str:
-        return f"{colour}{text}{_PLAIN}" if self.colour and text else text
+    def paint(self, style: str, text: str) -> str:
+        """A text in this style (of _STYLES), if the device has colours."""
+        return f"{_STYLES[style]}{text}{_PLAIN}" if self.colour and text else text
 
 
 def is_terminal() -> bool:
@@ -176,7 +168,7 @@ def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
     layouts = [f"{{:{'>' if it.is_number else '<'}{it.width}}}" for it in columns]
     rows = zip_longest(*([it.head, *it.cells] for it in columns), fillvalue="")
     head, *lines = (_GAP.join(layouts).format(*row).rstrip() for row in rows)
-    return [screen.bold(head), *lines]
+    return [screen.paint("bold", head), *lines]
 
 
 # --- The progress of long work

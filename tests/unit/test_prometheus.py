@@ -551,7 +551,7 @@ def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
 
 def list_open(families: list[prometheus.Family]) -> list[Any]:
     """What the strict parser of OpenMetrics reads."""
-    text = prometheus.format_open_metrics(families) + prometheus.END_OF_OPEN_METRICS
+    text = prometheus.format_text(families, is_open=True) + prometheus.END_OF_OPEN_METRICS
     return [*open_metrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
 
 
