@@ -93,6 +93,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Is released each time that the server has waited for a tick."""
+    found, sleep = threading.Semaphore(0), asyncio.sleep
+
+    async def count(seconds: float) -> None:
+        await sleep(seconds)
+        if seconds == serve._TICK:
+            found.release()
+
+    monkeypatch.setattr(asyncio, "sleep", count)
+    return found
+
+
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Sets limits of the server, by their names without the underscore. No test is too slow, unless it says so."""
@@ -618,7 +632,7 @@ def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
         assert 0 < kept < 4 * serve._IN_THE_KERNEL
 
 
-def test_an_answer_that_is_not_read_keeps_its_place() -> None:
+def test_an_answer_that_is_not_read_keeps_its_place(ticks: threading.Semaphore) -> None:
     """What waits in our kernel is bounded by the number of connections, even if their clients say that they end."""
     with serving(lambda: "x" * 30_000) as server:
         slow = connect(server, data=ASK, ahead=4096)
@@ -626,7 +640,7 @@ def test_an_answer_that_is_not_read_keeps_its_place() -> None:
         assert get(server)[0] == 200
         while server.count() > 1:
             pass
-        threading.Event().wait(3 * serve._TICK)
+        assert all(ticks.acquire(timeout=DEADLINE) for _ in range(6))
         assert server.count() == 1
         assert b"x" * 30_000 in read_all(slow)
         while server.count():
@@ -658,9 +672,9 @@ def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> No
         assert server.count() <= 32
 
 
-def test_a_lack_of_descriptors_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_descriptors_is_waited_for(monkeypatch: pytest.MonkeyPatch, ticks: threading.Semaphore) -> None:
     """The server tries again a little later, and not at once, again and again."""
-    accept, refused, sleep, slept = socket.socket.accept, list[OSError](), asyncio.sleep, list[float]()
+    accept, refused = socket.socket.accept, list[OSError]()
 
     def accept_later(listener: socket.socket) -> tuple[socket.socket, object]:
         if len(refused) < 2:
@@ -668,12 +682,7 @@ def test_a_lack_of_descriptors_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
             raise refused[-1]
         return accept(listener)
 
-    async def note(seconds: float) -> None:
-        slept.append(seconds)
-        await sleep(seconds)
-
     monkeypatch.setattr(socket.socket, "accept", accept_later)
-    monkeypatch.setattr(asyncio, "sleep", note)
     with serving(lambda: "x 1\n") as server:
         assert ask(connect(server)) == b"x 1"
-    assert slept[:2] == [serve._TICK] * 2
+    assert [ticks.acquire(blocking=False) for _ in refused] == [True, True]
