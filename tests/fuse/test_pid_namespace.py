@@ -129,16 +129,17 @@ def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive:
 # --- What only looks says that it cannot tell
 
 
-def test_list_warns_that_it_cannot_know_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
-    lines = replace(hook, wrapper=ALONE).ask("list").stdout.splitlines()
+@pytest.mark.usefixtures("alive")
+def test_list_warns_that_it_cannot_know_the_dead(hook: Hook) -> None:
+    alone = replace(hook, wrapper=ALONE)
+    lines = alone.ask("list").stdout.splitlines()
     assert any(line.startswith(UNKNOWN) for line in lines)
     row = next(line for line in lines if UID in line).split()
     assert (row[2], row[4]) == ("live", "?")
     assert "orphans" not in lines[0]
-    key = replace(hook, wrapper=ALONE).answer("list")["keys"][0]
+    (key,) = alone.answer("list")["keys"]
     assert (key["state"], key["members_alive"], key["members_dead"]) == ("live", None, None)
-    member = replace(hook, wrapper=ALONE).answer("show", UID)["members"]["c1"]
-    assert member["alive"] is None
+    assert alone.answer("show", UID)["members"]["c1"]["alive"] is None
 
 
 def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001

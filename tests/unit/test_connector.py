@@ -89,14 +89,7 @@ def test_an_exec_is_the_pid_of_its_process(kernel: Ends) -> None:
 
 @pytest.mark.parametrize(
     "sent",
-    [
-        message(FORK, 1, 1, 2, 2),
-        message(EXIT, 1, 1, 0, 17),
-        answer(),
-        message(EXEC, 8, 7)[:59],
-        b"x",
-        b"x" * 4096,
-    ],
+    [message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), message(EXEC, 8, 7)[:59], b"x", b"x" * 4096],
 )
 def test_what_is_no_exec_is_passed_over(kernel: Ends, sent: bytes) -> None:
     """On kernels where the filter could not be had, and for whatever root may send to us."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,32 +24,22 @@ NEW = MonGroup(path=PATH, ctrl_group="/")
 BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 
 
-class Facts:
+NOTHING: dict[str, Any] = {
+    **{"live": None, "is_mounted": True, "boottime": 1000.0},
+    **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
+    **dict.fromkeys(("completed_groups", "running"), ()),
+    **{name: {} for name in ("outside", "strangers", "orphans", "failures", "asides", "pods", "names")},
+    "podman": SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"}),
+}
+"""The facts of a node on which nothing is wrong."""
+
+
+class Facts(SimpleNamespace):
     """Stands for a Survey and its Threads: what is wrong is given.
 
     `dead`, `vanished`: containers. `outside`: how many threads of each; `strangers`: by group. `orphans`: those groups
     without a record, and whether they have a task. `failures`: by container, None: unreadable.
     """
-
-    live: Collection[str] | None = None
-    is_mounted = True
-    boottime = 1000.0
-    dead: Collection[str] = ()
-    vanished: Collection[str] = ()
-    stale_views: Collection[str] = ()
-    unreadable: Collection[str] = ()
-    leftovers: Collection[str] = ()
-    half_failures: Collection[str] = ()
-    completed_groups: Collection[str] = ()
-    running: Collection[str] = ()
-    outside: Mapping[str, int] = {}
-    strangers: Mapping[str, set[int]] = {}
-    orphans: Mapping[str, bool] = {}
-    failures: Mapping[str, Failure | None] = {}
-    asides: Mapping[str, list[str]] = {}
-    pods: Mapping[str, tuple[str, str]] = {}
-    names: Mapping[str, str] = {}
-    podman: Any = SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"})
 
     def __init__(
         self,
@@ -58,8 +48,8 @@ class Facts:
         snapshot_ttl: int = 300,
         **given: Any,  # noqa: ANN401
     ) -> None:
-        assert all(hasattr(Facts, name) for name in given)
-        self.__dict__.update(given)
+        assert given.keys() <= NOTHING.keys()
+        super().__init__(**{**NOTHING, **given})
         self.states = {it.key: it for it in states}
         self.failed = [*self.failures]
         of_members = {container: it.key for it in states for container in it.members}
@@ -104,10 +94,10 @@ class Facts:
         return member.name not in self.vanished
 
     def count_outside(self, container: str, _member: Member) -> int:
-        return self.outside.get(container, 0)
+        return int(self.outside.get(container, 0))
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
-        return self.strangers.get(path, set())
+        return set(self.strangers.get(path, ()))
 
 
 @pytest.fixture(autouse=True)
@@ -132,15 +122,8 @@ def completed(**fields: Any) -> KeyState:  # noqa: ANN401
 
 
 def failed(**fields: Any) -> Facts:  # noqa: ANN401
-    record = {
-        "container": "c1",
-        "stage": "createRuntime",
-        "reason": "no_rmids",
-        "problem": "",
-        "pid": 7,
-        "starttime": 1,
-    }
-    return Facts(failures={"c1": Failure(**{**record, **fields})}, index=fields.pop("index", None))
+    known = {"stage": "createRuntime", "reason": "no_rmids", "problem": "", "pid": 7, "starttime": 1}
+    return Facts(failures={"c1": Failure(container="c1", **{**known, **fields})})
 
 
 def brief(facts: Facts) -> list[str]:

@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from hook.base.node_models import LeftUndone
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, format_changes, is_known
-from hook.state.store import RunDir
 
 
 def failed(verb: str, container: str, reason: str, recorded: str = "") -> Outcome:
@@ -50,21 +45,3 @@ def test_a_number_is_printed_when_it_changes() -> None:
     assert format_changes(left(*many), LeftUndone()) == [line.format(0)]
     more = left(*many, failed("evict", "a", "io"))
     assert format_changes(left(*many), more) == ["still failing: 1 action, evict, io (see reconcile --json)"]
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"failures": {}, "left": 7}', None], ids=["torn", "a list", "7", "a link"]
-)
-def test_an_unreadable_record_is_as_if_it_were_not_there_and_a_link_is_not_followed(
-    tmp_path: Path, text: str | None
-) -> None:
-    run = RunDir(str(tmp_path / "run"))
-    now = LeftUndone(failures={"retry a": "no_rmids"}, left=["3 threads"])
-    run.write(LeftUndone, "left-undone", now)
-    assert run.glance(LeftUndone, "left-undone") == now
-    place = tmp_path / "run" / "left-undone.json"
-    if text is None:
-        place.symlink_to(place.rename(tmp_path / "real"))
-    else:
-        place.write_text(text)
-    assert run.glance(LeftUndone, "left-undone") is None

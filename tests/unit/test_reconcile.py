@@ -153,8 +153,7 @@ def test_a_failure_record_without_a_pid_is_removed_after_a_day_or_of_no_containe
 
 
 @pytest.mark.parametrize(
-    ("name", "cgroup"),
-    [(BAD, f"/{BAD}"), (BAD, f"/crio-{BAD}.scope"), (ID, f"/kubepods/{'1' * 64}/crio-{ID}.scope")],
+    ("name", "cgroup"), [(BAD, f"/{BAD}"), (BAD, f"/crio-{BAD}.scope"), (ID, f"/kubepods/{'1' * 64}/crio-{ID}.scope")]
 )
 def test_a_failure_record_is_not_kept_by_a_cgroup_that_a_tenant_named_like_it(
     node: Node, name: str, cgroup: str
