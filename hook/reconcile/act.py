@@ -17,7 +17,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
-from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
+from hook.reconcile.chase import Chase, count_late_cpu
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
@@ -360,8 +360,6 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
             raise
     finally:
         count_late_cpu(context, key, 0.0 if was_in else chase.late_cpu)
-    if chase.outside:
-        raise StillOutside(chase.outside, chase.moved)
     return chase.moved
 
 

@@ -67,8 +67,8 @@ class Chase:
     def run(self, read: Callable[[], Collection[int]]) -> None:
         """Look and move until no thread is outside. `read` returns the container's present threads.
 
-        HookError: the kernel refuses. WrongCtrlGroup: the container's init is in another ctrl_group. Other threads in
-        another ctrl_group, and those in another tool's group, stay there.
+        StillOutside: some are left. HookError: the kernel refuses. WrongCtrlGroup: the container's init is in another
+        ctrl_group. Other threads in another ctrl_group, and those in another tool's group, stay there.
         """
         self.move(read())
         began = system.monotonic()
@@ -86,6 +86,8 @@ class Chase:
             self.move(read(), began + _LONGEST)
             looks += 1
             has_moved = self.moved > before
+        if self.outside:
+            raise StillOutside(self.outside, self.moved)
 
     def move(self, tids: Collection[int], deadline: float | None = None) -> None:
         """Move those of these threads that are outside. One that has ended by now counts as outside."""

@@ -18,7 +18,7 @@ Killed at any point, it leaves only its record for `metrics`, and loses the coun
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
@@ -29,7 +29,7 @@ from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate
+from hook.reconcile.chase import Chase, Tally, count_late_cpu, is_inside, locate
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records
@@ -137,16 +137,11 @@ class Watch:
         place = self.find(places)
         if place is None or is_inside(self._context, pid, place.member.group):
             return
-
-        def move(chase: Chase) -> None:
-            chase.move({pid})
-            chase.move(container_tasks.list_threads(pid))
-
-        has_moved = self._chase(place, move, f"process {pid}")
+        has_moved = self._chase(place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
         if is_dead and now >= self._due:
-            self._chase_all(place)
+            self._chase(place)
             self._rest(now)
         elif is_dead or has_moved:
             if self.wait() is None:
@@ -165,7 +160,7 @@ class Watch:
         while self._waiting and system.monotonic() < began + _SECONDS:
             _, place = self._waiting.popitem()
             if self._has_new_outside(place):
-                self._chase_all(place)
+                self._chase(place)
         self._rest(began)
 
     def _rest(self, began: float) -> None:
@@ -230,28 +225,26 @@ class Watch:
         found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
         return found.tids if found is not None else set()
 
-    def _chase_all(self, place: Place) -> None:
-        """Move all threads in a container's own cgroup."""
+    def _chase(self, place: Place, pid: int | None = None) -> bool:
+        """Move a process, or all threads in a container's own cgroup, if its init is alive in its group.
 
-        def move(chase: Chase) -> None:
-            chase.run(lambda: self._read_threads(place))
-            if chase.outside:
-                raise StillOutside(chase.outside, chase.moved)
-
-        self._chase(place, move, f"all of {place.container}")
-
-    def _chase(self, place: Place, move: Callable[[Chase], object], what: str) -> bool:
-        """Let `move` move threads of a container, if its init is alive in its group; returns whether it moved any."""
+        Returns whether any was moved.
+        """
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return False
         chase = Chase(self._context, member)
         try:
-            move(chase)
+            if pid is not None:
+                chase.move({pid})
+                chase.move(container_tasks.list_threads(pid))
+            else:
+                chase.run(lambda: self._read_threads(place))
         except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
             pass
         except (HookError, OSError) as error:
             self.failed += 1
+            what = f"process {pid}" if pid is not None else f"all of {place.container}"
             _say(f"cannot move {what} into its group: {explain_exception(error)}")
         self.moved += chase.moved
         count_late_cpu(self._context, place.key, chase.late_cpu)
