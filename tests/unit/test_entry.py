@@ -15,7 +15,7 @@ from hook.base.models import Failure, Options
 from hook.stages import entry
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
-from tests.unit.simulated import Node, node
+from tests.unit.simulated import Node, fails, node
 
 __all__ = ["node"]  # fixtures
 
@@ -94,12 +94,8 @@ def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it reconcile would never try again."""
-
-    def cannot_open(_path: str) -> RunDir:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     node.spawn(7, born=99)
-    monkeypatch.setattr(entry, "RunDir", cannot_open)
+    monkeypatch.setattr(entry, "RunDir", fails(errno.EMFILE))
     called(node)
     found = failure()
     assert (found.reason, found.pid, found.starttime) == ("io", 7, 99)

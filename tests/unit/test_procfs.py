@@ -10,6 +10,7 @@ import pytest
 
 from hook.base import procfs, system
 from tests.simulator.machine import SimulatedMachine
+from tests.unit.simulated import fails
 from tests.unit.stops import machine as proc
 
 __all__ = ["proc"]  # fixtures
@@ -28,15 +29,6 @@ def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BO
 def says(proc: SimulatedMachine, file: str, text: str) -> None:
     place = f"/proc/{'self' if file == 'uid_map' else PID}/{file}"
     proc.kernel.files[place] = text.encode("utf-8", "surrogateescape")
-
-
-def fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Every read fails with this errno: an open one of a process that is gone says ESRCH, for instance."""
-
-    def read_file(path: str) -> str:
-        raise OSError(number, os.strerror(number), path)
-
-    monkeypatch.setattr(system, "read_file", read_file)
 
 
 NAMES = ["sleep", "a b", "a) S 1 2", "((", "))", ") Z 1", "", "a\nb", "\n) Z", "runc:[2:INIT]", "\udcff"]
@@ -84,7 +76,7 @@ def test_only_an_absence_where_proc_shows_processes_is_taken_for_dead(
     else:
         proc.kernel.files["/proc/1"] = ["stat"]
         assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True), "no such process"
-    fails(monkeypatch, number)
+    monkeypatch.setattr(system, "read_file", fails(number))
     if number in (errno.ENOENT, errno.ESRCH) and not is_hidden:
         assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True)
     else:
@@ -126,7 +118,7 @@ def test_the_groups_of_a_task(proc: SimulatedMachine, text: str, expected: tuple
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
 def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    fails(monkeypatch, number)
+    monkeypatch.setattr(system, "read_file", fails(number))
     assert procfs.resctrl_groups(PID) is None
     assert procfs.cgroups(PID) == []
     assert procfs.in_user_namespace() is False, "where that cannot be read it is the host"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,80 +27,51 @@ from tests.unit.stops import machine
 __all__ = ["machine", "node"]  # fixtures
 
 
-class Traces:
-    """What got to stderr, to syslog and on record, and what stands in the way of each."""
-
-    def __init__(self) -> None:
-        self.stderr: list[bytes] = []
-        self.syslog: list[bytes] = []
-        self.records: list[Failure] = []
-        self.flags: list[object] = []
-        self.closed = 0
-        self.broken: dict[str, Exception] = {}
-
-    def _try(self, what: str) -> None:
-        if what in self.broken:
-            raise self.broken[what]
-
-    def write_stderr(self, line: bytes) -> None:
-        self._try("stderr")
-        self.stderr.append(line)
-
-    # A run directory
-
-    def write(self, _model: object, _name: str, failure: Failure) -> None:
-        self._try("record")
-        self.records.append(failure)
-
-    def count_run(self, _name: str) -> None:
-        pass
-
-    # _socket, and a socket of it
+class SpiedSocket:
+    """In place of the module `_socket`, and of a socket of it: `calls`, and those that fail."""
 
     AF_UNIX, SOCK_DGRAM, MSG_DONTWAIT, MSG_NOSIGNAL = 1, 2, 64, 16384
 
-    def socket(self, _family: int, _kind: int) -> Traces:
-        self._try("socket")
-        return self
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.broken: dict[str, Exception] = {}
 
-    def setblocking(self, blocking: bool) -> None:
-        self.flags.append(blocking)
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  a function
+        def call(*arguments: object) -> SpiedSocket:
+            if name in self.broken:
+                raise self.broken[name]
+            self.calls.append((name, *arguments))
+            return self
 
-    def connect(self, path: str) -> None:
-        self.flags.append(path)
-        self._try("connect")
-
-    def send(self, datagram: bytes, flags: int) -> None:
-        self.flags.append(flags)
-        self._try("send")
-        self.syslog.append(datagram)
-
-    def close(self) -> None:
-        self.closed += 1
+        return call
 
 
 @pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401  Traces, and where a RunDir is wanted
-    traces = Traces()
-    monkeypatch.setitem(sys.modules, "_socket", traces)
-    monkeypatch.setattr(system, "write_stderr", traces.write_stderr)
-    return traces
+def log(machine: SimulatedMachine) -> Iterator[SpiedSocket]:
+    assert machine.syslog == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "_socket", spy := SpiedSocket())
+        yield spy
 
 
 def a_failure() -> Failure:
     return report.make_failure(HookError(Reason.IO, "p"), "hook", "c1")
 
 
-def test_a_line_on_stderr_and_one_in_syslog(traces: Traces) -> None:
+def test_a_line_on_stderr_and_one_in_syslog(machine: SimulatedMachine, log: SpiedSocket) -> None:
     report.say("what is wrong")
-    assert traces.stderr == [b"resctrl-mon-hook: what is wrong"]
-    (datagram,) = traces.syslog
-    assert datagram.startswith(b"<28>")
-    assert datagram.endswith(f" resctrl-mon-hook[{system.process_id()}]: what is wrong".encode())
-    assert traces.flags == [False, "/dev/log", 64 | 16384], "nothing that could wait"
-    assert traces.closed == 1
+    assert machine.caller.stderr == b"resctrl-mon-hook: what is wrong\n"
+    opened, *connected, (name, datagram, flags), closed = log.calls
+    assert [opened, *connected, closed] == [
+        ("socket", 1, 2), ("setblocking", False), ("connect", "/dev/log"), ("close",),
+    ]  # fmt: skip
+    assert (name, flags) == ("send", 64 | 16384), "nothing that could wait"
+    assert str(datagram).startswith("b'<28>")
+    assert str(datagram).endswith(f" resctrl-mon-hook[{system.process_id()}]: what is wrong'")
     report.say("x", to_syslog=False)
-    assert (len(traces.stderr), len(traces.syslog)) == (2, 1)
+    assert len(log.calls) == 5
+    report.record(None, a_failure())
+    assert (machine.caller.stderr.count(b"\n"), len(log.calls)) == (2, 5), "no run directory, no record"
 
 
 ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), MemoryError(), ImportError("_socket")]
@@ -109,15 +81,23 @@ ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), M
 @pytest.mark.parametrize(
     "broken", [["stderr"], ["socket"], ["connect"], ["send"], ["record"], ["stderr", "send", "record"]]
 )
-def test_each_trace_is_independent_of_the_others(traces: Any, broken: list[str], error: Exception) -> None:  # noqa: ANN401
-    traces.broken = dict.fromkeys(broken, error)
+def test_each_trace_is_independent_of_the_others(
+    machine: SimulatedMachine, log: SpiedSocket, monkeypatch: pytest.MonkeyPatch, broken: list[str], error: Exception
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise error
+
+    run, log.broken = RunDir(RUN), dict.fromkeys(broken, error)
+    for name, place, attribute in (("stderr", system, "write_stderr"), ("record", RunDir, "write")):
+        if name in broken:
+            monkeypatch.setattr(place, attribute, fail)
     report.say("first")
-    report.record(traces, a_failure())
-    assert any(b"first" in line for line in traces.stderr) is ("stderr" not in broken)
-    assert any(b"first" in line for line in traces.syslog) is (broken in (["stderr"], ["record"]))
-    assert bool(traces.records) is ("record" not in broken)
-    opened = {"socket": 0}.get(broken[0], 1 + ("record" in broken))
-    assert traces.closed == opened, "no descriptor is left open"
+    report.record(run, a_failure())
+    calls = [name for name, *_ in log.calls]
+    assert (b"first" in machine.caller.stderr) is ("stderr" not in broken)
+    assert ("send" in calls) is (broken in (["stderr"], ["record"]))
+    assert (run.glance(Failure, "c1") is None) is ("record" in broken)
+    assert calls.count("close") == calls.count("socket"), "no descriptor is left open"
 
 
 @pytest.mark.parametrize("has_room", [True, False])
@@ -137,11 +117,6 @@ def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: Simula
     if has_room:
         assert "could not write the record" in machine.syslog[0]
         assert b"No space left" in machine.caller.stderr
-
-
-def test_where_there_is_no_run_directory_there_is_no_record(traces: Traces) -> None:
-    report.record(None, a_failure())
-    assert (traces.stderr, traces.syslog) == ([], [])
 
 
 KEY = Key(UID, "pod")

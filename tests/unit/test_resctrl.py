@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +14,7 @@ from hook.base.explain import GroupGone, InLimbo, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import SimulatedMachine
+from tests.unit.simulated import fails
 from tests.unit.stops import machine
 
 __all__ = ["machine"]  # fixtures
@@ -38,14 +38,7 @@ Fail = Callable[[str, int], None]
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
     """Have one of system's calls fail."""
-
-    def arrange(call: str, number: int) -> None:
-        def refuse(*_arguments: object, **_named: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(system, call, refuse)
-
-    return arrange
+    return lambda call, number: monkeypatch.setattr(system, call, fails(number))
 
 
 def test_a_directory_is_needed_for_anything(machine: SimulatedMachine, resctrl: Resctrl) -> None:
