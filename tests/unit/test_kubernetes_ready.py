@@ -21,8 +21,6 @@ import node
 import ready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyfakefs.fake_filesystem import FakeFilesystem
 
 RUN = "/run/resctrl-mon-hook"
@@ -45,38 +43,30 @@ def _node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mounts, "find_problem", lambda _path: None)
 
 
-@pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, bytes]]:
-    """The endpoint of the metrics, and what it answers."""
-    answer = {"text": b"HTTP/1.0 200 OK\r\n\r\nhealthy\n"}
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\nhealthy\n", ""),
+        (b"HTTP/1.0 500 No", "answers b'HTTP/1.0 500 No'"),
+        (None, "does not answer at 127.0.0.1 port 1"),
+    ],
+)
+def test_metrics_are_ready_if_the_endpoint_answers_well(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes | None, problem: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{server.getsockname()[1]} --sum-domains")
+        port = server.getsockname()[1] if answer else 1
+        monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{port} --sum-domains")
 
         def serve() -> None:
             client, _ = server.accept()
             with client:
                 client.recv(1000)
-                client.sendall(answer["text"])
+                client.sendall(answer or b"")
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield answer
-    monkeypatch.setenv("METRICS", "--listen=[127.0.0.1]:1")
-
-
-def test_metrics_are_ready_if_the_endpoint_answers(endpoint: dict[str, bytes]) -> None:
-    assert endpoint
-    assert ready.find_problem("metrics", []) is None
-
-
-def test_metrics_are_not_ready_if_the_endpoint_answers_with_an_error(endpoint: dict[str, bytes]) -> None:
-    endpoint["text"] = b"HTTP/1.0 500 No"
-    assert "answers b'HTTP/1.0 500 No'" in str(ready.find_problem("metrics", []))
-
-
-def test_metrics_are_not_ready_without_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS", "--listen=[127.0.0.1]:1")
-    assert "does not answer at 127.0.0.1 port 1" in str(ready.find_problem("metrics", []))
+        threading.Thread(target=serve, daemon=True).start()
+        found = ready.find_problem("metrics", []) or ""
+        assert (problem in found) if problem else (found == "")
 
 
 def test_metrics_are_not_ready_if_resctrl_has_no_counters(monkeypatch: pytest.MonkeyPatch) -> None:
