@@ -15,7 +15,6 @@ from typing import Any, Callable
 
 import pytest
 
-from hook.doctor.kernel import has_process_connector
 from pyz import archive
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
@@ -221,7 +220,6 @@ def test_all_is_well(node: InstalledNode, change: Callable[[InstalledNode], obje
     assert node.doctor() == (0, [])
 
 
-WATCH = " but does not run" if has_process_connector() else ", but this kernel has no process connector"
 AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     f"fail program: {PROGRAM} is missing": remove(PROGRAM),
     "fail program: is not a .pyz": lambda node: node.program(PROGRAM, ""),
@@ -267,7 +265,6 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
         "[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"
     ),
     "warning timer: reconcile.service failed": systemctl("exit 0"),
-    f"warning watch: resctrl-mon-hook-watch.service is enabled{WATCH}": systemctl("exit 0"),
     "warning timer: systemd is not running": lambda node: node.path("/run/systemd/system").rmdir(),
     "warning timer: differ from those of the hook": written(CONF, "OPTIONS=--linger=1\n"),
     f"warning timer: the options in {UNITS}.service differ from those of the hook": hooks_with_other_options_alone,
@@ -506,12 +503,3 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: InstalledNode
     assert done.stdout.startswith("1 failure, 0 warnings, 0 ok\nFAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
     assert f"\nFAIL     self-test: {tmp_path} is not mounted, or does not support monitoring" in done.stdout
-
-
-def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: InstalledNode) -> None:
-    """As in CrashLoopBackOff: all of its containers are dead. Its group was called an orphan."""
-    with task() as init:
-        node.hook(created("c1", init.pid, pod_uid=UID))
-    assert node.doctor() == (0, [])
-    assert "orphan" not in node.machine.run("list", *node.options).stdout
-    assert "resctrl_mon_orphan_groups 0" in node.machine.run("metrics", *node.options).stdout.splitlines()

@@ -540,6 +540,14 @@ def test_the_timer_stays_as_long_as_the_program(node: ScratchMachine, resctrl: M
 RUNTIME = """
 echo '{"ociVersion":"1.0","id":"told","status":"STATUS","pid":PID,"bundle":"BUNDLE"}'
 """
+
+
+def assert_kept(lines: list[str], begin: str | None) -> None:
+    """`begin`: how the first reason to keep the program begins; None: it is not kept."""
+    found = [line for line in lines if line.startswith("kept")]
+    assert [line[: len(begin or "")] for line in found[:1]] == ([] if begin is None else [begin]), found
+
+
 CALLS = "kept: container told calls the program when it ends"
 UNCLEAR = "kept: could not check for remaining users: cannot read"
 
@@ -568,8 +576,7 @@ def test_containers_that_call_the_program_are_found_by_their_config(
     pid = "1" if status == "running" else "0"  # as crun has it
     script = RUNTIME.replace("STATUS", status).replace("PID", pid).replace("BUNDLE", str(bundle))
     node.put_program("/usr/local/sbin/runc", script)
-    found = [line for line in done(node, "uninstall") if line.startswith("kept")]
-    assert [line[: len(kept or "")] for line in found[:1]] == ([] if kept is None else [kept]), found
+    assert_kept(done(node, "uninstall"), kept)
     assert (PROGRAM in node.written()) is (kept is not None)
 
 
@@ -609,8 +616,7 @@ def test_the_program_stays_while_containerd_may_name_it(
         node.put(path, text)
     ended = node.run("uninstall", before=machine.beside(*running) if running else ())
     assert (ended.returncode, ended.stderr) == (0, "")
-    found = [line for line in ended.stdout.splitlines() if line.startswith("kept")]
-    assert [line[: len(kept or "")] for line in found[:1]] == ([] if kept is None else [kept]), found
+    assert_kept(ended.stdout.splitlines(), kept)
     assert ({PROGRAM, LINK} <= set(node.written())) is (kept is not None)
     if running:
         done(node, "uninstall")

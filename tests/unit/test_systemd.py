@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,18 +148,22 @@ def test_setting_has_its_value(path: Path, name: str, value: str) -> None:
     assert only(path, "Unit" if name.startswith("Condition") else "Service", name) == value
 
 
-def test_the_textfile_is_written_where_the_unit_may_write() -> None:
+def test_the_examples_in_the_units_are_options_of_their_commands() -> None:
+    """And the textfile is written where its unit may write."""
     name, _, path = only(TEXTFILE, "Service", "Environment").partition("=")
     assert (name, f"-{os.path.dirname(path)}") == ("TEXTFILE", only(TEXTFILE, "Service", "ReadWritePaths"))
-    (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
-    assert command_line.parse_command("metrics", [f"--textfile={path}", *example.split()])[0].sum_domains
+    examples = {
+        it: dict(re.findall("^#     ([A-Z]+)=(.*)$", it.read_text(encoding="ascii"), re.MULTILINE))
+        for it in (SERVICE, TEXTFILE, METRICS)
+    }
 
+    def parse(path: Path, verb: str, *words: str) -> Any:  # noqa: ANN401  the options of a verb
+        return command_line.parse_command(verb, [*words, *examples[path]["OPTIONS"].split()])[0]
 
-def test_metrics_can_listen_elsewhere() -> None:
-    example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
-    given, _ = command_line.parse_command("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
-    assert given.sum_domains
-    assert verbs.parse_address(given.listen)[1] == 9753
+    assert parse(SERVICE, "reconcile").adopt
+    assert parse(TEXTFILE, "metrics", f"--textfile={path}").sum_domains
+    given = parse(METRICS, "metrics", f"--listen={examples[METRICS]['LISTEN']}")
+    assert (given.sum_domains, verbs.parse_address(given.listen)[1]) == (True, 9753)
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
@@ -219,11 +224,6 @@ def test_the_history_is_written_where_the_units_may_write_and_rotated_there() ->
     assert [line.strip() for line in settings] == expected.split(", ")
     assert os.path.dirname(History().history) == f"/var/log/{only(SERVICE, 'Service', 'LogsDirectory')}"
     assert os.path.dirname(History().history) == Places().log_dir
-
-
-def test_an_administrator_can_give_others() -> None:
-    (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    assert command_line.parse_command("reconcile", example.split())[0].adopt
 
 
 def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
