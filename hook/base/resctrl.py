@@ -17,10 +17,13 @@ class Resctrl:
     def __init__(self, root: str) -> None:
         self.root = root
 
-    def exists(self) -> bool:
-        """Whether the directory exists; a kernel without resctrl, or a CPU without RDT, has none."""
+    def exists(self, path: str | None = None) -> bool:
+        """Whether a mon_group exists. Raises OSError if that cannot be found out.
+
+        None: resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does not have.
+        """
         try:
-            system.inode(self.root)
+            system.inode(path or self.root)
         except (FileNotFoundError, NotADirectoryError):
             return False
         return True
@@ -141,21 +144,29 @@ class Resctrl:
 
 
 def list_ctrl_groups(root: str) -> dict[str, list[str]]:
-    """The paths of all ctrl_groups, each with the paths of its mon_groups; empty if resctrl is not mounted."""
-    directories = [name for name in _list(root) if name not in _NO_CTRL_GROUPS]
-    paths = [root, *(f"{root}/{name}" for name in directories)]
-    return {
-        path: [f"{path}/mon_groups/{name}" for name in _list(path + "/mon_groups")]
-        for path in paths
-        if system.is_directory(path + "/mon_groups")
-    }
+    """The paths of all ctrl_groups, each with the paths of its mon_groups; empty if resctrl is not mounted.
+
+    Raises OSError if one cannot be read: a key whose record is rebuilt would lose the groups in it.
+    """
+    directories = [name for name in _list(root) or () if name not in _NO_CTRL_GROUPS]
+    found = {path: _list(path + "/mon_groups") for path in [root, *(f"{root}/{name}" for name in directories)]}
+    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in found.items() if names is not None}
 
 
 def list_mon_groups(root: str) -> list[str]:
-    """The paths of the mon_groups of all ctrl_groups."""
+    """The paths of the mon_groups of all ctrl_groups. Raises OSError."""
     return [path for paths in list_ctrl_groups(root).values() for path in paths]
 
 
-def _list(directory: str) -> list[str]:
-    """The names in a directory; none if it cannot be read."""
-    return system.try_call(system.list_directory, directory) or []
+def _list(directory: str) -> list[str] | None:
+    """The names in a directory; None if it is none, or is gone."""
+    try:
+        return system.list_directory(directory)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        from hook.base import explain
+
+        if not explain.is_gone(error):
+            raise
+        return None

@@ -119,7 +119,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
     if seen.orphans:
         yield warning("RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile")
     by_owner: dict[str, list[str]] = {}
-    for path in resctrl.list_mon_groups(site.options.resctrl_root):
+    for path in system.try_call(resctrl.list_mon_groups, site.options.resctrl_root) or ():
         if not os.path.basename(path).startswith(site.options.group_prefix):
             by_owner.setdefault(_guess_owner(os.path.basename(path)), []).append(path)
     for owner, paths in by_owner.items():

@@ -227,7 +227,8 @@ def take_snapshot(
     host_pids = procfs.in_host_pid_namespace()
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
-        ctrl_groups = resctrl.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
+        listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
+        ctrl_groups = listed or {}
         states = {name: records.state(name) for name in records.names(KeyState)}
         uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
         found = []

@@ -135,7 +135,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     # The groups with the key in their name, and those without a record, at the survey and now.
     others = {path for path, owner in seen.owners.items() if owner == key and not is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
-    there = (it for it in sorted(others - paths) if context.resctrl.inode(it) is not None)
+    there = (it for it in sorted(others - paths) if context.resctrl.exists(it))
     groups = [*state.groups, *(_make_record(context, it) for it in there if find_owner(seen, it) == key)]
     members: dict[str, Member] = {}
     for group in groups:
@@ -294,10 +294,12 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         _record(context, container, error, key, is_monitored=False)
         raise
     problem = container.problem(key) if key is not None else None
-    if problem is None:
-        context.run.remove(Failure, container.id)
-    else:
+    if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
+    else:
+        failure = context.run.glance(Failure, container.id)
+        if failure is None or failure.pid in (None, container.pid):  # else another life of it failed, beside this one
+            context.run.remove(Failure, container.id)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
         _bring_in(seen, key.name, container.id, was_in=was_in)

@@ -27,7 +27,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    if not has_live_failure(context.run, container):
+    if has_live_failure(context.run, container) is False:  # None: the next life may be writing one
         context.run.remove(Failure, container)
     key = context.run.read_index(container)
     if key is None:
@@ -45,15 +45,17 @@ def poststop(context: Context, container: str) -> None:
             drop(context, locked, over, is_own=member is not None and container in over)
 
 
-def has_live_failure(run: RunDir, container: str) -> bool:
-    """Whether a process that failed to be monitored under this ID may be alive; its record stays then."""
+def has_live_failure(run: RunDir, container: str) -> bool | None:
+    """Whether a process that failed to be monitored under this ID may be alive; its record stays then. None: none."""
     try:
         failure = run.read(Failure, container)
     except ValueError:  # damaged, or of a newer version
         return False
     except OSError:  # reconcile removes it after a day
         return True
-    return failure is not None and failure.pid is not None and procfs.is_dead(failure.pid, failure.starttime) is False
+    if failure is None:
+        return None
+    return failure.pid is not None and procfs.is_dead(failure.pid, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

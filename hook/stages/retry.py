@@ -168,7 +168,8 @@ def reclaim(context: Context, own: str) -> bool:
 
     try:
         waiting = _end_dead(context, own, is_over)
-        for path in [] if is_over() else find_orphans(context, resctrl.list_mon_groups(context.resctrl.root)):
+        groups = [] if is_over() else system.try_call(resctrl.list_mon_groups, context.resctrl.root) or []
+        for path in find_orphans(context, groups):
             if is_over():
                 break
             try:

@@ -162,11 +162,12 @@ class SimulatedRun(SimulatedMachine):
         able = self._list_able()
         if not able:
             return None
-        place = self._next_lanes.get(self.points, 0)
-        if self._random is not None and len(able) > 1:
+        place = self._next_lanes.get(self.points)
+        if place is None and self._random is not None and len(able) > 1:
             place = self._random.randrange(len(able))
+        if place is not None:
             self.happened.append(Turn(self.points, "next", place))
-        return able[place % len(able)]
+        return able[(place or 0) % len(able)]
 
     def _list_able(self) -> list[Lane]:
         """Those that can go on; if all wait, time passes until one can."""

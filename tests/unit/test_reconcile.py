@@ -22,6 +22,7 @@ from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
+from tests.unit.stops import stops
 
 __all__ = ["node"]  # fixture
 HOUR, DAY, TTL = 3600, 86400, 300
@@ -198,6 +199,34 @@ def test_a_torn_record_is_rebuilt_as_it_was(node: Node, text: str) -> None:
     assert (node.state().members, node.state().recovering) == (before, False)
     assert node.groups() == {GROUP: {7, 8}}
     node.assert_settled()
+
+
+def test_a_rebuild_in_which_any_call_fails_takes_nobody_out_and_is_repeated(node: Node) -> None:
+    """Where one of its groups could not be read, a key was complete without it, and its task was taken out."""
+    node.kernel.add_class("gold")
+    node.start()
+    node.spawn(8, own(OTHER), group="gold")
+    node.start(OTHER, 8)
+    for stop in stops(node.machine, errno.EIO):
+        node.put(f"groups/{UID}.json", "{")
+        with stop:
+            node.repair()
+        assert node.groups() == {GROUP: {7}, f"gold/{GROUP}": {8}}, stop.at
+        node.repair()
+        assert (node.members(), node.state().recovering) == ({ID: 7, OTHER: 8}, False), stop.at
+        for aside in (it for it in node.files() if ".unreadable-" in it):
+            node.remove(aside)
+
+
+def test_the_failure_of_another_life_stays_on_record(node: Node) -> None:
+    """It was removed when the group of its namesake, whose process still lived, was made again."""
+    node.start()
+    node.spawn(8)
+    node.remove_groups()
+    failure = {"container": ID, "stage": "createRuntime", "reason": "io", "problem": "p", "key": UID, "kind": "pod"}
+    node.put(f"unmonitored/{ID}.json", json.dumps({**failure, "pid": 8, "starttime": 100}))
+    assert node.verbs() == ["remake", "retry"]
+    assert sorted(node.members().values()) == [7, 8]
 
 
 @pytest.mark.parametrize("part", ["", "groups", "locks", "members", "unmonitored"])

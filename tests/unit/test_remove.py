@@ -347,3 +347,20 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     assert retry.reclaim(context, OTHER) is False
     assert [(it.reason, "on the host" in (it.hint or "")) for it in context.run.complaints] == [("denied", True)]
     assert node.groups() == {GROUP: set()}
+
+
+def test_a_late_call_keeps_the_failure_that_the_next_life_writes_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It removed the record, and nobody tried again to monitor that life."""
+    real = RunDir.read
+
+    def read(run: RunDir, model: Any, name: str) -> Any:  # noqa: ANN401  any of models.Model
+        found = real(run, model, name)
+        if model is Failure:
+            node.put(f"unmonitored/{ID}.json", "{}")
+        return found
+
+    monkeypatch.setattr(RunDir, "read", read)
+    node.stop(ID)
+    assert f"unmonitored/{ID}.json" in node.files()
