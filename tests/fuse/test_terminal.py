@@ -25,6 +25,7 @@ import pytest
 
 from hook.base.explain import format_count
 from tests.kernel.inside import REAL_ROOT
+from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ
 from tests.unit.nodes import NodeFiles
 
@@ -207,3 +208,24 @@ def test_list_on_a_slow_node_says_which_key_it_reads(tmp_path: Path, terminals: 
     assert terminal.finish() == 0
     assert terminal.text.startswith("\r\x1b[Kreading key 1 of 1\r\x1b[KRMIDs: ")
     assert "shop/web-0" in terminal.text
+
+
+def test_install_says_which_step_it_takes(tmp_path: Path, terminals: list[PtyProgram]) -> None:
+    """The trial of the program waits for a writer of a FIFO, because its Python does."""
+    if reason := machine.missing():
+        pytest.skip(reason)
+    node = machine.ScratchMachine(tmp_path)
+    slow, barrier = node.path("/usr/bin/slow-python"), node.path("/run/barrier")
+    slow.parent.mkdir()
+    slow.write_text(
+        '#!/bin/sh\n[ "$3" != --version ] || read -r _ < /run/barrier\nexec python3 "$@"\n', encoding="ascii"
+    )
+    slow.chmod(0o755)
+    os.mkfifo(barrier)
+    command = [*node.enter(), str(PYZ), "install", "--for=podman", "--python=/usr/bin/slow-python"]
+    terminals.append(terminal := PtyProgram(command, 80, 24))
+    terminal.read(lambda text: f"try {machine.PROGRAM}" in text)
+    barrier.write_text("\n", encoding="ascii")
+    assert terminal.finish() == 0
+    assert terminal.text.startswith("\r\x1b[K")
+    assert f"\r\x1b[Kwrite {machine.PROGRAM}\n" in terminal.text
