@@ -87,8 +87,7 @@ class Group:
     @cached_property
     def use(self) -> dict[str, int | None]:
         """The lifetime use of each cumulative counter; None: a part is unknown."""
-        measured = counters.measure(self.record, self.now).items()
-        return {counter: known if is_all else None for counter, (known, is_all) in measured}
+        return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
 
     @property
     def begin(self) -> dict[str, str]:
