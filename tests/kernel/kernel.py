@@ -128,7 +128,7 @@ class _Build:
         package = self._downloaded()
         tree = self._unpacked(package)
         command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: {done.stdout[-1000:]}")
         self._configure(tree)
