@@ -25,7 +25,7 @@ def bad_name(text: bytes) -> str:
 
 
 UNREADABLE = {"no JSON": b"Segmentation fault", "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}'}
-"""What no container can be told from; more, and fields that are wrong: unit/test_entry.py."""
+"""States that name no container. More of them, and fields that are wrong: unit/test_entry.py."""
 
 
 @pytest.mark.parametrize("text", few(UNREADABLE.values()), ids=few(UNREADABLE))

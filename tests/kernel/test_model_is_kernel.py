@@ -136,7 +136,7 @@ OPERATIONS: list[tuple[int, list[Any]]] = [
 
 
 def into(group: str, task: str) -> list[Operation]:
-    """By way of its ctrl_group, for nobody gets from one of those into another's mon_group."""
+    """Through the ctrl_group above it: the kernel moves no task from one ctrl_group into a mon_group of another."""
     ctrl = group.partition("mon_groups")[0].rstrip("/")
     return [["write", f"{path}/tasks", task] for path in dict.fromkeys([ctrl, group]) if path]
 

@@ -35,7 +35,7 @@ class Apt:
             "Dir::State": place / "state",
             "Dir::State::status": place / "status",
             "Dir::Cache": place / "cache",
-            "APT::Sandbox::User": "root",  # or whoever we are: apt's own user cannot read our cache directory
+            "APT::Sandbox::User": "root",  # apt keeps our user then; its own one cannot read our cache directory
             "APT::Update::Error-Mode": "any",
             "Acquire::Languages": "none",
         }
