@@ -3,10 +3,9 @@
  * Starts a command as often as stdin holds states (each ends in a NUL), all at once; a state is the stdin of one. For
  * each, as they end, prints: nanoseconds since all were let go, microseconds of CPU, peak memory in KiB, wait status.
  *
- *   launch [-r] [-w] COMMAND [ARGUMENT...]
+ *   launch [-r] COMMAND [ARGUMENT...]
  *     -r  before all else on the machine, whatever that does (SCHED_FIFO); without it, or where that is not allowed,
  *         before most else. Not for what makes cgroups, where it may be forbidden.
- *     -w  wait until nothing that they left behind runs any more
  *
  * Static, so that it is small: a process begins with the peak memory of the one that started it.
  */
@@ -17,17 +16,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 #define MOST_BYTES (8 << 20)
-#define MOST_STATES 1000
 
 static char states[MOST_BYTES];
-static pid_t started[MOST_STATES];
 
 static long long now(void)
 {
@@ -84,7 +80,7 @@ static int holding(const char *state)
 }
 
 /* All but the exec: says that it is ready by closing its end of that pipe, and waits until the gate is closed. */
-static pid_t start(char **command, int input, int ready[2], int gate[2])
+static void start(char **command, int input, int ready[2], int gate[2])
 {
 	char byte;
 	pid_t pid = fork();
@@ -92,7 +88,7 @@ static pid_t start(char **command, int input, int ready[2], int gate[2])
 	if (pid < 0)
 		err(2, "fork");
 	if (pid)
-		return pid;
+		return;
 	dup2(input, 0);
 	dup2(2, 1);
 	close(gate[1]);
@@ -108,37 +104,23 @@ static long microseconds(struct timeval time)
 	return time.tv_sec * 1000000L + time.tv_usec;
 }
 
-static int is_ours(pid_t pid, int count)
-{
-	for (int i = 0; i < count; i++)
-		if (started[i] == pid)
-			return 1;
-	return 0;
-}
-
 int main(int argc, char **argv)
 {
-	int real_time = 0, wait_for_all = 0, count = 0, ready[2], gate[2], status, option;
+	int real_time = 0, count = 0, ready[2], gate[2], status, option;
 	struct rusage used;
 	char byte;
 
-	while ((option = getopt(argc, argv, "+rw")) > 0) {
-		real_time |= option == 'r';
-		wait_for_all |= option == 'w';
-	}
+	while ((option = getopt(argc, argv, "+r")) > 0)
+		real_time = option == 'r';
 	if (optind == argc)
-		errx(2, "launch [-r] [-w] COMMAND [ARGUMENT...]");
-	if (wait_for_all && prctl(PR_SET_CHILD_SUBREAPER, 1))
-		err(2, "prctl");
+		errx(2, "launch [-r] COMMAND [ARGUMENT...]");
 	go_first(real_time);
 	make_pipe(ready);
 	make_pipe(gate);
 	size_t size = read_states();
 	for (char *state = states; state < states + size; state += strlen(state) + 1, count++) {
-		if (count == MOST_STATES)
-			errx(2, "too many");
 		int input = holding(state);
-		started[count] = start(argv + optind, input, ready, gate);
+		start(argv + optind, input, ready, gate);
 		close(input);
 	}
 	close(ready[1]);
@@ -147,17 +129,12 @@ int main(int argc, char **argv)
 	long long begin = now();
 	close(gate[1]);
 	for (int left = count; left;) {
-		pid_t pid = wait4(-1, &status, 0, &used);
-		if (pid < 0)
+		if (wait4(-1, &status, 0, &used) < 0)
 			err(2, "wait4");
-		if (!is_ours(pid, count))
-			continue;
 		long long ended = now() - begin;
 		long cpu = microseconds(used.ru_utime) + microseconds(used.ru_stime);
 		printf("%lld %ld %ld %d\n", ended, cpu, used.ru_maxrss, status);
 		left--;
 	}
-	while (wait_for_all && wait(NULL) > 0)
-		;
 	return 0;
 }

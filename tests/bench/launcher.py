@@ -19,8 +19,6 @@ LAUNCH = Path(__file__).with_name("launch.c")
 CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 ALONE = "-r"
 """One process, which waits for no other: measured as if the machine did nothing else."""
-LEAVES_BEHIND = "-w"
-"""Processes, whose end is waited for, but not measured."""
 DEADLINE = 300
 """Seconds; only to end what hangs."""
 

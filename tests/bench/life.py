@@ -36,7 +36,6 @@ from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Figure, Table, WithInterval, ratios
 from tests.bench.launcher import LAUNCH
 from tests.bench.plain_node import PlainNode, plain_node
-from tests.bench.speed_runtimes import IDLE_HOOK
 from tests.containerd.node import PLAIN, Hooks, OfBaseSpec, Pod
 from tests.support.containers import STAGES, missing
 
@@ -46,6 +45,7 @@ HANDLERS = {NONE: PLAIN, TRUE: "true", PYTHON: "python", HOOK: "runc"}
 NOTED = "-noted"
 """Behind a handler's name: launch.c starts its hooks, and its report goes into a file for each stage."""
 NOTE = '#!/bin/sh\nfile=$1\nshift\nexec "$0.launch" "$@" >>"$file"\n'
+IDLE_HOOK = "#!/usr/bin/python3 -IScimport posix;posix._exit(0)\n"
 TARGET = 1.05
 TIMED_FOR_ONE_NOTED = 5
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the hook costs: beside the least that Python costs, in a container's start, on a busy node.
+"""How much the hook costs: beside the least that Python costs, on a busy node, and many at once.
 
     python3 build.py bench speed [--json | --markdown] [--only TABLE]... [--python PATH]... [--rounds N] [--seed N]
 
@@ -21,7 +21,6 @@ starts     createRuntime and poststop with 24 counters, snapshots and all, on ea
 looks      CPU time (user and system) of `list`, `show` and `metrics` on a node with one pod
 groups     the same as starts on nodes with 1 to 5,000 groups
 crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors
-runtimes   `runc create` and `podman run --rm`, with the hook, with one that only starts and exits Python, with none
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from pathlib import Path
 
 from pyz import archive
 from tests import provision
-from tests.bench import common, speed_hooks, speed_runtimes
+from tests.bench import common, speed_hooks
 from tests.bench.common import NotReady
 from tests.bench.figures import Table
 from tests.bench.launcher import Launcher, has_valgrind
@@ -46,7 +45,7 @@ from tests.bench.rounds import Bench
 from tests.support import interpreters
 from tests.support.hook import PYZ
 
-TABLES = ("starts", "looks", "groups", "crowds", "runtimes")
+TABLES = ("starts", "looks", "groups", "crowds")
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
         "looks": lambda: speed_hooks.looks(bench, pythons),
         "groups": lambda: speed_hooks.groups(bench, usual, plan.groups),
         "crowds": lambda: speed_hooks.crowds(bench, usual, plan.crowd),
-        "runtimes": lambda: speed_runtimes.runtimes(bench),
     }
 
 

@@ -270,11 +270,10 @@ class Lab:
         when: Mapping[str, object],
         path: Path | None = None,
         args: Sequence[str] | None = None,
-        directory: Path | None = None,
     ) -> None:
         """Put a hooks.d file in place; without path and args it is for ours."""
         content = {"version": "1.0.0", "hook": self.hook_entry(path, args), "when": when, "stages": STAGES}
-        ((directory or self.hooks_dir) / name).write_text(json.dumps(content, indent=2))
+        (self.hooks_dir / name).write_text(json.dumps(content, indent=2))
 
     def hook_entry(self, path: Path | None = None, args: Sequence[str] | None = None) -> dict[str, object]:
         """One hook as hooks.d and config.json both have it."""
@@ -379,16 +378,9 @@ class Lab:
             raise RuntimeError(f"{runtime[-1]} run {name}: {container.output()}") from None
         return container
 
-    def runc_config(
-        self,
-        name: str,
-        command: Sequence[str],
-        annotations: Mapping[str, str],
-        hooks: Sequence[Mapping[str, object]] | None = None,
-    ) -> dict[str, Any]:
-        """A bundle's config.json. `hooks`: for both stages; ours and the watch's unless given."""
-        if hooks is None:
-            hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
+    def runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
+        """A bundle's config.json, with our hook and the watch's for both stages."""
+        hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
         config = bundle_config(self.rootfs, command, f"{self.cgroups.path}/{name}", self.gates)
         return {**config, "hooks": dict.fromkeys(STAGES, hooks), "annotations": dict(annotations)}
 
