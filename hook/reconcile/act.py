@@ -65,14 +65,19 @@ def act(seen: Survey, action: Action) -> Action | None:
 def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
-    # Read the record again: the container may have been restarted, and have failed again.
-    found = next((it for it in diagnose_failure(seen, container) if it.id == action.id), None)
+    # Read the record again, and forget it under its writers' lock: the container may have been restarted, and failed.
     if action.verb == "retry":
+        found = _find_again(seen, action)
         return found if found is not None and retry(seen, container) else None
-    records.remove_half_written(run, Failure, container)
-    if found is not None:
-        run.remove(Failure, container)
+    with run.lock(container, system.monotonic() + remove.FAILURE_PATIENCE):
+        records.remove_half_written(run, Failure, container)
+        if _find_again(seen, action) is not None:
+            run.remove(Failure, container)
     return action
+
+
+def _find_again(seen: Survey, action: Action) -> Action | None:
+    return next((it for it in diagnose_failure(seen, action.container) if it.id == action.id), None)
 
 
 # --- The actions that hold the lock of their key
@@ -297,9 +302,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
     else:
-        failure = context.run.glance(Failure, container.id)
-        if failure is None or failure.pid in (None, container.pid):  # else another life of it failed, beside this one
-            context.run.remove(Failure, container.id)
+        remove.forget_failure(context.run, container.id, container.pid)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
         _bring_in(seen, key.name, container.id, was_in=was_in)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from hook.base import jsontext, procfs, resctrl, system
-from hook.base.models import Failure, Options, State, ValidationError
+from hook.base.models import Options, State, ValidationError
 from hook.stages import create, identity, remove
 from hook.state.store import RunDir
 from hook.state.view import View
@@ -190,7 +190,7 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
         return False  # a failure on record may be of the call that this container is for
     problem = container.pod.problem and container.problem(key)
     if problem is None:
-        run_dir.remove(Failure, call.name)
+        remove.forget_failure(run_dir, call.name, container.pid)
     else:
         from hook.stages import report
 

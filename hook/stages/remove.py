@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from hook.stages.entry import Context
     from hook.state.store import LockedKey, RunDir
 
+FAILURE_PATIENCE = 1.0
+"""Seconds: the longest wait for the lock of a failure's record, which is that of a key with the container's ID."""
+
 
 def poststop(context: Context, container: str) -> None:
     """Remove a container from its key; with the last one go its mon_groups, state and lock.
@@ -27,8 +30,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    if has_live_failure(context.run, container) is False:  # None: the next life may be writing one
-        context.run.remove(Failure, container)
+    forget_failure(context.run, container)
     key = context.run.read_index(container)
     if key is None:
         return
@@ -45,8 +47,21 @@ def poststop(context: Context, container: str) -> None:
             drop(context, locked, over, is_own=member is not None and container in over)
 
 
-def has_live_failure(run: RunDir, container: str) -> bool | None:
-    """Whether a process that failed to be monitored under this ID may be alive; its record stays then. None: none."""
+def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:
+    """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one."""
+    if has_live_failure(run, container, pid) is not False:
+        return
+    try:
+        # Under the lock of its writers: the container's next life may fail at this moment, and that record stays.
+        with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
+            if not has_live_failure(run, container, pid):
+                run.remove(Failure, container)
+    except (HookError, OSError):  # reconcile removes it
+        pass
+
+
+def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool | None:
+    """Whether a process other than `pid` that failed to be monitored under this ID may be alive. None: no record."""
     try:
         failure = run.read(Failure, container)
     except ValueError:  # damaged, or of a newer version
@@ -55,7 +70,7 @@ def has_live_failure(run: RunDir, container: str) -> bool | None:
         return True
     if failure is None:
         return None
-    return failure.pid is not None and procfs.is_dead(failure.pid, failure.starttime) is False
+    return failure.pid not in (None, pid) and procfs.is_dead(failure.pid or 0, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:
@@ -148,7 +163,7 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         after = None
     if after is not None:
         context.view.show(after)
-    elif state.generation:
+    else:  # also if the state has none: another program may have removed the record that had
         context.view.remove(state.key)
     gone: list[str] = []
     refusal: HookError | None = None

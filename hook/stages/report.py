@@ -85,12 +85,9 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
     _say_of(
         call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")
     )
-    if run is not None and call.stage == "poststop":
-        if remove.has_live_failure(run, call.name):  # a late call, next to the next life of the container
-            return run
-        if error.reason == Reason.BAD_STATE:
-            run.remove(Failure, call.name)  # the container goes, and its record with it
-            return run
+    if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
+        remove.forget_failure(run, call.name)  # the container goes, and its record with it
+        return run
     key = guess_key(call.options, call.container) if call.container is not None else None
     failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
     record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
@@ -153,10 +150,20 @@ def record(run: RunDir | None, failure: Failure) -> None:
     if run is None:
         return
     try:
-        run.write(Failure, failure.container, failure)
+        try:
+            with run.lock(failure.container, system.monotonic() + remove.FAILURE_PATIENCE):
+                _write(run, failure)
+        except (HookError, OSError):  # a full /run may have room for the record alone
+            _write(run, failure)
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         say(f"could not write the record of this failure: {explain_exception(error)}")
         run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
+
+
+def _write(run: RunDir, failure: Failure) -> None:
+    # A late poststop may fail beside the next life of the container, whose own failure stays on record.
+    if failure.stage != "poststop" or not remove.has_live_failure(run, failure.container):
+        run.write(Failure, failure.container, failure)
 
 
 def make_failure(

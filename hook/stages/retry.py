@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hook.base.models import MonGroup
+    from hook.base.models import Member, MonGroup
     from hook.stages.create import Attempt
     from hook.stages.entry import Context
     from hook.stages.identity import Container
@@ -71,8 +71,9 @@ def undo(attempt: Attempt) -> None:
         with context.run.lock(attempt.key.name, attempt.deadline) as locked:
             state = locked.state
             member = state.members.get(container.id) if state else None
-            # The member of this ID is another live process, and this call failed before it took its place.
-            if state is not None and not is_another_process(member, container):
+            # The member of this ID may be another live process, whose place this call did not get to take; or this
+            # one, which reconcile has moved into the group meanwhile.
+            if state is not None and not is_another_process(member, container) and not _is_in_group(context, member):
                 groups = [lives.end_unused_group(it) if it.path in attempt.made else it for it in state.groups]
                 members = lives.without(state.members, [container.id])
                 number = state.lives - (attempt.took_back and not members)
@@ -84,6 +85,13 @@ def undo(attempt: Attempt) -> None:
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         context.run.complain("a failed start could not be undone", error)
+
+
+def _is_in_group(context: Context, member: Member | None) -> bool:
+    """Whether a member's first process is in its group, or that cannot be told."""
+    if member is None or not context.resctrl.has_live_task(member.group):
+        return False
+    return member.pid in (context.resctrl.tasks(member.group) or {member.pid})
 
 
 def drop_made(attempt: Attempt, locked: LockedKey) -> None:

@@ -269,6 +269,22 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
     assert node.groups() == {f"gold/{GROUP}": {7}}
 
 
+def test_a_failed_start_keeps_the_member_that_reconcile_has_moved_in_meanwhile(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator found it: its container was in its group, and on no record."""
+
+    def put(_kernel: Resctrl, path: str, pid: int) -> None:
+        node.kernel.put(path, str(pid).encode())
+        raise HookError(Reason.NO_RMIDS, "none is left")
+
+    monkeypatch.setattr(Resctrl, "put", put)
+    with pytest.raises(HookError):
+        node.start()
+    assert node.groups() == {GROUP: {7}}
+    assert node.members() == {ID: 7}
+
+
 def test_a_failed_undo_is_reported_beside_the_failure(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
     node.spawn(8)

@@ -16,8 +16,9 @@ from hook.base import system
 from hook.base.errors import HookError, Reason
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.stages import retry
-from hook.state.store import RunDir
+from hook.stages import remove, report, retry
+from hook.stages.entry import STAGES
+from hook.state.store import LockedKey, RunDir, replace
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
@@ -364,3 +365,52 @@ def test_a_late_call_keeps_the_failure_that_the_next_life_writes_meanwhile(
     monkeypatch.setattr(RunDir, "read", read)
     node.stop(ID)
     assert f"unmonitored/{ID}.json" in node.files()
+
+
+@pytest.mark.parametrize("writes", ["poststop", "createRuntime"])
+def test_a_late_call_that_fails_leaves_the_failure_of_the_next_life(node: Node, writes: str) -> None:
+    """The simulator found it: one failed while the other wrote its record. A createRuntime replaces what is there."""
+    node.spawn(7)
+    run = node.context().run
+    failures = {it: Failure(container=ID, stage=it, reason=it, problem="p", pid=7, starttime=100) for it in STAGES[1:]}
+    report.record(run, failures["createRuntime"])
+    report.record(run, replace(failures[writes], reason="late"))
+    assert node.failures() == {ID: "createRuntime" if writes == "poststop" else "late"}
+
+
+def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next life fails between the first look and the lock. Without the lock, reconcile removes the record."""
+    former = Failure(container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    node.context().run.write(Failure, ID, former)
+    node.spawn(9)
+    real = RunDir.lock
+
+    def lock(run: RunDir, key: str, deadline: float) -> LockedKey:
+        run.write(Failure, ID, replace(former, reason="next", pid=9))
+        return real(run, key, deadline)
+
+    monkeypatch.setattr(RunDir, "lock", lock)
+    node.stop()
+    assert node.failures() == {ID: "next"}
+    monkeypatch.setattr(RunDir, "lock", fails(errno.ENOSPC))
+    node.kernel.die(9)
+    node.stop()
+    assert node.failures() == {ID: "next"}
+    monkeypatch.undo()
+    node.stop()
+    assert node.failures() == {}
+    assert not [it for it in node.files() if it.startswith("locks/")]
+
+
+def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator found it: another program removed the record, and the new one has shown nothing yet."""
+    context = node.start()
+    with context.run.lock(UID, system.monotonic()) as locked:
+        assert locked.state is not None
+        unshown = replace(locked.state, generation=0)
+        locked.commit(unshown)
+        monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+        remove.drop_groups(context, locked, unshown, unshown.groups)
+    assert not [it for it in node.files() if it.startswith("mon_groups/")]

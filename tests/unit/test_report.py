@@ -107,9 +107,9 @@ def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: Simula
         assert records.unrecorded() == 0
         for _ in range(2):
             if has_room:
-                machine.refusals["rename"] = [errno.ENOSPC]
-            else:  # files are made, as on tmpfs, but get no page; the second write is that to stderr
-                machine.refusals["write"] = 3 * [errno.ENOSPC]
+                machine.refusals["rename"] = 2 * [errno.ENOSPC]
+            else:  # files are made, as on tmpfs, but get no page; the third write is that to stderr
+                machine.refusals["write"] = 4 * [errno.ENOSPC]
             report.record(run, a_failure())
         assert records.unrecorded() == (2 if has_room else 1)
         assert records.runs() == {}
