@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with many members and many more processes, on the model of resctrl.
 
-A member is a `sleep` in a cgroup of its own (where cgroups can be made), and in the group of its own pod, which the
-hook's own code has put it into. The processes are this machine's: whatever else runs here looks at them, too.
+A member is a `sleep` in a cgroup of its own, and in the group of its own pod, which the hook's own code has put it
+into. The processes are this machine's: whatever else runs here looks at them, too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from hook.base.models import Options
@@ -29,7 +29,6 @@ from tests.resctrlfs.model import Knobs
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.hook import Hook
 
-MACHINE = Knobs(decay_ms=0, perf=False)  # 10 counters a group
 SLEEP = ("/bin/sleep", "3600")
 LOOK_MS = 3_600_000  # nothing is forked here that matters, and the model looks again for a pid that it does not know
 RUNC = """\
@@ -40,12 +39,12 @@ exec cat "$2/$4/answer"
 
 @dataclass
 class Member:
-    """A container and its pod; `cgroup`: None where none can be made."""
+    """A container and its pod."""
 
     name: str
     pod: str
     pid: int
-    cgroup: Cgroup | None = None
+    cgroup: Cgroup
     bundle: str = "/"
 
     def state(self, status: str = "created") -> dict[str, object]:
@@ -63,14 +62,12 @@ class Member:
 
 @dataclass
 class BusyNode:
-    """`members` are on record, `others` are containers that no hook has seen; all others are plain processes."""
+    """`members` are on record, `others` are containers that no hook has seen."""
 
     resctrl: Mounted
     run_dir: Path
     members: Sequence[Member]
     others: Sequence[Member]
-    pids: list[int] = field(default_factory=list)
-    _ended: list[int] = field(default_factory=list)
 
     @property
     def hook(self) -> Hook:
@@ -98,19 +95,6 @@ class BusyNode:
         if lost:
             raise CannotMeasure(f"{len(lost)} of {len(self.members)} members are not in their groups")
 
-    def end(self, pid: int) -> None:
-        """End one of `pids`; it stays as a zombie, so that its number is not used again."""
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        self._ended.append(pid)
-
-    def replace_ended(self) -> None:
-        """Start a process in the place of each that was ended."""
-        for pid in self._ended:
-            os.waitpid(pid, 0)
-            self.pids[self.pids.index(pid)] = os.posix_spawn(SLEEP[0], SLEEP, {})
-        self._ended.clear()
-
     def write_runtime(self, top: Path) -> None:
         """Make a runc, below /usr of a scratch machine, that knows the states of `others`."""
         program, root = top / "usr/local/sbin/runc", top / "run/runc"
@@ -122,23 +106,22 @@ class BusyNode:
             (root / it.name).mkdir()
             (root / it.name / "state.json").touch()
             it.bundle = f"/run/runc/{it.name}"  # as it is seen there
-            place = it.cgroup.path if it.cgroup is not None else f"/{it.pod}/{it.name}"
-            (root / it.name / "config.json").write_text(json.dumps({"linux": {"cgroupsPath": place}}))
+            (root / it.name / "config.json").write_text(json.dumps({"linux": {"cgroupsPath": it.cgroup.path}}))
             (root / it.name / "answer").write_text(json.dumps(it.state("running")))
 
 
 @contextmanager
-def busy_node(members: int, processes: int, others: int = 0, machine: Knobs = MACHINE) -> Iterator[BusyNode]:
+def busy_node(members: int, processes: int, others: int = 0) -> Iterator[BusyNode]:
     """A node with that many members among that many processes, `others` of which are containers without a hook."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-", dir=TMPFS)))
-        top = stack.enter_context(_cgroup(f"/scale-{os.getpid()}"))
+        top = stack.enter_context(cgroup(f"/scale-{os.getpid()}"))
         pids = stack.enter_context(_spawned(processes))
         containers = [_container(number, pid, top) for number, pid in enumerate(pids[: members + others])]
         limit = members + others + 100
-        knobs = replace(machine, rmids=limit, aet_rmids=limit, look_ms=LOOK_MS)
+        knobs = Knobs(rmids=limit, aet_rmids=limit, look_ms=LOOK_MS, decay_ms=0, perf=False)  # 10 counters a group
         resctrl = stack.enter_context(mounted(directory, **vars(knobs)))
-        node = BusyNode(resctrl, directory / "run", containers[:members], containers[members:], pids)
+        node = BusyNode(resctrl, directory / "run", containers[:members], containers[members:])
         node.record()
         yield node
 
@@ -158,20 +141,8 @@ def _spawned(count: int) -> Iterator[list[int]]:
             os.waitpid(pid, 0)
 
 
-@contextmanager
-def _cgroup(path: str) -> Iterator[Cgroup | None]:
-    """A cgroup with all below it; None if this machine lets none be made."""
-    with ExitStack() as stack:
-        made = None
-        with suppress(OSError, StopIteration):
-            made = stack.enter_context(cgroup(path))
-        yield made
-
-
-def _container(number: int, pid: int, top: Cgroup | None) -> Member:
-    member = Member(f"{number:064x}", uid_of(number), pid)
-    if top is not None:
-        pod = member.pod.replace("-", "_")
-        member.cgroup = Cgroup(f"{top.path}/kubepods-pod{pod}.slice/crio-{member.name}.scope")
-        member.cgroup.add(pid)
-    return member
+def _container(number: int, pid: int, top: Cgroup) -> Member:
+    name, pod = f"{number:064x}", uid_of(number)
+    own = Cgroup(f"{top.path}/kubepods-pod{pod.replace('-', '_')}.slice/crio-{name}.scope")
+    own.add(pid)
+    return Member(name, pod, pid, own)

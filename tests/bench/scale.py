@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile costs on a big node, what hooks that run beside it notice, and what one scrape of its metrics costs.
+"""What reconcile costs on a big node, and what one scrape of its metrics costs.
 
     python3 build.py bench scale [--json | --markdown] [--members N] [--processes N] [--adopted N] [--rounds N]
                                  [--only TABLE]
 
 CPU seconds (user and system) of the shipped file as a process: they repeat to a few percent on a busy machine, where
 the time of day does not. `without children`: less those of the OCI runtimes that it starts. The node is the project's
-model of resctrl; what the model itself takes is in no figure, but that hooks wait for it is in their latency. (!) marks
-a target that is missed; the exit status is 1 then. The targets are for the default sizes.
+model of resctrl; what the model itself takes is in no figure. (!) marks a target that is missed; the exit status is 1
+then. The targets are for the default sizes.
 
 nothing to do   `reconcile` right after another one
 after a wipe    all groups were removed: each is made again, and the tasks moved in
 --adopt         further containers run that were never hooked; a runc of ours knows them
 growth          the CPU time with all members, by that with a quarter of the members and of the processes
-hooks           wall time of createRuntime and poststop, alone, and beside a `reconcile` after a wipe
 scrape          one request to `metrics --listen`, on a node whose groups are plain directories, with 24 counters each
 """
 
@@ -26,8 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -37,14 +35,13 @@ from tests.bench import common
 from tests.bench.busy_node import BusyNode, busy_node
 from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Figure, Table
-from tests.bench.plain_node import TMPFS, make_full_node, uid_of
-from tests.support.hook import PYZ, created, stopped
+from tests.bench.plain_node import TMPFS, make_full_node
+from tests.support.hook import PYZ
 from tests.support.machine import ScratchMachine
 
 SMALLER = 4
 TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0, "--adopt": 6.0}
 GROWTH_TARGET = 4.4
-HOOKS = 20
 KEYS, SCRAPE_TARGET = 500, 0.45
 SCRAPES = {
     "text": {},
@@ -91,7 +88,6 @@ def _measure_reconcile(sizes: Sizes) -> Iterator[Table]:
         former = {"nothing to do": _idle(node, sizes.rounds), "after a wipe": [_after_wipe(node)]}
     with busy_node(sizes.members, sizes.processes, sizes.adopted) as node:
         costs = {"nothing to do": _idle(node, sizes.rounds), "after a wipe": [_after_wipe(node)]}
-        yield _latency(node, sizes)
         costs["--adopt"] = [_adopt(node)]
     yield Table(f"{sizes.members} members, {sizes.processes} processes", list(_figures(costs)))
     yield Table(f"{sizes.members} / {small.members} members", list(_growth(costs, former)))
@@ -164,54 +160,14 @@ def _read_cpu(pid: int) -> float:
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
 
 
-def _latency(node: BusyNode, sizes: Sizes) -> Table:
-    """How long hooks take alone and beside a reconcile: those of new pods, and of pods that it is about to remake."""
-    inits = node.pids[sizes.members + sizes.adopted :]
-    before = list(_hooks(node, inits, sizes.members, 1))
-    node.wipe()
-    with ThreadPoolExecutor(1) as executor:
-        reconcile = executor.submit(_run, node, forgives=True)
-        beside = list(_hooks(node, inits, sizes.members, 2))
-        while not reconcile.done() and inits:
-            beside += _hooks(node, inits, sizes.members, 2 + len(beside))
-        reconcile.result()
-    node.replace_ended()
-    columns = {"alone": before, "beside reconcile": beside}
-    figures = [Figure("median", column, [median(values)], digits=3) for column, values in columns.items()]
-    figures += [Figure("longest", column, [max(values)], digits=3) for column, values in columns.items()]
-    return Table("a hook, s", figures)
-
-
-def _hooks(node: BusyNode, inits: list[int], members: int, life: int) -> Iterator[float]:
-    """The seconds of each hook of some containers, whose inits end; every other one is of a pod that is there already.
-
-    Takes the inits from processes of the node: for one that the model does not know it would look at all of them.
-    """
-    for number in range(min(HOOKS, len(inits))):
-        name, pid = f"{life:08x}{number:056x}", inits.pop()
-        pod = node.members[-1 - number].pod if number % 2 else uid_of(10 * members + number)
-        yield _hook(node, created(name, pid, pod_uid=pod))
-        node.end(pid)
-        yield _hook(node, stopped(name))
-
-
-def _hook(node: BusyNode, state: Mapping[str, object]) -> float:
-    begin = time.monotonic()
-    outcome = node.hook(state)
-    taken = time.monotonic() - begin
-    if outcome.status or outcome.stderr:
-        raise CannotMeasure(f"a hook beside reconcile: {outcome.stderr.strip()}")
-    return taken
-
-
 def _expect(done: Sequence[str], expected: Sequence[str], when: str) -> None:
     if sorted(it.partition(" ")[0] for it in done) != sorted(expected):
         some = "; ".join(done[:5])
         raise CannotMeasure(f"reconcile {when} did {len(done)} actions, not {len(expected)}: {some}")
 
 
-def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = (), forgives: bool = False) -> Cost:
-    """Run `reconcile` as its unit does. `forgives`: it may leave a key that a hook has locked.
+def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = ()) -> Cost:
+    """Run `reconcile` as its unit does.
 
     It may run into its time limit: each call of the model takes longer than one of the kernel's.
     """
@@ -224,10 +180,10 @@ def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = (), forgives: b
         _, status, used = os.wait4(pid, 0)
         output.seek(0)
         said = output.read().decode(errors="replace")
-    if not said.startswith("{") or (status and not forgives and json.loads(said)["ended"] is None):
+    if not said.startswith("{") or (status and json.loads(said)["ended"] is None):
         raise CannotMeasure(f"reconcile: wait status {status}: {said[-1000:].strip()}")
     actions_done = json.loads(said)["actions"]
-    if (problems := [it["problem"] for it in actions_done if it["problem"]]) and not forgives:
+    if problems := [it["problem"] for it in actions_done if it["problem"]]:
         raise CannotMeasure(f"reconcile: {len(problems)} actions failed: {problems[0]}")
     cpu = used.ru_utime + used.ru_stime
     return Cost(

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `watch` itself uses: CPU time for each exec on the machine, at two rates, and memory.
 
-    python3 build.py bench watch [--json | --markdown] [--seconds N] [--containers N]
+    python3 build.py bench watch [--json | --markdown] [--seconds N]
 
 On this machine's kernel, which must have the process connector, and the model of resctrl. Programs are started one
 after another, most of them in no container, and one in twenty in a container's cgroup, outside of its group, as a
 runtime's exec does it. CPU time is what the kernel's scheduler counts for watch (/proc/PID/schedstat), and execs are
 counted by a listener of our own, for other programs on the machine do execs as well. A share is that of one core, if
 nothing else did any exec.
-
-Then the churn of a node with many containers (tests/bench/exec_churn.py), and chains of forks in a guest
-(tests/bench/chains.py).
 """
 
 from __future__ import annotations
@@ -27,12 +24,9 @@ from pathlib import Path
 
 from hook.base.errors import HookError
 from hook.watch import connector
-from tests.bench import chains, common
+from tests.bench import common
 from tests.bench.common import CannotMeasure, NotReady
-from tests.bench.exec_churn import churn
 from tests.bench.figures import Figure, Table
-from tests.kernel.kernel import CannotBuild
-from tests.kernel.vm import GuestFailed, GuestTimeout
 from tests.resctrlfs import mounted
 from tests.support import watching
 from tests.support.cgroups import cgroup
@@ -103,15 +97,13 @@ def measure_use(seconds: float) -> Table:
         return Table("watch", figures)
 
 
-def measure(seconds: float, containers: int) -> Iterator[Table]:
-    """The tables, each as soon as it is there."""
+def measure(seconds: float) -> Iterator[Table]:
+    """The table, on a machine where it can be measured."""
     if reason := watching.missing() or ("" if os.geteuid() == 0 else "not root"):
         raise NotReady(reason)
     try:
         yield measure_use(seconds)
-        yield churn(containers)
-        yield chains.measure()
-    except (CannotBuild, GuestFailed, GuestTimeout, HookError, OSError) as error:
+    except (HookError, OSError) as error:
         raise CannotMeasure(str(error)) from error
 
 
@@ -127,9 +119,8 @@ def memory_of(process: subprocess.Popen[bytes]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = common.parser("watch", __doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rate [20]")
-    parser.add_argument("--containers", type=int, default=2000, help="that programs are brought into [2000]")
     given = parser.parse_args(arguments)
-    return common.report("watch", lambda: measure(given.seconds, given.containers), given)
+    return common.report("watch", lambda: measure(given.seconds), given)
 
 
 if __name__ == "__main__":
