@@ -51,15 +51,16 @@ _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 
 @dataclass
 class Jobs:
-    """What was read. `lines`: of each job that is selected, its end and its line, by ID. `skipped`: lines, by file.
+    """What was read. `lines`: by ID, of each job that is selected, its end, its line, whether it has one of `names`,
+    and those of `names` with which one of its own begins. `skipped`: lines, by file.
 
-    `problems`: a line for each file that could not be read to its end. `absent`: names that match no job at all, also
-    none that `since` leaves out.
+    `exact`, `begun`: the names that a job has, or that begin one of its names, also of jobs that `since` leaves out.
+    `problems`: a line for each file that could not be read to its end. `absent`: names that match no job at all.
     """
 
     names: Sequence[str] = ()
     since: str = ""
-    lines: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    lines: dict[str, tuple[str, bytes, bool, tuple[str, ...]]] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     events: set[str] = field(default_factory=set)
@@ -72,26 +73,19 @@ class Jobs:
 
     def list_jobs(self) -> Iterator[Job]:
         """The selected jobs, in the order of their ends. A name's beginning counts only if no whole name matches."""
-        for _end, line in sorted(self.lines.values()):
-            job = Job.model_validate(jsontext.loads(line.decode()))
-            names = {*_list_names_of(job)}
-            matches = (
-                name in names if name in self.exact else any(it.startswith(name) for it in names) for name in self.names
-            )
-            if not self.names or any(matches):
-                yield job
+        for _end, line, is_exact, begun in sorted(self.lines.values()):
+            if not self.names or is_exact or not self.exact.issuperset(begun):
+                yield Job.model_validate(jsontext.loads(line.decode()))
 
     def add(self, job: Job, line: bytes) -> None:
         """Count a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
-        if self.names:
-            names = {*_list_names_of(job)}
-            self.exact |= names & {*self.names}
-            begun = {name for name in self.names if any(it.startswith(name) for it in names)}
-            self.begun |= begun
-            if not begun:
-                return
-        if job.end >= self.since and job.end >= self.lines.get(job.id, ("",))[0]:
-            self.lines[job.id] = (job.end, line)
+        names = {*_list_names_of(job)} if self.names else set[str]()
+        exact = names.intersection(self.names)
+        begun = tuple(name for name in self.names if any(it.startswith(name) for it in names))
+        self.exact |= exact
+        self.begun.update(begun)
+        if (begun or not self.names) and job.end >= max(self.since, self.lines.get(job.id, ("",))[0]):
+            self.lines[job.id] = (job.end, line, bool(exact), begun)
             self.events |= job.use.keys()
 
     def explain(self) -> str:
@@ -344,11 +338,8 @@ def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "lives"]
     else:
         sums = sorted(sum_jobs(found.list_jobs(), by).items())
-        rows, first, last = (
-            ({by: name, **_sum_to_json(use)} for name, use in sums),
-            [by, "jobs", "seconds"],
-            ["unknown"],
-        )
+        rows = ({by: name, **_sum_to_json(use)} for name, use in sums)
+        first, last = [by, "jobs", "seconds"], ["unknown"]
     yield _join_cells([*first, *events, *last])
     for row in rows:
         called = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))

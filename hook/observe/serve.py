@@ -339,14 +339,11 @@ class _Request(BaseHTTPRequestHandler):
 
     def choose_variant(self) -> Variant:
         """The variant that its headers prefer; a client that names none gets plain text."""
-        accepted = _list_preferences(self.headers.get_all("Accept", []))
-        text = next((q for kind in _TEXTS if (q := _find_quality(accepted, kind)) is not None), 0.0)
-        encodings = _list_preferences(self.headers.get_all("Accept-Encoding", []))
-        packed = next((q for name in ("gzip", "x-gzip", "*") if (q := _find_quality(encodings, name)) is not None), 0.0)
-        return Variant(
-            is_open=(_find_quality(accepted, "application/openmetrics-text", "1.0.0") or 0.0) > text,
-            is_gzip=packed > 0 and packed >= (_find_quality(encodings, "identity") or 0.0),
-        )
+        accepted, encodings = (_rate(self.headers.get_all(it, [])) for it in ("Accept", "Accept-Encoding"))
+        text = next((accepted[name] for name in _TEXTS if name in accepted), 0.0)
+        packed = next((encodings[name] for name in ("gzip", "x-gzip", "*") if name in encodings), 0.0)
+        is_open = accepted.get("application/openmetrics-text", 0.0) > text
+        return Variant(is_open, is_gzip=packed > 0 and packed >= encodings.get("identity", 0.0))
 
     def answer(self, answer: Answer) -> None:
         """Set the answer, without copying the body, which connections share."""
@@ -366,25 +363,20 @@ class _Request(BaseHTTPRequestHandler):
 
 _TEXTS = ("text/plain", "text/*", "*/*")
 """The media ranges that mean the text format, the most specific first."""
-Preference = tuple[str, dict[str, str], float]
-"""What a client accepts, with its parameters and its quality: 0 is "never"."""
+_VERSIONS = {"application/openmetrics-text": "1.0.0"}
+"""The version of a format, if it is not that of the text format."""
 
 
-def _list_preferences(headers: list[str]) -> list[Preference]:
-    found = []
+def _rate(headers: list[str]) -> dict[str, float]:
+    """The quality of each name that a client accepts in our version, or without one: 0 is "never"."""
+    found: dict[str, float] = {}
     for item in ",".join(headers).split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
         pairs = {key.strip(): value.strip().strip('"') for key, _, value in (it.partition("=") for it in parameters)}
-        quality = pairs.pop("q", "1")
-        found.append((name, pairs, float(quality) if _QUALITY.fullmatch(quality) else 0.0))
+        quality = pairs.get("q", "1")
+        if pairs.get("version") in (None, _VERSIONS.get(name, "0.0.4")):
+            found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)
     return found
-
-
-def _find_quality(preferences: list[Preference], name: str, version: str = "0.0.4") -> float | None:
-    """The highest quality of a name with this version, or without one; None: it is not named."""
-    return max(
-        (q for it, pairs, q in preferences if it == name and pairs.get("version", version) == version), default=None
-    )
 
 
 _QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
