@@ -34,16 +34,14 @@ class Process(NamedTuple):
 
 
 class Processes:
-    """One look at all live processes, `by_pid`, and which of the `members` (name and record) each belongs to.
+    """One look at all live processes, `by_pid`, and which of the members that were added each belongs to.
 
     A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. A process in
     no member's own cgroup belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
     (CLOCK_BOOTTIME, s). The cost is one visit of each process, and of each cgroup as many as it has ancestors.
     """
 
-    def __init__(
-        self, by_pid: Mapping[int, Process], members: Iterable[tuple[str, Member]] = (), boottime: float = 0.0
-    ) -> None:
+    def __init__(self, by_pid: Mapping[int, Process], boottime: float = 0.0) -> None:
         self.by_pid = by_pid
         self.boottime = boottime
         self._own: set[str] = set()
@@ -61,10 +59,9 @@ class Processes:
         for place in self._at:
             for outer in _outwards(place):
                 self._below.setdefault(outer, []).append(place)
-        self.add(members)
 
     def add(self, members: Iterable[tuple[str, Member]]) -> None:
-        """Add members that were recorded after the look, such as by this run of reconcile."""
+        """Add members (name and record), also those that were recorded after the look."""
         for container, member in members:
             if member.cgroup is not None and cgroups.is_own(member.cgroup, container):
                 self._own.add(member.cgroup)
@@ -202,10 +199,10 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def look(members: Iterable[tuple[str, Member]] = ()) -> Processes:
-    """Read all processes once. `members`: see Processes."""
+def look() -> Processes:
+    """Read all processes once."""
     boottime = system.boottime()
-    return Processes(table(), members, boottime)
+    return Processes(table(), boottime)
 
 
 def table() -> dict[int, Process]:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from hook.base import cgroups, system
 from hook.base.explain import format_count, name_first, who
 from hook.base.models import Failure, Index
-from hook.base.node_models import ReconcileRecord, WatchRecord
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
@@ -33,7 +32,7 @@ def check_records(site: Site) -> Iterator[Finding]:
     if seen.unrecorded:
         found = f"at least {format_count(seen.unrecorded, 'failure')} since boot could not be recorded"
         yield warning("failures", found, f"see journalctl -t {NAME}; some of these containers may still run")
-    for broken in [*seen.unreadable, *seen.unreadable_failures]:
+    for broken in seen.list_unreadable():
         yield warning(broken.file, broken.problem, again)
     for condition in ("group missing", "recovering"):
         if keys := [key.state.key for key in seen.keys if key.condition == condition]:
@@ -93,8 +92,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
 
 def check_reconcile(site: Site) -> Iterator[Finding]:
     """Report a reconcile that does not run, does not end, or fails."""
-    with Records(site.options.run_dir) as records:
-        seen = records.glance(ReconcileRecord, "reconcile")
+    seen = site.snapshot.reconciled
     if seen is None:
         return
     age = system.unix_time() - (seen.ended_at or 0)
@@ -137,8 +135,7 @@ def check_watch(site: Site) -> Iterator[Finding]:
     unit = os.path.basename(site.places.watch)
     command = ["systemctl", "is-enabled", "--quiet", unit]
     is_enabled = programs.has_systemd() and programs.run_program(command).status == 0
-    with Records(site.options.run_dir) as records:
-        seen = records.glance(WatchRecord, "watch")
+    seen = site.snapshot.watched
     # On the host or in the chart's pod. SIGTERM removes the record.
     if seen is not None and system.unix_time() - seen.alive_at < _SILENCE:
         yield ok("watch", "running")

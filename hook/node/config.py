@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, starmap
 from typing import NamedTuple
 
@@ -115,19 +116,23 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
 # None is there in the chart, and none is read where there are more than any node has.
 
 
-def read_pod_names() -> dict[str, tuple[str, str]]:
-    """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
-    entries = system.try_call(door.list_names, "/var/log/pods") or ()
-    matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
-    found = {identity.canonical_uid(it[3]): (it[1], it[2]) for it in matches if it}
-    return {uid: names for uid, names in found.items() if uid is not None}
+class KubeletNames:
+    """The kubelet's names, each kind read when it is first asked for."""
 
+    @cached_property
+    def pods(self) -> Mapping[str, tuple[str, str]]:
+        """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
+        entries = system.try_call(door.list_names, "/var/log/pods") or ()
+        matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
+        found = {identity.canonical_uid(it[3]): (it[1], it[2]) for it in matches if it}
+        return {uid: names for uid, names in found.items() if uid is not None}
 
-def read_container_names() -> dict[str, str]:
-    """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
-    entries = system.try_call(door.list_names, "/var/log/containers") or ()
-    matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
-    return {it[2]: it[1] for it in matches if it}
+    @cached_property
+    def containers(self) -> Mapping[str, str]:
+        """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
+        entries = system.try_call(door.list_names, "/var/log/containers") or ()
+        matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
+        return {it[2]: it[1] for it in matches if it}
 
 
 # --- containerd

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hook import __version__
 from hook.base import counters, system
@@ -153,12 +154,17 @@ class Former:
     """The samples exported before, in millionths, so that no counter dips.
 
     `metrics --textfile` reads them from the file that it replaces, `metrics --listen` has those of its last reading.
-    `age`: seconds since they were exported. `containers`: the name of each container that is a key.
+    `age`: seconds since they were exported.
     """
 
     age: float = 0.0
     samples: dict[Series, int] = field(default_factory=dict)
-    containers: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def containers(self) -> dict[str, str]:
+        """The name of each container that is a key, by its ID."""
+        found = (dict(labels) for _, labels in self.samples)
+        return {it["container_id"]: it["container"] for it in found if {"container_id", "container"} <= it.keys()}
 
     def hold(self, series: Series, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
         """Choose a counter's sample: `value`, or the former one if `value` is unknown, or smaller without a restart.
@@ -185,7 +191,7 @@ class Former:
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """The samples of metrics that were exported `age` seconds ago."""
-    return _make_former({(it.name, labels): value for it in families for labels, value in it.samples.items()}, age)
+    return Former(age, {(it.name, labels): value for it in families for labels, value in it.samples.items()})
 
 
 def read_former(path: str) -> Former:
@@ -204,13 +210,7 @@ def parse_former(text: str, age: float) -> Former:
             name, _, inside = series.partition("{")
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
             samples[name, labels] = value
-    return _make_former(samples, age)
-
-
-def _make_former(samples: dict[Series, int], age: float) -> Former:
-    found = (dict(labels) for _, labels in samples)
-    containers = {it["container_id"]: it["container"] for it in found if {"container_id", "container"} <= it.keys()}
-    return Former(age, samples, containers)
+    return Former(age, samples)
 
 
 # --- The use of keys, and of tasks that are in no key's group

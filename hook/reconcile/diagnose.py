@@ -223,9 +223,9 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     """
     if state.kind != "pod":
         return podman.add_names(state, seen.podman)
-    pod = seen.pods.get(state.key) if state.pod_name is None else None
+    pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
     nameless = {it: names.container_of(it) for it, member in state.members.items() if member.name is None}
-    found = {it: seen.names[name] for it, name in nameless.items() if name in seen.names}
+    found = {it: seen.kubelet.containers[name] for it, name in nameless.items() if name in seen.kubelet.containers}
     if pod is None and not found:
         return state
     named = {it: store.replace(state.members[it], name=name) for it, name in found.items()}

@@ -245,27 +245,24 @@ def _list_left(seen: Survey) -> Iterator[str]:
     """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
     for (key, container), found in seen.outside.items():
         state = seen.states[key]
-        name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
         for number, what, why in (
             (found.elsewhere, "thread", "in another ctrl_group or another tool's group"),
             (found.unread, "cgroup", "not read: it has too many; a program there may stay outside"),
         ):
             if number:
+                name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
                 yield f"{format_count(number, what)} of {name} of {short_id(key)} {why}"
 
 
-def _list_unhooked(seen: Survey) -> list[str]:
+def _list_unhooked(seen: Survey) -> Iterator[str]:
     """A line on the containers that never got the hook, if any."""
-    if not seen.context.resctrl.exists():
-        return []
     try:
-        found = runtimes.find_unhooked(seen.context, seen.processes)
+        found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
-        return [f"cannot look for containers that never got the hook: {error}"]
-    names = records.name_unhooked(found) if found is not None else []
-    if not names:
-        return []
-    return [f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"]
+        yield f"cannot look for containers that never got the hook: {error}"
+        return
+    if found is not None and (names := records.name_unhooked(found)):
+        yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
 
 
 # --- As text and as JSON

@@ -7,7 +7,7 @@ Changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class Survey:
     processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
     threads, by key and container. `adoptable`: with --adopt, running containers without a record.
     `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
-    try searches all keys for RMIDs to reclaim.
+    try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -61,6 +61,7 @@ class Survey:
         self.outside: dict[Place, Outside] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
+        self.kubelet, self.podman = config.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
             self.failed = listed.names(Failure)
@@ -122,21 +123,6 @@ class Survey:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
         groups = (it for it in state.groups if it.begin is not None and not it.begin.keys() >= self._counters)
         return any(add_late_counters(self.context, group) is not group for group in groups)
-
-    @cached_property
-    def pods(self) -> Mapping[str, tuple[str, str]]:
-        """The namespace and the name of each pod of the kubelet, by its UID."""
-        return config.read_pod_names()
-
-    @cached_property
-    def names(self) -> Mapping[str, str]:
-        """The name of each container of the kubelet, by its ID."""
-        return config.read_container_names()
-
-    @cached_property
-    def podman(self) -> podman.Names:
-        """The names of Podman's containers and pods."""
-        return podman.Names()
 
     @cached_property
     def completed_groups(self) -> set[str]:

@@ -374,9 +374,9 @@ def test_the_file_of_ctrl_groups_is_the_last_that_crio_names(fs: FakeFilesystem)
 def test_pods_are_named_by_the_kubelets_directories(
     fs: FakeFilesystem, entry: str, expected: dict[str, tuple[str, str]]
 ) -> None:
-    assert config.read_pod_names() == {}
+    assert config.KubeletNames().pods == {}
     fs.create_dir(f"/var/log/pods/{entry}")
-    assert config.read_pod_names() == expected
+    assert config.KubeletNames().pods == expected
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_pods_are_named_by_the_kubelets_directories(
 )
 def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem, entry: str, expected: dict[str, str]) -> None:
     fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
-    assert config.read_container_names() == expected
+    assert config.KubeletNames().containers == expected
 
 
 def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
@@ -399,4 +399,4 @@ def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
 ) -> None:
     fs.create_file(f"/var/log/containers/web_shop_app-{ID}.log")
     monkeypatch.setattr(door, "NAMES", 0)
-    assert config.read_container_names() == {}
+    assert config.KubeletNames().containers == {}

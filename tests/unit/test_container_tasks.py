@@ -24,7 +24,13 @@ SHARED = ":/system.slice/ssh.service"
 def processes(*found: tuple[int, int, str]) -> Processes:
     """By pid, parent and cgroup; all cgroups but the shared one are a container's own, and no init is among them."""
     own = [("a", member(70, A)), ("b", member(80, B)), ("c", member(90, INNER)), ("d", member(60, SHARED))]
-    return Processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, own)
+    return make_processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, own)
+
+
+def make_processes(by_pid: dict[int, Process], members: list[tuple[str, Member]]) -> Processes:
+    made = Processes(by_pid)
+    made.add(members)
+    return made
 
 
 def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
@@ -75,7 +81,7 @@ def test_what_its_own_cgroup_does_not_hold_is_looked_for_by_process() -> None:
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
     by_pid = {pid: Process(pid, 1, 1, places) for pid in (7, 8)}
-    found = Processes(by_pid, [("a", member(7, "memory:/pods/a"))])
+    found = make_processes(by_pid, [("a", member(7, "memory:/pods/a"))])
     assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
 
 
@@ -98,7 +104,7 @@ def calls_for(count: int, shared: str | None) -> int:
     places = {f"c{number}": f":/pods/crio-c{number}.scope" for number in range(2 * count)}
     found = {number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)}
     members = [(name, member(pid, place)) for pid, (name, place) in enumerate(places.items(), 2)]
-    looked = Processes(found, members)
+    looked = make_processes(found, members)
     calls = 0
 
     def call(_frame: object, event: str, _argument: object) -> None:
@@ -135,7 +141,8 @@ def init(node: Node) -> Member:
 
 
 def test_what_was_forked_since_the_look_is_found_by_its_parent(node: Node, init: Member) -> None:
-    seen = look([("c", init)])
+    seen = look()
+    seen.add([("c", init)])
     assert seen.of_container(init) == {7}
     assert seen.threads({7}) == seen.look_again(init) == {7, 70}
     born = int(node.kernel.now + 1) * procfs.TICKS

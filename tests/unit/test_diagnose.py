@@ -28,8 +28,9 @@ NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
     **dict.fromkeys(("completed_groups", "running"), ()),
-    **{name: {} for name in ("outside", "strangers", "orphans", "failures", "asides", "pods", "names")},
+    **{name: {} for name in ("outside", "strangers", "orphans", "failures", "asides")},
     "podman": SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"}),
+    "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
 """The facts of a node on which nothing is wrong."""
 
@@ -172,9 +173,9 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(unreadable=["k"]), ["rebuild k"]),
         (Facts(state("c1"), stale_views=["k"], leftovers=["k", "j"]), ["show k", "tidy j", "tidy k"]),
         (Facts(asides={"k": ["groups/k"]}), ["tidy k groups/k"]),
-        (Facts(state("c1", kind="pod"), pods={"k": ("ns", "p")}), ["name k"]),
-        (Facts(state("c1", kind="pod", pod_name="q"), pods={"k": ("ns", "p")}), []),
-        (Facts(state("c1"), pods={"k": ("ns", "p")}), []),
+        (Facts(state("c1", kind="pod")), ["name k"]),
+        (Facts(state("c1", kind="pod", pod_name="q")), []),
+        (Facts(state("c1")), []),
         (Facts(state("c1", pod_name="fd174e60a699")), ["name k"]),
         (Facts(state("c1", pod_name="0d174e60a699")), []),
         # The index
