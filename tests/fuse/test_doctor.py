@@ -287,12 +287,16 @@ def test_what_is_wrong_is_found(node: InstalledNode, expected: str) -> None:
 
 
 @pytest.mark.parametrize(("rmids", "level"), [(4, "fail"), (40, "warning")])
-def test_no_rmids_are_left(tmp_path: Path, node: InstalledNode, rmids: int, level: str) -> None:
+def test_a_machine_without_rmids_or_counters_of_traffic(
+    tmp_path: Path, node: InstalledNode, rmids: int, level: str
+) -> None:
+    """What is said of other hardware: unit/test_hardware.py."""
     (tmp_path / "small").mkdir()
-    with mounted(tmp_path / "small", rmids=rmids) as resctrl:
+    with mounted(tmp_path / "small", rmids=rmids, mbm_total=False, mbm_local=False) as resctrl:
         for number in range(rmids - (1 if level == "fail" else 3)):
             (resctrl.root / f"mon_groups/oci-{number}").mkdir()
         _, found = node.doctor(f"--resctrl-root={resctrl.root}")
+    assert [it["level"] for it in found if it["subject"] == "memory traffic"] == ["warning"]
     assert [it["found"].partition(" in use")[2] for it in found if it["subject"] == "RMIDs" and it["level"] == level]
 
 

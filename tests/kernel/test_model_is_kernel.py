@@ -26,7 +26,6 @@ import pytest
 from tests.kernel.kernel import CannotBuild, ready
 from tests.kernel.ops import Answer, Operation
 from tests.kernel.vm import ROOT, GuestTimeout, Vm, run_in_guest
-from tests.resctrlfs.shapes import OCCUPANCY_ONLY
 
 Sequences = list[list[Operation]]
 
@@ -69,7 +68,7 @@ KINDS = {  # in the order of their start: the sequences of the one that has most
     ),
     "occupancy": Kind(
         Vm(rmids=7, closids=4, mount_options="debug", append="rdt=!mbmtotal,!mbmlocal,!energy,!perf", **ONE_CPU),
-        FEW | ONE_OF_ALL | OCCUPANCY_ONLY,
+        FEW | ONE_OF_ALL | {"packages": 0, "mbm_total": False, "mbm_local": False},
         first=[["settle"]],
         count=4,
         size=20,

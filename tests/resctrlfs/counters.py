@@ -18,9 +18,7 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from typing import Union
 
-from tests.resctrlfs.assigned import MBM_EVENTS, UNASSIGNED, Assigned
-
-L3_EVENTS = ("llc_occupancy", *MBM_EVENTS)
+L3_EVENTS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 ENERGY_EVENTS = ("core_energy", "activity")
 PERF_EVENTS = (
     "stalls_llc_hit",
@@ -49,18 +47,9 @@ def as_value(given: object) -> Value:
 class Counters:
     """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so."""
 
-    def __init__(
-        self,
-        l3_domains: int,
-        packages: int,
-        perf: bool,
-        l3_events: tuple[str, ...] = L3_EVENTS,
-        assigned: Assigned | None = None,
-    ) -> None:
-        """`assigned`: the hardware counters that mbm events need one of; None: each RMID has its own."""
+    def __init__(self, l3_domains: int, packages: int, perf: bool, l3_events: tuple[str, ...] = L3_EVENTS) -> None:
         self.package_events = ENERGY_EVENTS + (PERF_EVENTS if perf else ())
         self.l3_events = l3_events
-        self._assigned = assigned
         self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": self.l3_events for n in range(l3_domains)}
         self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
@@ -80,10 +69,6 @@ class Counters:
         for key in [key for key in self._values if key[0] == rmid and is_l3(key[1])]:
             del self._values[key]
 
-    def reset(self, rmid: int, domain: str, event: str) -> None:
-        """A hardware counter was assigned to it, and begins at 0."""
-        self._values.pop((rmid, domain, event), None)
-
     def ran(self, rmid: int, package: int) -> None:
         """A task ran with it on a package, whose telemetry has data of it from now on."""
         self._has_data.add((rmid, f"mon_PERF_PKG_{package:02}"))
@@ -95,8 +80,6 @@ class Counters:
     def add(self, rmid: int, domain: str, event: str, amount: Decimal) -> None:
         """Counting is also what makes a counter's data available."""
         self._check(domain, event)
-        if self._is_unassigned(rmid, domain, event):
-            return
         old = self._values.get((rmid, domain, event))
         self._values[rmid, domain, event] = (old if isinstance(old, Decimal) else Decimal(0)) + amount
 
@@ -114,14 +97,9 @@ class Counters:
             return "Error"
         if self.mode == UNAVAILABLE and event != "llc_occupancy":
             return UNAVAILABLE
-        if self._is_unassigned(rmid, domain, event):
-            return UNASSIGNED
         has_data = is_l3(domain) or rmid == 0 or (rmid, domain) in self._has_data
         fresh: Value = Decimal(0) if has_data else UNAVAILABLE
         return self._values.get((rmid, domain, event), fresh)
-
-    def _is_unassigned(self, rmid: int, domain: str, event: str) -> bool:
-        return self._assigned is not None and event in MBM_EVENTS and not self._assigned.has(rmid, domain, event)
 
     def _check(self, domain: str, event: str) -> None:
         if event not in self.domains.get(domain, ()):

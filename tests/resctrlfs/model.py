@@ -8,7 +8,7 @@ the mount, with or without a leading slash.
 As in the kernel, a task does not know its group: it has a CLOSID and an RMID, and is in whichever group has the same.
 That is why a stale RMID turns up in a later group, and why a ctrl_group's `tasks` lists its mon_groups' tasks too.
 
-Proven equal to the kernel in tests/kernel, but for the knobs that say that they come from the documentation alone.
+Proven equal to the kernel in tests/kernel.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Callable, NoReturn
 
-from tests.resctrlfs import assigned
-from tests.resctrlfs.assigned import MBM_EVENTS, Assigned
-from tests.resctrlfs.counters import MODES, Counters, as_value
+from tests.resctrlfs.counters import L3_EVENTS, MODES, Counters, as_value
 from tests.resctrlfs.rmids import MS, Rmids
 from tests.resctrlfs.tasks import Task, Tasks
 
@@ -62,12 +60,6 @@ class Knobs:
     """mbm_total_bytes (`rdt=!mbmtotal` on the kernel command line takes it away)."""
     mbm_local: bool = True
     """mbm_local_bytes (`rdt=!mbmlocal`)."""
-    mbm_cntrs: int = 0
-    """info/L3_MON/num_mbm_cntrs: the counters that are assigned to groups; 0: each RMID has its own. From the
-    documentation alone: see `assigned`."""
-    mpam: bool = False
-    """arm64: each CLOSID (PARTID) has RMIDs (PMGs) of its own, rmids / closids of them. From the documentation alone:
-    see `shapes`."""
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
     decay_ms: int = 1000
@@ -85,8 +77,6 @@ class Knobs:
     def __post_init__(self) -> None:
         if self.counters not in MODES:
             raise ValueError(f"counters must be one of {MODES}")
-        if self.mpam and (self.packages or not self.closids or self.rmids % self.closids):
-            raise ValueError("mpam takes packages=0, and as many rmids for each of the closids")
 
 
 @dataclass
@@ -209,12 +199,11 @@ class ResctrlModel:
         self.knobs = knobs or Knobs()
         self.tasks = tasks
         self.clock = clock
-        events = self._l3_events()
-        self.assigned = self._make_assigned(events)
-        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, events, self.assigned)
+        events = tuple(zip(L3_EVENTS, (self.knobs.occupancy, self.knobs.mbm_total, self.knobs.mbm_local)))
+        l3_events = tuple(event for event, is_there in events if is_there)
+        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, l3_events)
         self.counters.mode = self.knobs.counters
-        self.pmgs = self.knobs.rmids // self.knobs.closids if self.knobs.mpam else 0
-        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms, self.pmgs)
+        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms)
         self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
         self.injections: list[Injection] = []
         self.status = ""
@@ -241,20 +230,7 @@ class ResctrlModel:
         limits += [self.knobs.aet_rmids] if self.knobs.packages else []
         return min(limits, default=0) if self.knobs.rmids else 0
 
-    def _l3_events(self) -> tuple[str, ...]:
-        has = {"llc_occupancy": self.knobs.occupancy}
-        has |= zip(MBM_EVENTS, (self.knobs.mbm_total, self.knobs.mbm_local))
-        return tuple(event for event, there in has.items() if there)
-
-    def _make_assigned(self, events: Sequence[str]) -> Assigned | None:
-        if not self.knobs.mbm_cntrs:
-            return None
-        domains = [f"mon_L3_{number:02}" for number in range(self.knobs.l3_domains)]
-        mbm = [event for event in events if event in MBM_EVENTS]
-        return Assigned(self.knobs.mbm_cntrs, domains, mbm)
-
     def _set_up(self) -> None:
-        self._assign_new(0)
         self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials))
         self.ctrl: dict[str, Group] = {}
 
@@ -280,10 +256,8 @@ class ResctrlModel:
             for child in [*ctrl.children.values()]:
                 self._free_mon(child)
             ctrl.removed = True
-            if ctrl is self.root:
-                self._unassign(ctrl.rmid)
-            elif self.monitoring:
-                self._release(ctrl.rmid)
+            if ctrl is not self.root and self.monitoring:
+                self.rmids.release(ctrl.rmid)
         self._states.clear()
         self._next_look = 0
         self.mounted = False
@@ -346,7 +320,6 @@ class ResctrlModel:
             names.update({"mon_hw_id": False} if self.monitoring else {})
         if self.monitoring:
             names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
-            names.update({assigned.GROUP_FILE: False} if self.assigned else {})
         if group is self.root:
             names["info"] = True
         return names
@@ -357,8 +330,7 @@ class ResctrlModel:
         if rel == "info":
             present = {"L3": self.allocation, "L3_MON": l3, "MB": self.allocation, "PERF_PKG_MON": packages}
             return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
-        more = assigned.INFO if rel == "info/L3_MON" and self.assigned else ()
-        return dict.fromkeys([*INFO.get(rel, ()), *more], False)
+        return dict.fromkeys(INFO.get(rel, ()), False)
 
     def entries(self, node: ModelFile) -> dict[str, ModelFile]:
         """What is in a directory, in order of names; nothing in one that was removed. Errors: ENOTDIR."""
@@ -381,15 +353,11 @@ class ResctrlModel:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
-            return Attr(stat.S_IFREG | (0o644 if self._is_writable(node) else 0o444), 1, inode, node.group.born)
+            return Attr(stat.S_IFREG | (0o644 if writable(node) else 0o444), 1, inode, node.group.born)
         below = sum(self._static(node).values()) if self.mounted else 0
         below += len(node.group.children) if node.rel == "mon_groups" else 0
         below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
         return Attr(stat.S_IFDIR | node.group.mode, 2 + below, inode, node.group.born)
-
-    def _is_writable(self, node: ModelFile) -> bool:
-        of_assigned = (assigned.GROUP_FILE, "info/L3_MON/mbm_assign_mode", "info/L3_MON/mbm_assign_on_mkdir")
-        return writable(node) or (self.assigned is not None and node.rel in of_assigned)
 
     # ---- groups ----
 
@@ -418,7 +386,7 @@ class ResctrlModel:
         self.status = ""
         if not is_mon_groups(parent, name):
             fail(errno.EPERM)
-        rmid = self._take_rmid(parent.group.closid)
+        rmid = self._take_rmid()
         group = Group(name, parent.group, parent.group.closid, rmid, mode, self.clock(), next(self._serials))
         parent.group.children[name] = group
 
@@ -428,30 +396,17 @@ class ResctrlModel:
         if not unused:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
-        rmid = self._take_rmid(unused[0]) if self.monitoring else 0
+        rmid = self._take_rmid() if self.monitoring else 0
         return Group(name, None, unused[0], rmid, mode, self.clock(), next(self._serials))
 
-    def _take_rmid(self, closid: int) -> int:
+    def _take_rmid(self) -> int:
         try:
-            rmid = self.rmids.take(closid)
+            rmid = self.rmids.take()
         except OSError as error:
             self.status = "Out of RMIDs\n"
             fail(error.errno or errno.EIO)
         self.counters.adopt(rmid)
-        self._assign_new(rmid)
         return rmid
-
-    def _release(self, rmid: int) -> None:
-        self._unassign(rmid)
-        self.rmids.release(rmid)
-
-    def _assign_new(self, rmid: int) -> None:
-        for event, domain in self.assigned.assign_new(rmid) if self.assigned else ():
-            self.counters.reset(rmid, domain, event)
-
-    def _unassign(self, rmid: int) -> None:
-        if self.assigned:
-            self.assigned.release(rmid)
 
     def rmdir(self, path: str) -> None:
         """Errors: ENOENT, ENOTDIR, EPERM, EBUSY (the mount point itself), EROFS."""
@@ -479,14 +434,14 @@ class ResctrlModel:
         assert group.parent is not None
         group.removed = True
         del group.parent.children[group.name]
-        self._release(group.rmid)
+        self.rmids.release(group.rmid)
 
     def _remove_ctrl(self, group: Group) -> None:
         self._move_all(group, self.root.closid, self.root.rmid)
         group.removed = True
         del self.ctrl[group.name]
         if self.monitoring:
-            self._release(group.rmid)
+            self.rmids.release(group.rmid)
         for child in [*group.children.values()]:
             self._free_mon(child)
 
@@ -559,8 +514,7 @@ class ResctrlModel:
         group = node.group
         texts: dict[str, Callable[[], str]] = {
             "ctrl_hw_id": lambda: f"{group.closid}\n",
-            "mon_hw_id": lambda: f"{group.rmid % self.pmgs if self.pmgs else group.rmid}\n",
-            assigned.GROUP_FILE: lambda: self._counters_assigned().group_text(group.rmid),
+            "mon_hw_id": lambda: f"{group.rmid}\n",
         }
         return texts.get(node.rel, str)()
 
@@ -571,27 +525,12 @@ class ResctrlModel:
             "info/MB/num_closids": lambda: f"{self.knobs.closids}\n",
             "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
             "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
-            "info/L3_MON/mbm_assign_mode": lambda: self.assigned.mode_text() if self.assigned else "[default]\n",
-            "info/L3_MON/mbm_assign_on_mkdir": lambda: f"{int(self._counters_assigned().on_mkdir)}\n",
-            "info/L3_MON/num_mbm_cntrs": self._mbm_cntrs_text,
-            "info/L3_MON/available_mbm_cntrs": self._available_mbm_cntrs_text,
+            "info/L3_MON/mbm_assign_mode": lambda: "[default]\n",
             "info/L3_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.l3_events),
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
             "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
         }
         return texts.get(node.rel, str)()
-
-    def _counters_assigned(self) -> Assigned:
-        """Errors: EINVAL in default mode."""
-        return self.assigned if self.assigned is not None and self.assigned.enabled else fail(errno.EINVAL)
-
-    def _mbm_cntrs_text(self) -> str:
-        assert self.assigned is not None
-        return self.assigned.per_domain([self.assigned.limit] * self.knobs.l3_domains)
-
-    def _available_mbm_cntrs_text(self) -> str:
-        found = self._counters_assigned()
-        return found.per_domain([found.count_free(domain) for domain in found.domains])
 
     def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
         """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
@@ -603,38 +542,11 @@ class ResctrlModel:
             fail(errno.E2BIG)
         if node.rel == "tasks":
             self._write_tasks(node.group, data, writer)
-        elif node.rel == "info/L3_MON/mbm_assign_mode":
-            self._write_assign_mode(data)
-        elif node.rel == "info/L3_MON/mbm_assign_on_mkdir":
-            self._counters_assigned().on_mkdir = data == b"1\n"
-        elif node.rel == assigned.GROUP_FILE:
-            self._write_assignments(node.group.rmid, data)
         elif is_info(node):
             self._write_threshold(data)
         else:
             self.status = ""  # the others are taken, and change nothing
         return len(data)
-
-    def _write_assign_mode(self, data: bytes) -> None:
-        """All counters are free afterwards, and begin at 0."""
-        assert self.assigned is not None
-        self.assigned.switch(enabled=data == b"mbm_event\n")
-        for group in self.groups():
-            self.counters.adopt(group.rmid)
-
-    def _write_assignments(self, rmid: int, data: bytes) -> None:
-        """`<event>:<domain>=<e or _>;...` a line; `*` is every domain. Errors: ENOSPC."""
-        found = self._counters_assigned()
-        for line in data.decode().splitlines():
-            event, _, states = line.partition(":")
-            for word in states.split(";"):
-                name, _, state = word.partition("=")
-                domains = [it for it in found.domains if name == "*" or f"mon_L3_{name:0>2}" == it]
-                if state == "e":
-                    for _, domain in found.assign(rmid, event, domains):
-                        self.counters.reset(rmid, domain, event)
-                else:
-                    found.unassign(rmid, event, domains)
 
     def _write_threshold(self, data: bytes) -> None:
         """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""

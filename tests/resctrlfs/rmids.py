@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RMIDs: who has one, who is in limbo, who is next (fs/resctrl/monitor.c: alloc_rmid, free_rmid, the limbo worker).
-
-On arm64 an RMID is a pair: a PMG is good with its own CLOSID (PARTID) only. Here it is the kernel's index of the pair.
-"""
+"""RMIDs: who has one, who is in limbo, who is next (fs/resctrl/monitor.c: alloc_rmid, free_rmid, the limbo worker)."""
 
 from __future__ import annotations
 
@@ -17,36 +14,24 @@ class Rmids:
     """RMIDs 1 to `limit` - 1 (0 is the root group's), given out first in, first out.
 
     A freed one is in limbo: `decay_ms` until its cache lines have gone, seen by a look every `tick_ms` that begins with
-    the first RMID in limbo. decay_ms 0: no limbo at all (a machine without occupancy monitoring). `pmgs`: how many each
-    CLOSID has of its own, the first `pmgs` of them being CLOSID 0's; 0: all CLOSIDs share them (x86).
+    the first RMID in limbo. decay_ms 0: no limbo at all (a machine without occupancy monitoring).
     """
 
-    def __init__(self, limit: int, clock: Callable[[], int], decay_ms: int, tick_ms: int, pmgs: int = 0) -> None:
+    def __init__(self, limit: int, clock: Callable[[], int], decay_ms: int, tick_ms: int) -> None:
         self.free: deque[int] = deque(range(1, limit))
         self.limbo: dict[int, int] = {}
         self.decay_ms = decay_ms
         self.tick_ms = tick_ms
-        self.pmgs = pmgs
         self.never_clean = False
         self._clock = clock
         self._next_look = 0
 
-    def take(self, closid: int = 0) -> int:
-        """Errors: EBUSY none is free, but some are in limbo; ENOSPC none is free.
-
-        ENOSPC also where this CLOSID's are all in limbo, and another one's are free: resctrl_find_free_rmid().
-        """
+    def take(self) -> int:
+        """Errors: EBUSY none is free, but some are in limbo; ENOSPC none is free."""
         self.look()
         if not self.free:
             raise OSError(errno.EBUSY if self.limbo else errno.ENOSPC, "Out of RMIDs")
-        rmid = next((rmid for rmid in self.free if self._is_of(rmid, closid)), None)
-        if rmid is None:
-            raise OSError(errno.ENOSPC, "Out of RMIDs")
-        self.free.remove(rmid)
-        return rmid
-
-    def _is_of(self, rmid: int, closid: int) -> bool:
-        return not self.pmgs or rmid // self.pmgs == closid
+        return self.free.popleft()
 
     def release(self, rmid: int) -> None:
         if self.decay_ms == 0 and not self.never_clean:

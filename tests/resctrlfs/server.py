@@ -13,8 +13,7 @@ What FUSE cannot show:
    that of init, if the parent was gone by then; and a thread that called execve is its process's leader
 Never meant to: cpus, schemata and mode take everything and do nothing, they and most of info are there to be listed
 only; no chmod, no move of a mon_group to another ctrl_group, no CDP, no pseudo-locking; races, as everything happens
-one after another. From the documentation alone: assignable counters (without event_configs) and MPAM, see `assigned`
-and `shapes`.
+one after another; assignable counters (AMD), MPAM (arm64).
 """
 
 from __future__ import annotations
