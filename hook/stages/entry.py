@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from hook.base import jsontext, procfs, resctrl, system
-from hook.base.models import Options, State, ValidationError
+from hook.base.models import Failure, Options, State, ValidationError
 from hook.stages import create, identity, remove
 from hook.state.store import RunDir
 from hook.state.view import View
@@ -189,12 +189,12 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
     if key is None:
         return False  # a failure on record may be of the call that this container is for
     problem = container.pod.problem and container.problem(key)
-    if problem is None:
-        remove.forget_failure(run_dir, call.name, container.pid)
-    else:
+    if problem is not None:
         from hook.stages import report
 
         report.leave_traces(call, run_dir, problem, is_monitored=True)
+    elif run_dir.has(Failure, call.name):
+        remove.forget_failure(run_dir, call.name, container.pid)
     return True
 
 

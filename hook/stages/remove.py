@@ -30,7 +30,8 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    forget_failure(context.run, container)
+    if context.run.has(Failure, container):
+        forget_failure(context.run, container)
     key = context.run.read_index(container)
     if key is None:
         return
@@ -49,8 +50,6 @@ def poststop(context: Context, container: str) -> None:
 
 def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:
     """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one."""
-    if has_live_failure(run, container, pid) is not False:
-        return
     try:
         # Under the lock of its writers: the container's next life may fail at this moment, and that record stays.
         with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
@@ -60,17 +59,17 @@ def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:
         pass
 
 
-def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool | None:
-    """Whether a process other than `pid` that failed to be monitored under this ID may be alive. None: no record."""
+def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:
+    """Whether a process other than `pid` that failed to be monitored under this ID may be alive."""
     try:
         failure = run.read(Failure, container)
     except ValueError:  # damaged, or of a newer version
         return False
     except OSError:  # reconcile removes it after a day
         return True
-    if failure is None:
-        return None
-    return failure.pid not in (None, pid) and procfs.is_dead(failure.pid or 0, failure.starttime) is False
+    if failure is None or failure.pid in (None, pid):
+        return False
+    return procfs.is_dead(failure.pid or 0, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

@@ -84,6 +84,10 @@ class RunDir:
             return None
         return model.model_validate(jsontext.loads(text))
 
+    def has(self, model: type[Model], name: str) -> bool:
+        """Whether a record exists, readable or not."""
+        return system.try_call(system.inode, file_of(model, name), self.descriptor) is not None
+
     def glance(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record without its lock, so that it may be outdated at once. None: it is missing or unreadable."""
         try:

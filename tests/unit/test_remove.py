@@ -350,23 +350,6 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     assert node.groups() == {GROUP: set()}
 
 
-def test_a_late_call_keeps_the_failure_that_the_next_life_writes_meanwhile(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It removed the record, and nobody tried again to monitor that life."""
-    real = RunDir.read
-
-    def read(run: RunDir, model: Any, name: str) -> Any:  # noqa: ANN401  any of models.Model
-        found = real(run, model, name)
-        if model is Failure:
-            node.put(f"unmonitored/{ID}.json", "{}")
-        return found
-
-    monkeypatch.setattr(RunDir, "read", read)
-    node.stop(ID)
-    assert f"unmonitored/{ID}.json" in node.files()
-
-
 @pytest.mark.parametrize("writes", ["poststop", "createRuntime"])
 def test_a_late_call_that_fails_leaves_the_failure_of_the_next_life(node: Node, writes: str) -> None:
     """The simulator found it: one failed while the other wrote its record. A createRuntime replaces what is there."""
