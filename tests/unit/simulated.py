@@ -161,10 +161,10 @@ def node() -> Iterator[Node]:
         yield Node(machine)
 
 
-def fails(number: int) -> Callable[..., Any]:
-    """A function that fails with this errno, whatever it is given."""
+def fails(why: int | BaseException) -> Callable[..., Any]:
+    """A function that fails with this errno, or raises this, whatever it is given."""
 
     def fail(*_arguments: object, **_named: object) -> None:
-        raise OSError(number, os.strerror(number))
+        raise OSError(why, os.strerror(why)) if isinstance(why, int) else why
 
     return fail

@@ -22,7 +22,7 @@ from hook.reconcile.run import Outcome, Result
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
 from tests.support.hook import DEADLINE
-from tests.unit.simulated import Node, node
+from tests.unit.simulated import Node, fails, node
 
 __all__ = ["node"]  # fixture
 Capture = pytest.CaptureFixture[str]
@@ -206,11 +206,8 @@ def test_without_a_terminal_that_can_erase_a_line_there_is_no_progress(
 
 
 def test_work_goes_on_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     stderr = terminal(monkeypatch)
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", fails(RuntimeError("can't start new thread")))
     with Meter() as line:
         line.show("reading key 1 of 2")
     assert stderr.getvalue() == ""

@@ -35,7 +35,6 @@ from tests.unit.nodes import BEGIN, NOW, NodeFiles
 ENERGY, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/llc_occupancy"
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
 PROMTOOL = program("promtool")
-UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -318,23 +317,20 @@ def test_the_actions_of_reconcile_are_counted_by_verb(node: NodeFiles) -> None:
     assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
 
 
-def test_a_machine_without_resctrl_has_health_metrics(node: NodeFiles) -> None:
+@pytest.mark.parametrize(("directory", "is_supported"), [(None, 0), ("", 1), ("info", 0)])
+def test_a_machine_without_a_mount_has_health_metrics_and_whether_it_could_monitor(
+    node: NodeFiles, directory: str | None, is_supported: int
+) -> None:
+    """Without resctrl; not mounted yet, which the empty directory shows; and mounted where nothing can monitor."""
     shutil.rmtree(node.root)
+    if directory is not None:
+        (node.root / directory).mkdir(parents=True)
     found = scraped(node)
-    assert (value(found, "mounted"), value(found, "node_supported")) == (0, 0)
+    assert (value(found, "mounted"), value(found, "node_supported")) == (0, is_supported)
     assert {value(found, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
     assert not [
         name for name, _ in found if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
     ]
-
-
-@pytest.mark.parametrize(("has_info", "expected"), [(False, 1), (True, 0)])
-def test_node_supported_says_whether_a_mount_could_monitor(node: NodeFiles, has_info: bool, expected: int) -> None:
-    """Not mounted yet, which the empty directory shows; and mounted by a machine that allocates and cannot monitor."""
-    shutil.rmtree(node.root)
-    (Path(node.root) / "info").mkdir(parents=True) if has_info else Path(node.root).mkdir()
-    found = scraped(node)
-    assert (value(found, "mounted"), value(found, "node_supported")) == (0, expected)
 
 
 # --- The format
@@ -535,15 +531,12 @@ def test_a_misspelt_event_is_an_error(
     assert re.search("no such event: core_enrgy.*core_energy", line)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"], ["--listen=1", "--events=a,"]),
-        ["--created"],
-    ],
-)
-def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
-    assert cli.main(["metrics", *node.places, *words]) == 2
+WRONG = ["--events=", "--events=a b", "--events=a,,b", "--listen=1; --json", "--listen=1; --events=a,", "--created"]
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
+    assert cli.main(["metrics", *node.places, *words.split("; ")]) == 2
 
 
 # --- OpenMetrics
@@ -558,13 +551,6 @@ def list_open(families: list[prometheus.Family]) -> list[Any]:
 def read_open(families: list[prometheus.Family]) -> Samples:
     samples = (it for family in list_open(families) for it in family.samples)
     return {(it.name, frozenset(it.labels.items())): it.value for it in samples}
-
-
-def test_both_formats_have_the_same_samples() -> None:
-    families = make_families(EVERYTHING)
-    found = read_open(families)
-    assert found == parsed(prometheus.format_text(families))
-    assert {name for name, _ in found} >= OF_EVENTS
 
 
 def test_open_metrics_names_the_kind_and_the_unit_of_each_metric() -> None:

@@ -21,7 +21,7 @@ from hook.stages.identity import Container, Key, Pod
 from hook.state.records import Records
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import ID, UID, Node, node
+from tests.unit.simulated import ID, UID, Node, fails, node
 from tests.unit.stops import machine
 
 __all__ = ["machine", "node"]  # fixtures
@@ -84,13 +84,10 @@ ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), M
 def test_each_trace_is_independent_of_the_others(
     machine: SimulatedMachine, log: SpiedSocket, monkeypatch: pytest.MonkeyPatch, broken: list[str], error: Exception
 ) -> None:
-    def fail(*_arguments: object) -> None:
-        raise error
-
     run, log.broken = RunDir(RUN), dict.fromkeys(broken, error)
     for name, place, attribute in (("stderr", system, "write_stderr"), ("record", RunDir, "write")):
         if name in broken:
-            monkeypatch.setattr(place, attribute, fail)
+            monkeypatch.setattr(place, attribute, fails(error))
     report.say("first")
     report.record(run, a_failure())
     calls = [name for name, *_ in log.calls]

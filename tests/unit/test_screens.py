@@ -28,9 +28,9 @@ from hook.observe.terminal import Screen
 from hook.state.records import Records
 from tests.unit.metrics import EVERYTHING
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
+from tests.unit.simulated import UID, fails
 
 ENERGY, TRAFFIC, CACHE = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"
-UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 HERE = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
 WIPED = {**HERE, "before": {ENERGY: "Unavailable"}, "known": {ENERGY: "1.5"}}
 FULL = "more containers may be unmonitored: the file system of the run directory is full; free space or inodes there"
@@ -485,10 +485,7 @@ def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: li
 def test_top_interrupted_exits_0(node: NodeFiles, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("busy")
 
-    def interrupted(_seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(system, "sleep", interrupted)
+    monkeypatch.setattr(system, "sleep", fails(KeyboardInterrupt()))
     assert (run("top"), pace) == ("", [])
 
 
@@ -602,10 +599,7 @@ def test_an_unreadable_run_directory_is_one_line_on_stderr(
 def test_a_failed_command_is_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, complaints: list[str], error: BaseException, status: int, said: str
 ) -> None:
-    def fail(*_: object, **_named: object) -> None:
-        raise error
-
-    monkeypatch.setattr(snapshot, "take_snapshot", fail)
+    monkeypatch.setattr(snapshot, "take_snapshot", fails(error))
     assert cli.main(["list"]) == status
     assert len(complaints) == bool(said)
     assert said in "".join(complaints)

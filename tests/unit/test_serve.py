@@ -135,12 +135,20 @@ def connect(
     return client
 
 
-def get(server: serve.Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
+def send_request(
+    server: serve.Server, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """The answer, and its content. `headers`: with `_` for `-`."""
     host, port = server.address
     with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
-        connection.request(method, path)
+        connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
         answer = connection.getresponse()
-        return answer.status, answer.getheader("Content-Type"), answer.read().decode()
+        return answer, answer.read()
+
+
+def get(server: serve.Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
+    answer, content = send_request(server, path, method)
+    return answer.status, answer.getheader("Content-Type"), content.decode()
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -209,17 +217,6 @@ def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -
             clock[0] += 0.4
             found.append(get(server)[2].split("\n")[0])
     assert found == ["x 0", "x 0", "x 1", "x 1"]
-
-
-def send_request(
-    server: serve.Server, path: str, method: str = "GET", **headers: str
-) -> tuple[http.client.HTTPResponse, bytes]:
-    """The answer, and its content. `headers`: with `_` for `-`."""
-    host, port = server.address
-    with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
-        connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
-        answer = connection.getresponse()
-        return answer, answer.read()
 
 
 def test_nothing_else_is_served() -> None:

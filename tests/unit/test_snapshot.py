@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from hook.observe.snapshot import Inventory, Rates, SeenKey, Total, Uncharged, c
 from hook.state import records
 from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
+from tests.unit.simulated import fails
 
 ENERGY, TRAFFIC, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"
 HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
@@ -233,26 +235,18 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
 # --- The run directory
 
 
-def make_file(node: NodeFiles) -> None:
-    node.run.write_text("")
-
-
-def make_writable(node: NodeFiles) -> None:
-    node.run.mkdir()
-    node.run.chmod(0o777)
-
-
-def make_link(node: NodeFiles) -> None:
-    node.run.symlink_to("/tmp")
-
-
 @pytest.mark.parametrize(
-    ("make", "problem"), [(make_file, "be read"), (make_writable, "writable by others"), (make_link, "cannot be read")]
+    ("make", "problem"),
+    [
+        (lambda run: run.write_text(""), "cannot be read"),
+        (lambda run: (run.mkdir(), run.chmod(0o777)), "writable by others"),
+        (lambda run: run.symlink_to("/tmp"), "cannot be read"),
+    ],
 )
 def test_a_run_directory_that_cannot_be_trusted_is_an_error(
-    node: NodeFiles, fs: FakeFilesystem, make: Callable[[NodeFiles], None], problem: str
+    node: NodeFiles, fs: FakeFilesystem, make: Callable[[Path], object], problem: str
 ) -> None:
-    make(node)
+    make(node.run)
     opened = [it for it in fs.open_files if it]
     with pytest.raises(HookError, match=problem) as caught:
         take_snapshot(node.options)
@@ -262,10 +256,7 @@ def test_a_run_directory_that_cannot_be_trusted_is_an_error(
 def test_a_part_of_it_that_cannot_be_read_is_an_error(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.record("c1")
 
-    def denied(path: str, _dir_fd: int | None = None) -> list[str]:
-        raise PermissionError(errno.EACCES, "Permission denied", path)
-
-    monkeypatch.setattr(system, "list_directory", denied)
+    monkeypatch.setattr(system, "list_directory", fails(errno.EACCES))
     with pytest.raises(HookError, match="groups cannot be read"):
         take_snapshot(node.options)
 

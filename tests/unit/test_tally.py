@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from hook.reconcile.chase import Tally
 from hook.stages.entry import Context
 from hook.state.store import RunDir
 from tests.unit.nodes import NodeFiles
+from tests.unit.simulated import fails
 
 
 @pytest.fixture
@@ -153,10 +155,7 @@ def test_a_record_at_its_limits_goes_on_anew(context: Context) -> None:
 
 
 def test_a_full_run_directory_stops_no_run(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(system, "write_new", full)
+    monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
     context.late_cpu["c1"] = 1.0
     adopt(context)
 
@@ -172,11 +171,7 @@ def test_reconcile_records_its_run(tmp_path: Path, context: Context, monkeypatch
     assert found.ended_at is not None
     assert found.ended_at >= found.started_at
     assert found.actions == {"end": 1}
-
-    def broken(*_arguments: object) -> None:
-        raise HookError("io", "the run directory cannot be read")
-
-    monkeypatch.setattr(reconcile, "Survey", broken)
+    monkeypatch.setattr(reconcile, "Survey", fails(HookError("io", "the run directory cannot be read")))
     with pytest.raises(HookError):
         reconcile.repair(options)
     again = record(context)
