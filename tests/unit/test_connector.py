@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process connector: what is sent to the kernel, and how its messages are read. A socket pair plays the kernel."""
+"""The process connector: what is sent to the kernel, and how its messages are read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,8 +16,6 @@ from hook.watch.connector import Connector, Lost
 from tests.support import watching
 
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
-Ends = tuple[socket.socket, socket.socket]
-"""The kernel's end, and ours."""
 
 
 def message(what: int, *data: int, ack: int = 0) -> bytes:
@@ -33,77 +30,12 @@ def answer(error: int = 0) -> bytes:
     return message(NONE, error, ack=os.getpid() + 1)
 
 
-@pytest.fixture
-def kernel() -> Iterator[Ends]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        yield theirs, ours
-
-
-def subscribed(kernel: Ends) -> Connector:
-    theirs, ours = kernel
-    theirs.send(answer())
-    made = Connector(ours)
-    theirs.recv(4096), theirs.recv(4096)
-    return made
-
-
-def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone(kernel: Ends) -> None:
-    """Kernels before 6.6 know only the first, and say nothing to the second."""
-    theirs, ours = kernel
-    theirs.send(answer())
-    Connector(ours)
-    first, second = theirs.recv(4096), theirs.recv(4096)
-    for sent, data in ((first, struct.pack("=I", 1)), (second, struct.pack("=II", 1, EXEC))):
-        length, kind, _flags, _seq, _pid = struct.unpack_from("=IHHII", sent)
-        idx, val, _seq, ack, size, _ = struct.unpack_from("=IIIIHH", sent, 16)
-        assert (length, kind, idx, val, ack, size) == (len(sent), 3, 1, 1, os.getpid(), len(data))
-        assert sent[36:] == data
-
-
-def test_events_and_answers_to_others_before_the_answer_are_passed_over(kernel: Ends) -> None:
-    theirs, ours = kernel
-    for it in (message(FORK, 1, 1, 2, 2), message(NONE, errno.EPERM, ack=1), message(EXEC, 5, 5), answer()):
-        theirs.send(it)
-    Connector(ours)
-
-
-def test_a_refusal_names_the_capability(kernel: Ends) -> None:
-    theirs, ours = kernel
-    theirs.send(answer(errno.EPERM))
-    with pytest.raises(HookError, match="CAP_NET_ADMIN"):
-        Connector(ours)
-
-
-def test_a_kernel_that_does_not_answer_lacks_proc_events(kernel: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connector, "_PATIENCE", 0)
-    with pytest.raises(HookError, match="CONFIG_PROC_EVENTS"):
-        Connector(kernel[1])
-
-
-def test_an_exec_is_the_pid_of_its_process(kernel: Ends) -> None:
-    made = subscribed(kernel)
-    kernel[0].send(message(EXEC, 8, 7))
-    assert made.receive() == 7
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), message(EXEC, 8, 7)[:59], b"x", b"x" * 4096],
-)
-def test_what_is_no_exec_is_passed_over(kernel: Ends, sent: bytes) -> None:
-    """On kernels where the filter could not be had, and for whatever root may send to us."""
-    made = subscribed(kernel)
-    kernel[0].send(sent)
-    assert made.receive() is None
-    assert made.receive(0.01) is None, "nothing for a while"
-
-
 class ScriptedSocket:
     """Has these messages and errors, in this order, and then nothing. The call of the name `fails` is refused."""
 
     def __init__(self, *script: bytes | int, fails: str = "", number: int = 0) -> None:
         self.script = list(script)
+        self.sent: list[bytes] = []
         self.fails, self.number = fails, number
 
     def __call__(self, *_arguments: object) -> ScriptedSocket:
@@ -123,8 +55,9 @@ class ScriptedSocket:
     def bind(self, _address: object) -> None:
         self._do("bind")
 
-    def send(self, _data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self._do("send")
+        self.sent.append(data)
 
     def recv(self, _size: int, flags: int) -> bytes:
         if not self.script:
@@ -137,6 +70,53 @@ class ScriptedSocket:
 
     def close(self) -> None:
         """Close it."""
+
+
+def subscribed(*script: bytes | int) -> Connector:
+    """A subscription that is answered, and has this then."""
+    return Connector(ScriptedSocket(answer(), *script))  # type: ignore[arg-type]
+
+
+def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone() -> None:
+    """Kernels before 6.6 know only the first, and say nothing to the second."""
+    kernel = ScriptedSocket(answer())
+    Connector(kernel)  # type: ignore[arg-type]
+    for sent, data in zip(kernel.sent, (struct.pack("=I", 1), struct.pack("=II", 1, EXEC)), strict=True):
+        length, kind, _flags, _seq, _pid = struct.unpack_from("=IHHII", sent)
+        idx, val, _seq, ack, size, _ = struct.unpack_from("=IIIIHH", sent, 16)
+        assert (length, kind, idx, val, ack, size) == (len(sent), 3, 1, 1, os.getpid(), len(data))
+        assert sent[36:] == data
+
+
+def test_events_and_answers_to_others_before_the_answer_are_passed_over() -> None:
+    others = (message(FORK, 1, 1, 2, 2), message(NONE, errno.EPERM, ack=1), message(EXEC, 5, 5))
+    assert Connector(ScriptedSocket(*others, answer())).receive() is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"), [([answer(errno.EPERM)], "CAP_NET_ADMIN"), ([], "CONFIG_PROC_EVENTS")], ids=["no", "silent"]
+)
+def test_a_kernel_that_refuses_or_does_not_answer_lacks_what_is_named(
+    monkeypatch: pytest.MonkeyPatch, script: list[bytes], problem: str
+) -> None:
+    monkeypatch.setattr(connector, "_PATIENCE", 1 if script else 0)
+    with pytest.raises(HookError, match=problem):
+        Connector(ScriptedSocket(*script))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("sent", "pid"),
+    [
+        (message(EXEC, 8, 7), 7),  # of its process, and not of the thread
+        *((it, None) for it in (message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), b"x", b"x" * 4096)),
+        (message(EXEC, 8, 7)[:59], None),
+    ],
+)
+def test_an_exec_is_the_pid_of_its_process_and_all_else_is_passed_over(sent: bytes, pid: int | None) -> None:
+    """On kernels where the filter could not be had, and for whatever root may send to us."""
+    made = subscribed(sent)
+    assert made.receive() == pid
+    assert made.receive(0.01) is None, "nothing for a while"
 
 
 @pytest.mark.parametrize(
@@ -184,9 +164,8 @@ def start_program() -> int:
 
 
 def test_a_broken_socket_is_an_error() -> None:
-    made = Connector(ScriptedSocket(answer(), errno.EBADF))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="Bad file descriptor"):
-        made.receive()
+        subscribed(errno.EBADF).receive()
 
 
 @pytest.mark.parametrize(
