@@ -77,24 +77,6 @@ def test_a_container_is_charged_by_the_cgroup_that_its_runtime_asked_for(
     assert node.groups() == {f"oci-{ID}": {7}}
 
 
-@below
-def test_rebuild_charges_a_container_that_moved_below_its_own_cgroup_to_itself(node: Node, gone_to: str) -> None:
-    enters(node, OWN)
-    enters(node, f"/machine.slice/libpod-{OTHER}.scope", 8)
-    for name, pid in ((ID, 7), (OTHER, 8)):
-        create_runtime(node.context(), Container(name, pid, "/nowhere", LIBPOD))
-    enters(node, OWN + gone_to)
-    node.remove("groups")
-    node.remove(f"members/{ID}.json")
-    assert {it.action.verb for it in node.repair().outcomes} >= {"rebuild"}
-    assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
-    states = [node.find_state(name) for name in (ID, OTHER)]
-    assert [(it.recovering, {name: m.pid for name, m in it.members.items()}) for it in states if it] == [
-        (False, {ID: 7}),
-        (False, {OTHER: 8}),
-    ]
-
-
 def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> None:
     """Its ID does not look like one, and its index entry is lost: what is below is not believed instead."""
     enters(node, "/plain")
@@ -125,20 +107,16 @@ CLAIM = {"io.kubernetes.cri.sandbox-uid": VICTIM}
 each_unsaid = pytest.mark.parametrize("path", [None, "relative/path"])
 
 
-@each_unsaid
-def test_an_annotation_alone_makes_a_running_container_no_pods(node: Node, path: str | None) -> None:
+@pytest.mark.parametrize("annotations", [CLAIM, None])
+@pytest.mark.parametrize("path", [None, "relative/path", "unreadable"])
+def test_what_runs_is_no_pods_by_an_annotation_alone_and_is_not_guessed_at_without_a_bundle(
+    node: Node, path: str | None, annotations: dict[str, str] | None
+) -> None:
     enters(node, f"/tenant/pod{VICTIM}")
-    bundle = bundle_of(node, path)
-    (outcome,) = adopt(node, bundle, CLAIM).outcomes
+    bundle = "/nowhere" if path == "unreadable" else bundle_of(node, path, CLAIM)
+    (outcome,) = adopt(node, bundle, annotations).outcomes
     assert (outcome.reason, node.groups()) == ("bad_key", {})
-    assert f"{bundle}/config.json has no absolute linux.cgroupsPath" in str(outcome.problem)
-
-
-def test_a_running_container_whose_bundle_is_unreadable_is_not_guessed_at(node: Node) -> None:
-    enters(node, f"/tenant/pod{VICTIM}")
-    assert [it.reason for it in adopt(node, "/nowhere", None).outcomes] == ["bad_key"]
-    assert [it.reason for it in adopt(node, "/nowhere", CLAIM).outcomes] == ["bad_key"]
-    assert node.groups() == {}
+    assert path == "unreadable" or f"{bundle}/config.json has no absolute linux.cgroupsPath" in str(outcome.problem)
 
 
 @each_unsaid
@@ -160,21 +138,15 @@ def test_a_key_of_a_container_needs_no_pod(node: Node, path: str | None) -> None
 
 
 @each_unsaid
-def test_retry_goes_by_the_index_where_the_bundle_does_not_say(node: Node, path: str | None) -> None:
+@pytest.mark.parametrize("known", [{}, {"key": UID, "kind": "pod"}], ids=["in the index", "in the failure"])
+def test_retry_goes_by_the_recorded_key_where_the_bundle_does_not_say(
+    node: Node, path: str | None, known: dict[str, str]
+) -> None:
     enters(node, f"/tenant/pod{VICTIM}")
-    RunDir(RUN).write_index(ID, UID)
-    assert retry(node, bundle_of(node, path, CLAIM)).is_whole
-    assert node.groups() == {f"oci-{UID}": {7}}
-    state = node.state(UID)
-    assert state.kind == "pod"
-    assert RunDir(RUN).glance(Failure, ID) is None
-
-
-@each_unsaid
-def test_retry_goes_by_the_recorded_key(node: Node, path: str | None) -> None:
-    enters(node, f"/tenant/pod{VICTIM}")
-    assert retry(node, bundle_of(node, path, CLAIM), key=UID, kind="pod").is_whole
-    assert node.groups() == {f"oci-{UID}": {7}}
+    if not known:
+        RunDir(RUN).write_index(ID, UID)
+    assert retry(node, bundle_of(node, path, CLAIM), **known).is_whole
+    assert (node.groups(), node.state(UID).kind) == ({f"oci-{UID}": {7}}, "pod")
     assert RunDir(RUN).glance(Failure, ID) is None
 
 

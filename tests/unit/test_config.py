@@ -21,6 +21,7 @@ K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 OLD = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n'
 NEW = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rmh]\n"
 SPEC = '  base_runtime_spec = "/etc/x.json"\n'
+OTHER_SPEC = SPEC.replace("x.json", "y.json")
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "5f3c" * 16
@@ -60,7 +61,8 @@ class ContainerdFiles:
 @pytest.fixture
 def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(fs)
-    fs.create_dir("/proc/7")
+    for path in ("/proc/7", "/work"):
+        fs.create_dir(path)
     monkeypatch.setattr(programs, "find_processes", node.find)
     monkeypatch.setattr(programs, "see_files", lambda _pid: Tree("", "/work"))
     monkeypatch.setattr(programs, "read_start_time", lambda _pid: node.started)
@@ -84,6 +86,11 @@ NESTED = {
     "/etc/containerd/b.toml": 'imports = ["a.toml"]\n' + OLD + SPEC,
 }
 MORE = 'imports = ["more/*"]\n'
+WORDS = [
+    *("-c /opt/c.toml", "-c=/opt/c.toml", "--config /opt/c.toml", "--config=/opt/c.toml --log-level debug"),
+    *("--address /run/x.sock -config /opt/c.toml", "-c ../opt/c.toml"),
+]
+"""Each names a file beside the usual one, which is read first."""
 K3S_MAIN = f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n'
 
 
@@ -97,6 +104,7 @@ K3S_MAIN = f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n'
         ({CONFIG: MORE, "/work/more/a.toml": OLD + SPEC}, "", ["/etc/x.json"]),  # from containerd's directory
         (NESTED, "", ["/etc/x.json"]),
         ({"/etc/containerd/conf.d/a.toml": NEW + SPEC}, "", ["/etc/x.json"]),  # since containerd 2.2
+        *(({CONFIG: OLD + OTHER_SPEC, "/opt/c.toml": OLD + SPEC}, it, ["/etc/y.json", "/etc/x.json"]) for it in WORDS),
         ({f"{K3S}/config.toml": K3S_MAIN}, f"-c {K3S}/config.toml", []),
         (
             {f"{K3S}/config.toml": K3S_MAIN, f"{K3S}/config-v3.toml.d/50-hook.toml": NEW + SPEC},
@@ -111,24 +119,6 @@ def test_files_and_their_imports_are_read(
     for path, text in files.items():
         node.write(path, text)
     assert node.specs(*words.split()) == expected
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "-c /opt/c.toml",
-        "-c=/opt/c.toml",
-        "--config /opt/c.toml",
-        "--config=/opt/c.toml --log-level debug",
-        "--address /run/x.sock -config /opt/c.toml",
-        "-c ../opt/c.toml",
-    ],
-)
-def test_the_file_on_the_command_line_is_read(node: ContainerdFiles, words: str) -> None:
-    node.fs.create_dir("/work")
-    node.write(CONFIG, OLD + '  base_runtime_spec = "/etc/y.json"\n')
-    node.write("/opt/c.toml", OLD + SPEC)
-    assert node.specs(*words.split()) == ["/etc/y.json", "/etc/x.json"], "the first is that of a usual file"
 
 
 def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +138,7 @@ def test_the_usual_files_are_read_whatever_runs_and_alone_if_that_does_not_count
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     node.words.clear()
     stopped = config.read_containerd()
-    node.write("/opt/c.toml", OLD + SPEC.replace("x", "y"))
+    node.write("/opt/c.toml", OLD + OTHER_SPEC)
     node.words[:] = ["containerd", "-c", "/opt/c.toml"]
     assert [it.path for it in stopped.specs] == ["/etc/x.json"]
     assert config.read_containerd(is_running=False) == stopped

@@ -34,47 +34,42 @@ def read(fs: FakeFilesystem, text: object) -> hooksd.Entry:
 # --- What a file must hold
 
 
-def test_a_valid_file_has_no_problem(fs: FakeFilesystem) -> None:
-    assert read(fs, content()) == hooksd.Entry(PATH, HookFile.model_validate(content()))
-
-
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    ("text", "problem", "remark"),
     [
-        ("", "not JSON"),
-        ("{", "Expecting"),
-        ("[]", "all of it"),
-        (content(version="2.0.0"), "version"),
-        (content(hook={}), "hook.path"),
-        (content(hook={"path": ""}), "hook.path"),
-        (content(hook={"path": PROGRAM, "timeout": "60"}), "hook.timeout"),
-        (content(stages=["createRunTime"]), "stages: unknown stage 'createRunTime'"),
-        (content(stages=None), "stages"),
-        (content(when={"annotations": ["x"]}), "when.annotations"),
+        (content(), "", ""),
+        ("", "not JSON", ""),
+        ("{", "Expecting", ""),
+        ("[]", "all of it", ""),
+        (content(version="2.0.0"), "version", ""),
+        (content(hook={}), "hook.path", ""),
+        (content(hook={"path": ""}), "hook.path", ""),
+        (content(hook={"path": PROGRAM, "timeout": "60"}), "hook.timeout", ""),
+        (content(stages=["createRunTime"]), "stages: unknown stage 'createRunTime'", ""),
+        (content(stages=None), "stages", ""),
+        (content(when={"annotations": ["x"]}), "when.annotations", ""),
+        ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "", "before 1.0.0"),
+        (content(version="0.1.0"), "", "before 1.0.0"),
+        (content(hook={"path": "/nowhere/x"}), "", "is missing, so readers skip the file"),
+        (content(when={"annotations": {"(": "x"}}), "", "'(' is not a valid regular expression: missing )"),
+        (
+            content(when={"annotations": {"x": "(?=y)"}}),
+            "",
+            "cannot check the syntax of the regular expression '(?=y)'",
+        ),
+        (content(when={"annotations": {"x": "[[:alpha:]]"}}), "", "cannot check the syntax"),
+        (content(when={"commands": [r"(a)\1"]}), "", "cannot check the syntax"),
     ],
 )
-def test_an_invalid_file_has_a_problem(fs: FakeFilesystem, text: object, problem: str) -> None:
+def test_an_invalid_file_has_a_problem_and_a_questionable_one_a_remark(
+    fs: FakeFilesystem, text: object, problem: str, remark: str
+) -> None:
     entry = read(fs, text)
-    assert (entry.file, entry.remark) == (None, None)
     assert problem in (entry.problem or "")
-
-
-@pytest.mark.parametrize(
-    ("text", "remark"),
-    [
-        ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "before 1.0.0"),
-        (content(version="0.1.0"), "before 1.0.0"),
-        (content(hook={"path": "/nowhere/x"}), "is missing, so readers skip the file"),
-        (content(when={"annotations": {"(": "x"}}), "'(' is not a valid regular expression: missing )"),
-        (content(when={"annotations": {"x": "(?=y)"}}), "cannot check the syntax of the regular expression '(?=y)'"),
-        (content(when={"annotations": {"x": "[[:alpha:]]"}}), "cannot check the syntax"),
-        (content(when={"commands": [r"(a)\1"]}), "cannot check the syntax"),
-    ],
-)
-def test_a_questionable_file_has_a_remark(fs: FakeFilesystem, text: object, remark: str) -> None:
-    entry = read(fs, text)
-    assert entry.problem is None
     assert remark in (entry.remark or "")
+    assert (bool(entry.problem), bool(entry.remark)) == (bool(problem), bool(remark))
+    assert problem == "" or entry.file is None
+    assert text != content() or entry == hooksd.Entry(PATH, HookFile.model_validate(text))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)

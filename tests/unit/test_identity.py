@@ -6,10 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hook.base import names, procfs
+from hook.base import procfs
 from hook.base.errors import HookError, Reason
 from hook.base.models import Annotations, Options
 from hook.stages import identity
@@ -69,11 +67,24 @@ AUTO: dict[str, tuple[Said, tuple[str, str]]] = {
     "Podman in a pod": ({MANAGER: "libpod", SANDBOX: INFRA}, (ID, "container")),
     "the manager is spelt in another way": ({MANAGER: "CRI-O", POD_UID: OTHER, CRI_UID: UID}, (UID, "pod")),
 }
+SANDBOX_MODE: dict[str, tuple[Said, tuple[str, str]]] = {
+    "an app container": ({SANDBOX: INFRA, MANAGER: "libpod"}, (INFRA, "sandbox")),
+    "the infra container bears no mark": ({MANAGER: "libpod"}, (ID, "sandbox")),
+    "an empty mark": ({SANDBOX: ""}, (ID, "sandbox")),
+    "Podman, a pod UID that its user wrote": ({SANDBOX: INFRA, MANAGER: "libpod", POD_UID: UID}, (INFRA, "sandbox")),
+    "CRI-O's container stays in its pod": ({MANAGER: "cri-o", POD_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
+    "containerd's container, too": ({CRI_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
+}
+MODES = {
+    f"{mode}: {name}": (mode, *it)
+    for mode, of in (("auto", AUTO), ("sandbox", SANDBOX_MODE))
+    for name, it in of.items()
+}
 
 
-@pytest.mark.parametrize(("said", "expected"), AUTO.values(), ids=AUTO)
-def test_whom_auto_believes(said: Said, expected: tuple[str, str]) -> None:
-    assert key("auto", said) == expected
+@pytest.mark.parametrize(("mode", "said", "expected"), MODES.values(), ids=MODES)
+def test_whom_a_mode_believes(mode: str, said: Said, expected: tuple[str, str]) -> None:
+    assert key(mode, said) == expected
 
 
 @pytest.mark.parametrize("uid", ["x", "../../x", UID + "\n", " " + UID, "-" * 36, ID, "0" * 1_000_000])
@@ -164,21 +175,6 @@ def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans:
     options = Options.model_validate({"containers": containers})
     assert identity.concerns(options, is_podmans=True) is podmans
     assert identity.concerns(options, is_podmans=False) is others
-
-
-SANDBOXES: dict[str, tuple[Said, tuple[str, str]]] = {
-    "an app container": ({SANDBOX: INFRA, MANAGER: "libpod"}, (INFRA, "sandbox")),
-    "the infra container bears no mark": ({MANAGER: "libpod"}, (ID, "sandbox")),
-    "an empty mark": ({SANDBOX: ""}, (ID, "sandbox")),
-    "Podman, a pod UID that its user wrote": ({SANDBOX: INFRA, MANAGER: "libpod", POD_UID: UID}, (INFRA, "sandbox")),
-    "CRI-O's container stays in its pod": ({MANAGER: "cri-o", POD_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
-    "containerd's container, too": ({CRI_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
-}
-
-
-@pytest.mark.parametrize(("said", "expected"), SANDBOXES.values(), ids=SANDBOXES)
-def test_sandbox_mode(said: Said, expected: tuple[str, str]) -> None:
-    assert key("sandbox", said) == expected
 
 
 @pytest.mark.parametrize("sandbox", ["..", "a/b", "-a", "a" * 201, "a\n"])
@@ -320,18 +316,6 @@ NO_POD_UIDS = [
 )
 def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | None) -> None:
     assert identity.canonical_uid(text) == uid
-
-
-@given(st.uuids(), st.booleans(), st.booleans())
-def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bool) -> None:
-    text = str(uid) if dashes else str(uid).replace("-", "")
-    assert identity.canonical_uid(text.upper() if upper else text) == identity.canonical_uid(str(uid)) == str(uid)
-
-
-@given(st.text("0123456789abcdefABCDEF-g", min_size=30, max_size=38))
-def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
-    once = identity.canonical_uid(text)
-    assert once is None or identity.canonical_uid(once) == names.container_id(once) == once, "a key is used as an ID is"
 
 
 # --- What the path of a cgroup says
