@@ -77,9 +77,12 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(pyz: bytes) 
     assert node("--linger=5").is_installed()
 
 
-def test_the_json_comes_last() -> None:
+def test_the_json_comes_last_and_to_install_again_changes_nothing() -> None:
     """Runtimes read it as soon as it is there, and each container would then be without its hook."""
     assert node().install() == [f"write {at(path)}" for path in (OWNER, PROGRAM, JSON)]
+    before = [at(path).stat().st_ino for path in files()]
+    assert node().install() == []
+    assert [at(path).stat().st_ino for path in files()] == before
 
 
 def test_installed_is_what_this_version_and_these_options_are() -> None:
@@ -90,13 +93,6 @@ def test_installed_is_what_this_version_and_these_options_are() -> None:
     with at(PROGRAM).open("ab") as file:
         file.write(b"\n")
     assert not node("--monitor=opt-in").is_installed()
-
-
-def test_to_install_again_changes_nothing() -> None:
-    node().install()
-    before = [at(path).stat().st_ino for path in files()]
-    assert node().install() == []
-    assert [at(path).stat().st_ino for path in files()] == before
 
 
 def test_reconcile_gets_the_options_of_the_json() -> None:

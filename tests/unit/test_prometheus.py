@@ -20,14 +20,13 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import __version__
 from hook.base import system
-from hook.base.counters import EVENTS, MILLION
+from hook.base.counters import EVENTS
 from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup
 from hook.cli import command_line as cli
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
 from hook.observe.snapshot import Group, SeenKey, take_snapshot
-from hook.state import lives as state_lives
 from tests.support.prometheus import program
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
@@ -122,31 +121,6 @@ def test_after_a_wipe_the_counter_starts_again_from_0(node: NodeFiles) -> None:
         found = scraped(node)
         samples.append((value(found, "core_energy_joules_total"), value(found, "use_unknown", event="core_energy")))
     assert samples == [(103, None), (0, 1), (None, 1)]
-
-
-def added_up(samples: list[int]) -> int:
-    """What Prometheus' increase() makes of these: a smaller sample is a new start, and counts whole."""
-    pairs = zip([0, *samples], samples)
-    return sum(later if later < earlier else later - earlier for earlier, later in pairs)
-
-
-@given(lives=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.booleans()), min_size=1, max_size=7))
-def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int, bool]]) -> None:
-    """Of each life of a group: what was used until a scrape, what after it, and whether its end was read."""
-    samples = list[int]()
-    here = MonGroup(path="/r/mon_groups/x", ctrl_group="/")
-    for at, (until, after, is_read) in enumerate(lives):
-        base = 1000 * at
-        begun = MonGroup(**{**dict(here), "begin": {ENERGY: str(base)}})
-        now = {ENERGY: str(base + until)}
-        ((_, sample),) = prometheus.list_counted(Group(begun, exists=True, read_at=0.0, now=now))
-        assert sample is not None
-        samples.append(sample // MILLION)
-        over = state_lives.end_group(begun, {ENERGY: str(base + until + after)} if is_read else {})
-        here = state_lives.inherit(MonGroup(path=here.path, ctrl_group="/"), [over])
-    used = sum(until + after for until, after, _ in lives)
-    assert added_up(samples) <= used
-    assert added_up(samples) == used - lives[-1][1] or not all(is_read for _, _, is_read in lives[:-1])
 
 
 def test_each_event_has_a_metric_of_its_kind_and_unit(node: NodeFiles) -> None:

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from hook.base import system
 from hook.base.models import KeyState
+from hook.base.node_models import Unhooked, UnhookedContainer
 from hook.state import records
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
@@ -37,3 +41,28 @@ def test_what_a_killed_hook_left_of_a_key_is_found(node: Node, name: str, genera
     node.put(name, "")
     assert records.has_leftovers(run, state)
     assert records.has_leftovers(run, KeyState(key="c1", kind="container", generation=1)) is bool(generation)
+
+
+# --- What reconcile keeps of containers that were never hooked. The looks themselves are in tests/fuse
+
+HOSTILE = {"5f3c" * 16: UnhookedContainer(namespace="a\n", pod="\x1b[2J", name="\xe9"), "b" * 64: UnhookedContainer()}
+SEEN = Unhooked(since="2026-01-02T03:04:05Z", containers=HOSTILE, unchecked=1, rules="rules", others=["a" * 64])
+
+
+def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = system.rename, []
+
+    def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's
+        calls.append(arguments)
+        real(*arguments)
+        if len(calls) == 1:
+            real(*arguments)
+
+    monkeypatch.setattr(system, "rename", other_first)
+    RunDir(RUN).write(Unhooked, "unhooked", SEEN)
+    assert RunDir(RUN).glance(Unhooked, "unhooked") == SEEN
+    assert node.machine.stat(f"{RUN}/unhooked.json").st_mode & 0o777 == 0o600
+
+
+def test_names_of_containers_are_one_printable_line() -> None:
+    assert records.name_unhooked(SEEN) == ["bbbbbbbbbbbb", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]

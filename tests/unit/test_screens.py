@@ -670,9 +670,3 @@ def test_a_cut_name_has_the_width_at_most(name: str, width: int) -> None:
     cut = terminal.cut_name(name, width)
     assert len(cut) <= width
     assert cut == name or len(name) > width
-
-
-@given(replicas=st.sets(st.text("bcdfghjk2456", min_size=5, max_size=5), min_size=2, max_size=9))
-def test_replicas_are_not_cut_to_one_name(replicas: set[str]) -> None:
-    names = [f"observability/checkout-service-7c9f6d5b8-{it}" for it in replicas]
-    assert len({terminal.cut_name(name, 24) for name in names}) == len(names)

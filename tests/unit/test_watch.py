@@ -214,20 +214,16 @@ def test_cgroup_that_a_container_shares_with_others_is_left(node: WatchedNode) -
     assert moved(node) == set()
 
 
-def die(node: Node) -> None:
-    node.kernel.die(7)
-
-
-def give_its_pid_to_another(node: Node) -> None:
-    node.spawn(7, group=f"mon_groups/{GROUP}", born=101)
-
-
-def be_outside(node: Node) -> None:
-    node.kernel.put(RESCTRL, b"7")
-
-
-@pytest.mark.parametrize("what", [die, give_its_pid_to_another, be_outside])
-def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, what: Callable[[Node], None]) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda node: node.kernel.die(7),
+        lambda node: node.spawn(7, group=f"mon_groups/{GROUP}", born=101),
+        lambda node: node.kernel.put(RESCTRL, b"7"),
+    ],
+    ids=["it is dead", "its pid is another's", "it is outside"],
+)
+def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, what: Callable[[Node], object]) -> None:
     """A createRuntime in flight has recorded the member, and writes its pid last. Podman's poststop may come late."""
     what(node)
     node.spawn(8)
@@ -237,21 +233,17 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     assert (it.moved, node.groups()[GROUP] - {7}) == (0, set())
 
 
-def change_ctrl_group(node: Node) -> None:
-    gold = node.kernel.add_class("gold")
-    node.machine.before_put = lambda: node.kernel.put(gold, b"8")
-
-
-def remove_group(node: Node) -> None:
-    node.machine.refusals["put"] = [2]  # ENOENT
-
-
-def tear_index(node: Node) -> None:
-    node.put(f"members/{ID}.json", "{")
-
-
-@pytest.mark.parametrize("what", [change_ctrl_group, remove_group, tear_index])
-def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callable[[Node], None]) -> None:
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda node: setattr(node.machine, "before_put", lambda: node.kernel.put(f"{RESCTRL}/gold", b"8")),
+        lambda node: node.machine.refusals.update(put=[2]),  # ENOENT: the group is gone
+        lambda node: node.put(f"members/{ID}.json", "{"),
+    ],
+    ids=["another ctrl_group", "no group", "a torn index"],
+)
+def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callable[[Node], object]) -> None:
+    node.kernel.add_class("gold")
     node.spawn(8)
     what(node)
     assert (moved(node), node.run_context.run.complaints) == (set(), [])
