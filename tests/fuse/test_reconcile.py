@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -100,95 +99,6 @@ def settled(hook: Hook) -> None:
 # --- Members and groups
 
 
-BUSY = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
-
-
-@contextmanager
-def busy() -> Iterator[Task]:
-    """A process that has used at least 0.3 s of CPU time."""
-    command = [sys.executable, "-ISc", BUSY]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
-        process.kill()
-
-
-def late_cpu(hook: Hook, key: str) -> tuple[float, float]:
-    """The seconds that tasks had used before they were moved in: those of the key, and those of the node."""
-    (family,) = [it for it in hook.answer("metrics")["metrics"] if it["name"] == "resctrl_mon_late_cpu_seconds_total"]
-    late: float = hook.answer("show", key)["late_cpu_seconds"]
-    return late, family["samples"][0]["value"]
-
-
-def test_what_exec_used_before_it_was_adopted_is_counted_once(hook: Hook, family: Task, own: Cgroup) -> None:
-    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    reconcile(hook)
-    before, _ = late_cpu(hook, UID)
-    with busy() as process:
-        own.add(process.pid)
-        assert verbs(reconcile(hook)) == ["adopt"]
-        late, of_node = late_cpu(hook, UID)
-        assert 0.25 <= late - before < 3
-        assert of_node == pytest.approx(late)
-        (hook.resctrl_root / "mon_groups" / f"oci-{UID}").rmdir()
-        assert verbs(reconcile(hook)) == ["remake"]
-        assert late_cpu(hook, UID) == (late, of_node)
-
-
-@pytest.mark.knobs(rmids=2)
-def test_what_a_container_used_before_it_was_monitored_is_counted(hook: Hook) -> None:
-    with task() as first, busy() as second:
-        hook(created("c1", first.pid))
-        hook(created("c2", second.pid))
-        assert hook.reasons() == {"c2": "no_rmids"}
-        end(first)
-        hook(stopped("c1"))
-        assert verbs(reconcile(hook)) == ["retry"]
-        assert late_cpu(hook, "c2")[0] >= 0.25
-
-
-def test_a_cgroup_that_is_not_the_containers_own_is_not_swept_up(hook: Hook) -> None:
-    """The container shares the cgroup of the process that started it, which may hold all of the machine's tasks."""
-    with subprocess.Popen([sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert hook(created(ID, process.pid)).stderr == ""
-        reconcile(hook)
-        assert hook.tasks(f"oci-{ID}") == threads(process.pid, *children(process.pid))
-        for child in children(process.pid):
-            os.kill(child, signal.SIGKILL)
-        process.communicate()
-
-
-def test_strangers_are_moved_out_once_no_hook_holds_the_lock(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
-    """The hook may be about to record the container that the task belongs to."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    (hook.resctrl_root / "mon_groups" / f"oci-{UID}" / "tasks").write_text(str(init.pid))
-    with (hook.run_dir / "locks" / UID).open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert reconcile(hook) == []
-    assert hook.tasks(f"oci-{UID}") == {init.pid, *threads(*own.pids())}
-    assert verbs(reconcile(hook)) == ["evict"]
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-
-
-def test_descendant_in_another_containers_cgroup_stays_with_that_container(hook: Hook, family: Task) -> None:
-    """As with `--pid=container:X`, where orphans of one container become children of the other's init."""
-    name = f"{OTHER[:8]}{ID[8:]}"
-    worker = children(family.pid)[0]
-    with cgroup(f"/test-{os.getpid()}-libpod-{name}.scope") as theirs, task() as other:
-        assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-        theirs.add(other.pid)
-        assert hook(created(name, other.pid)).stderr == ""
-        theirs.add(worker)
-        reconcile(hook)
-        assert hook.tasks(f"oci-{name}") == {other.pid, worker}
-        assert hook.tasks(f"oci-{UID}") == threads(family.pid, *children(family.pid)) - {worker}
-        settled(hook)
-
-
 def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
     """Its cgroup is below that of the outer container, and its key its own."""
     name = f"{OTHER[:8]}{ID[8:]}"
@@ -204,28 +114,6 @@ def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgr
 
 
 # --- Other tools
-
-
-def move(hook: Hook, ctrl_group: str, pid: int) -> None:
-    """Write a task into a ctrl_group, as the createRuntime hook of a CDI device does after ours."""
-    (hook.resctrl_root / ctrl_group).mkdir(exist_ok=True)
-    (hook.resctrl_root / ctrl_group / "tasks").write_text(str(pid))
-
-
-def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, init: Task) -> None:
-    """Also on a kernel without /proc/PID/cpu_resctrl_groups. The old group is removed: it would hold an RMID."""
-    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
-    move(hook, "gold", init.pid)
-    assert set(verbs(reconcile(hook))) <= {"adopt", "remake"}
-    assert hook.groups() == {f"gold/oci-{UID}"}
-    assert hook.tasks(f"gold/oci-{UID}") == {init.pid}
-    assert [group["ctrl_group"] for group in hook.key(UID)["groups"]] == ["gold"]
-    view = hook.run_dir / "mon_groups" / UID
-    assert not [path for path in view.rglob("*") if path.is_symlink() and not path.exists()]
-    settled(hook)
-    end(init)
-    assert hook(stopped("c1")).stderr == ""
-    hook.assert_clean()
 
 
 @pytest.mark.parametrize(
@@ -262,22 +150,6 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, 
         assert hook.tasks(f"oci-{UID}") == {init.pid}
         assert hook.tasks(f"gold/oci-{UID}") == {sibling.pid}
         settled(hook)
-
-
-def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task) -> None:
-    """Where the kernel says that its tasks are in a group of others; else they are moved to a new one."""
-    assert hook(created("c1", init.pid)).stderr == ""
-    groups = hook.resctrl_root / "mon_groups"
-    (groups / "oci-c1").rename(groups / "theirs")
-    actions = reconcile(hook, refused=["remake"])
-    if Path("/proc/self/cpu_resctrl_groups").exists():
-        assert "'theirs' of another tool" in actions[0]["problem"]
-        assert hook.tasks("theirs") == {init.pid}
-    else:
-        assert hook.tasks("oci-c1") == {init.pid}
-    end(init)
-    assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == {"theirs"}
 
 
 # --- A list of live keys

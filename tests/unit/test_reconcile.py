@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +21,7 @@ from hook.reconcile.survey import Survey
 from hook.stages import remove
 from hook.state import store
 from hook.state.store import RunDir
+from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 from tests.unit.stops import stops
@@ -72,6 +74,44 @@ def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: 
     node.repair()
     assert (node.groups(), node.failures()) == ({f"gold/{GROUP}": {7}}, {})
     node.assert_settled()
+
+
+@pytest.mark.parametrize("shows_groups", [True, False])
+def test_a_process_in_a_group_of_another_tool_stays_there_where_the_kernel_shows_that(
+    node: Node, shows_groups: bool
+) -> None:
+    """As after a rename of its group. Elsewhere it is moved to a new one."""
+    node.kernel.shows_groups = shows_groups
+    node.start()
+    node.kernel.move(7, node.make_group("theirs"))
+    node.kernel.rmdir(f"{RESCTRL}/mon_groups/{GROUP}")
+    problems = [it.problem or "" for it in node.repair().outcomes]
+    assert any("'theirs' of another tool" in it for it in problems) is shows_groups
+    node.stop(ID, 7)
+    assert node.groups() == {"theirs": set()}
+
+
+# --- CPU time before a task was in its group
+
+SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> None:
+    node.spawn(7).user_ticks = SECOND
+    node.start()
+    node.spawn(8, own()).user_ticks = 2 * SECOND
+    for verb in ("adopt", "remake"):
+        assert node.verbs() == [verb]
+        assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
+        node.remove_groups()
+
+
+def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) -> None:
+    node.spawn(7).user_ticks = 2 * SECOND
+    known = Failure(container=ID, stage="createRuntime", reason="no_rmids", problem="", key=UID, kind="pod")
+    RunDir(RUN).write(Failure, ID, store.replace(known, pid=7, starttime=100))
+    assert node.verbs() == ["retry"]
+    assert node.state().late_cpu == 2
 
 
 # --- What it costs
@@ -382,6 +422,17 @@ def test_a_busy_key_is_left_for_the_next_run_and_only_named_if_no_hook_does_it(n
         ("adopt", False, True),
     ]
     assert node.verbs() == ["drop", "adopt"]
+
+
+def test_strangers_are_moved_out_once_no_hook_holds_the_lock(node: Node) -> None:
+    """The hook may be about to record the container that the task belongs to."""
+    node.start()
+    node.spawn(9, "/user.slice", group=f"mon_groups/{GROUP}")
+    with RunDir(RUN).lock(UID, 0.0):
+        assert node.verbs() == []
+    assert node.groups() == {GROUP: {7, 9}}
+    assert node.verbs() == ["evict"]
+    assert node.groups() == {GROUP: {7}}
 
 
 # --- A program that lives as a chain of forks
