@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
@@ -132,32 +133,51 @@ def kube() -> Cluster:
     return Cluster(NODES)
 
 
+class ApiHandler(BaseHTTPRequestHandler):
+    """Answers what the server's `kube` answers."""
+
+    kube: Any
+
+    def answer(self) -> None:
+        self.send(*self.kube.answer(self.command, self.path, self.read_body()))
+
+    def read_body(self) -> Any:  # noqa: ANN401  JSON
+        """What was asked, by somebody who may, in the form that the API server takes."""
+        assert self.headers["Authorization"] == "Bearer secret"
+        assert (self.headers["Content-Type"] == "application/merge-patch+json") is (self.command == "PATCH")
+        return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
+
+    def send(self, status: int, found: object) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write((found if isinstance(found, str) else json.dumps(found)).encode())
+
+    def handle_request(self) -> None:
+        self.answer()
+
+    do_GET = do_POST = do_PATCH = do_DELETE = handle_request  # noqa: N815  the library's names
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
+        pass
+
+
+@contextmanager
+def serving(kube: object, handler: type[ApiHandler] = ApiHandler) -> Iterator[int]:
+    """An API server; its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"kube": kube})) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def api(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
     monkeypatch.setattr(cluster, "POLL", 0.0)
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            assert self.headers["Authorization"] == "Bearer secret"
-            merges = self.headers["Content-Type"] == "application/merge-patch+json"
-            assert merges is (self.command == "PATCH")
-            length = int(self.headers.get("Content-Length") or 0)
-            status, found = kube.answer(self.command, self.path, json.loads(self.rfile.read(length) or b"null"))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(found).encode())
-
-        do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815  the library's names
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield cluster.Api(f"http://127.0.0.1:{server.server_port}", "ns", "secret")
-        server.shutdown()
-        thread.join()
+    with serving(kube) as port:
+        yield cluster.Api(f"http://127.0.0.1:{port}", "ns", "secret")
 
 
 def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api, kube: Cluster) -> None:

@@ -95,12 +95,9 @@ def test_installed_is_what_this_version_and_these_options_are() -> None:
     assert not node("--monitor=opt-in").is_installed()
 
 
-def test_reconcile_gets_the_options_of_the_json() -> None:
+def test_reconcile_gets_the_options_of_the_json_and_a_wrong_one_is_refused_before_each_container_complains() -> None:
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
-
-
-def test_a_wrong_option_is_refused_before_each_container_complains() -> None:
     with pytest.raises(Refused, match="unknown option '--lingr'"):
         node("--lingr=5")
 

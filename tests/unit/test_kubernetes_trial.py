@@ -7,13 +7,13 @@ import json
 import re
 import struct
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from tests.unit.documents import anchors, page
+from tests.unit.test_kubernetes_cluster import ApiHandler, Object, serving
 
 import cluster
 import trial
@@ -22,7 +22,7 @@ from ready import SUPPORTED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Object = dict[str, Any]
+EXEC = ("Bearer secret", "v4.channel.k8s.io")
 UID, CONTAINER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "c1" * 32
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hook", "uid": "d"}
 PROBE = ["python3", "/app/ready.py", "reconcile"]
@@ -103,28 +103,18 @@ class TrialCluster:
         return "resctrl_mon_mounted 1\n" + ("" if "metrics" in self.ill else series)
 
 
-class TrialHandler(BaseHTTPRequestHandler):
+class TrialHandler(ApiHandler):
     """Answers for the API server and for the nodes' metrics."""
-
-    kube: TrialCluster
 
     def answer(self) -> None:
         url = urlsplit(self.path)
         if url.path == "/metrics":
             return self.send(200, self.kube.measure())
-        assert self.headers["Authorization"] == "Bearer secret"
         name = url.path.partition("/namespaces/ns/pods")[2].strip("/")
         if name.endswith("/exec"):
-            assert self.headers["Sec-WebSocket-Protocol"] == "v4.channel.k8s.io"
+            assert (self.headers["Authorization"], self.headers["Sec-WebSocket-Protocol"]) == EXEC
             return self.execute(name.removesuffix("/exec"), parse_qs(url.query))
-        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
-        status, found = getattr(self.kube, f"{self.command.lower()}_pods")(name, body)
-        return self.send(status, json.dumps(found))
-
-    def send(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.end_headers()
-        self.wfile.write(text.encode())
+        return self.send(*getattr(self.kube, f"{self.command.lower()}_pods")(name, self.read_body()))
 
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
         if pod not in {**self.kube.pods, **{it["metadata"]["name"]: it for it in self.kube.daemons}}:
@@ -153,11 +143,6 @@ class TrialHandler(BaseHTTPRequestHandler):
         self.wfile.write(b"\x89\x00")  # a ping
         self.wfile.write(b"\x82" + length + bytes([channel]) + data)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = answer  # noqa: N815  the library's names
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  the library's name
-        pass
-
 
 @pytest.fixture
 def kube() -> TrialCluster:
@@ -175,16 +160,9 @@ def plan() -> Object:
 @pytest.fixture
 def api(kube: TrialCluster, plan: Object, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
     monkeypatch.setattr(trial, "POLL", 0.001)
-    monkeypatch.setattr(TrialHandler, "kube", kube, raising=False)
-    with ThreadingHTTPServer(("127.0.0.1", 0), TrialHandler) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        plan["port"] = server.server_port
-        yield cluster.Api(f"http://127.0.0.1:{server.server_port}", "ns", "secret")
+    with serving(kube, TrialHandler) as plan["port"]:
+        yield cluster.Api(f"http://127.0.0.1:{plan['port']}", "ns", "secret")
         kube.is_over.set()
-        server.shutdown()
-        thread.join()
 
 
 def test_every_node_is_tried_and_nothing_is_left(
