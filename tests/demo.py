@@ -16,7 +16,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from tests.resctrlfs import Mounted, mounted
 from tests.support.containers import HOOK, Gate, Lab, ProcessShown, RuncContainer, missing, task
 from tests.support.hook import is_completed
 
-REAL = Path("/sys/fs/resctrl")
-# Not the default prefix: where the hook is installed, its reconcile would take the demo's groups for orphans
-PREFIX = "demo-"
+PREFIX = "oci-"
 ALONE = "alone"
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
 IN_COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -47,9 +45,9 @@ class Container:
 
 
 class Demo:
-    def __init__(self, lab: Lab, root: Path, run_dir: Path, model: Mounted | None) -> None:
+    def __init__(self, lab: Lab, run_dir: Path, model: Mounted) -> None:
         self.lab = lab
-        self.root = root
+        self.root = model.root
         self.run_dir = run_dir
         self.model = model
         self.pods = {str(uuid.uuid4()): name for name in ("shop", "batch")}
@@ -132,11 +130,9 @@ class Demo:
     def life(self, container: Container) -> str:
         """What the container's first process was when it came into its group, and what it is now."""
         pid = container.init.pid
-        now = f"runs {task(pid).cmdline[0]} now"
-        return f"pid {pid}, put in as {self.put_in_as(container.init)}, {now}" if self.model else f"pid {pid}, {now}"
+        return f"pid {pid}, put in as {self.put_in_as(container.init)}, runs {task(pid).cmdline[0]} now"
 
     def put_in_as(self, init: ProcessShown) -> str:
-        assert self.model is not None
         moves = [seen for event in self.model.events() if event.op == "tasks" for seen in event.pids]
         seen = [seen for seen in moves if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
         early = len(seen) == 1 and seen[0].cmdline[-1:] == ["init"]
@@ -144,12 +140,11 @@ class Demo:
         return styled(str(seen[0].comm), "green") if early else "?"
 
     def rmid(self, group: str) -> str:
-        return f", RMID {self.model.groups()[f'/mon_groups/{group}']['rmid']}" if self.model else ""
+        return f", RMID {self.model.groups()[f'/mon_groups/{group}']['rmid']}"
 
     def groups(self) -> list[str]:
-        """Ours, in the order of the pods; with real resctrl there may be others'."""
-        order = [*self.pods, ALONE]
-        return [PREFIX + key for key in order if (self.root / "mon_groups" / (PREFIX + key)).is_dir()]
+        """In the order of the pods."""
+        return [PREFIX + key for key in (*self.pods, ALONE) if (self.root / "mon_groups" / (PREFIX + key)).is_dir()]
 
     def tasks(self, group: str) -> list[int]:
         try:
@@ -177,50 +172,23 @@ class Demo:
             print(f"  {styled('not as it should be: ' + complaint, 'red')}")
 
 
-def use_real(model_only: bool) -> bool:
-    """Whether to use this machine's resctrl: only where it is mounted, and somebody at a terminal says so."""
-    if model_only or not (REAL / "mon_groups").is_dir() or not sys.stdin.isatty():
-        return False
-    print(
-        f"{REAL} is mounted. The demo would make up to 3 groups {PREFIX}* in it for a few seconds, and touch no other."
-    )
-    return input("Use it? [y/N] ").strip().lower() in ("y", "yes")
-
-
-def remove_groups(demo: Demo) -> None:
-    """Nothing to do unless the hook failed to: real groups hold real RMIDs."""
-    for group in demo.groups():
-        with suppress(FileNotFoundError):
-            (demo.root / "mon_groups" / group).rmdir()
-
-
-def play(real: bool) -> bool:
-    with ExitStack() as stack:
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmh-demo-")))
-        model = None if real else stack.enter_context(mounted(directory))
-        root, run_dir = (model.root if model else REAL), directory / "run"
-        options = [f"--resctrl-root={root}", f"--run-dir={run_dir}", f"--group-prefix={PREFIX}"]
-        lab = Lab(options)
-        demo = Demo(lab, root, run_dir, model)
-        if real:
-            stack.callback(remove_groups, demo)
-        stack.enter_context(closing(lab))
-        print(f"{HOOK.name} under Podman and runc, on {REAL if real else 'a FUSE model of resctrl'}")
-        return demo.play()
+def play() -> bool:
+    with tempfile.TemporaryDirectory(prefix="rmh-demo-") as name, mounted(Path(name)) as model:
+        run_dir = Path(name) / "run"
+        with closing(Lab([f"--resctrl-root={model.root}", f"--run-dir={run_dir}"])) as lab:
+            print(f"{HOOK.name} under Podman and runc, on a FUSE model of resctrl")
+            return Demo(lab, run_dir, model).play()
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python3 build.py demo", description=__doc__)
-    parser.add_argument("--model", action="store_true", help="use the FUSE model of resctrl without asking")
-    real = use_real(parser.parse_args(arguments).model)
-    reason = missing(model=not real)
-    if reason:
+    argparse.ArgumentParser(prog="python3 build.py demo", description=__doc__).parse_args(arguments)
+    if reason := missing():
         print(f"demo: cannot run containers here: {reason}", file=sys.stderr)
         return 1
     # Ends by way of the clean-up, as Ctrl-C does
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        good = play(real)
+        good = play()
     except KeyboardInterrupt:
         return 130
     except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
@@ -229,9 +197,8 @@ def main(arguments: Sequence[str]) -> int:
     if not good:
         print(styled("\nThe hook did not do what it should.", "red"))
         return 1
-    # Only the model can tell what a process was at the very moment
-    early = "in its group" if real else "in its group before its first instruction"
-    print(styled(f"\nEach container's first process was {early}; nothing is left.", "bold"))
+    end = "Each container's first process was in its group before its first instruction; nothing is left."
+    print(styled(f"\n{end}", "bold"))
     return 0
 
 
