@@ -525,7 +525,9 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[.
         other = connect(server, "127.0.0.3")
         clients = [connect(server, "127.0.0.2") for _ in range(5)]
         assert count_dropped(server) == {"too_many": 3, "too_slow": 0}
-        assert all(is_cut_off(it) for it in clients[:3])
+        for it in clients[:3]:  # no answer that waits for its client, no TIME_WAIT
+            with pytest.raises(ConnectionResetError):
+                it.recv(9)
         assert [ask(it) for it in (other, *clients[3:])] == [b"x 1"] * 3
 
 
@@ -557,15 +559,6 @@ def test_a_request_that_has_come_is_answered_however_many_come_after_it(
         blocked.set()
         assert read_first(clients[0]) == b"x 1"
         assert is_cut_off(clients[1])
-
-
-def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(limits: Callable[..., None]) -> None:
-    """No answer that waits for its client, no TIME_WAIT: the client sees a reset."""
-    limits(MOST_OF_ONE=1)
-    with serving(lambda: "x 1\n") as server:
-        first, _ = connect(server), connect(server)
-        with pytest.raises(ConnectionResetError):
-            first.recv(9)
 
 
 @pytest.mark.usefixtures("clock")
