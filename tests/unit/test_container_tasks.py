@@ -187,32 +187,34 @@ def add(directory: Path, *tids: int, file: str = "cgroup.threads") -> Path:
     return directory
 
 
-@pytest.mark.parametrize("place", ["", "unified"], ids=["cgroup v2", "beside v1"])
-def test_threads_of_a_cgroup_and_of_those_below_it_are_read(mount: Path, place: str) -> None:
-    top = mount / place / OWN[1:]
-    add(top, 7, 70)
-    add(top / "init.scope", 8)
-    add(top / "system.slice" / "x.service", 9)
-    add(top / "system.slice")
-    assert read_threads(":" + OWN, none_is) == Reading({7, 70, 8, 9}, 0)
+V2 = {OWN: (7, 70), f"{OWN}/init.scope": (8,), f"{OWN}/system.slice": (), f"{OWN}/system.slice/x.service": (9,)}
+NESTED = {OWN: (7,), f"{OWN}/libpod-b": (8,), f"{OWN}/libpod-b/below": (9,)}
+GONE = {OWN: (7,), f"{OWN}/gone": None}  # its files went first
 
 
-def test_in_cgroup_v1_tasks_are_read(mount: Path) -> None:
-    add(mount / "cpu" / OWN[1:], 7, 70, file="tasks")
-    assert read_threads("cpu,cpuacct:" + OWN, none_is) == Reading({7, 70}, 0)
-
-
-def test_cgroup_that_is_not_there_is_none(mount: Path) -> None:
-    assert read_threads(":" + OWN, none_is) is None
-    add(mount / "pods")
-    assert read_threads(":/pods/../pods", none_is) is None
-
-
-def test_another_containers_cgroup_below_is_not_read(mount: Path) -> None:
-    top = add(mount / OWN[1:], 7)
-    add(top / "libpod-b", 8)
-    add(top / "libpod-b" / "below", 9)
-    assert read_threads(":" + OWN, lambda it: it == f":{OWN}/libpod-b") == Reading({7}, 0)
+@pytest.mark.parametrize(
+    ("lists", "cgroup", "expected"),
+    [
+        (V2, f":{OWN}", {7, 70, 8, 9}),
+        ({f"/unified{it}": tids for it, tids in V2.items()}, f":{OWN}", {7, 70, 8, 9}),  # beside v1
+        ({f"/cpu{OWN}": (7, 70)}, f"cpu,cpuacct:{OWN}", {7, 70}),
+        ({}, f":{OWN}", None),
+        ({"/pods": ()}, ":/pods/../pods", None),
+        (NESTED, f":{OWN}", {7}),
+        (GONE, f":{OWN}", {7}),
+    ],
+    ids=["v2", "beside v1", "v1", "not there", "not its name", "another container's below", "vanishes meanwhile"],
+)
+def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(
+    mount: Path, lists: dict[str, tuple[int, ...] | None], cgroup: str, expected: set[int] | None
+) -> None:
+    for path, tids in lists.items():
+        if tids is None:
+            Path(f"{mount}{path}").mkdir(parents=True)
+        else:
+            add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
+    found = read_threads(cgroup, lambda it: it == f":{OWN}/libpod-b")
+    assert found == (None if expected is None else Reading(expected, 0))
 
 
 def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,12 +241,6 @@ def test_more_cgroups_than_are_read_are_not_even_listed(mount: Path, monkeypatch
 
 def below(path: Path) -> list[Path]:
     return [it for it in path.iterdir() if it.is_dir()]
-
-
-def test_cgroup_that_vanishes_meanwhile_is_none_of_it(mount: Path) -> None:
-    top = add(mount / OWN[1:], 7)
-    (top / "gone").mkdir()  # its files went first
-    assert read_threads(":" + OWN, none_is) == Reading({7}, 0)
 
 
 def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,6 +189,7 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(orphans={PATH: True}, completed_groups={PATH}), []),
         # Failures
         (failed(), ["retry c1"]),
+        (Facts(failures=failed().failures, is_mounted=False), []),
         (failed(pid=8), ["forget c1"]),
         (failed(**NO_PID), []),
         (failed(**NO_PID, stage="poststop"), ["forget c1"]),
@@ -215,12 +216,6 @@ NO_PID = {"pid": None, "starttime": None}
 )
 def test_each_finding_has_its_action(facts: Facts, expected: list[str]) -> None:
     assert brief(facts) == expected
-
-
-def test_without_a_mount_nothing_is_retried() -> None:
-    facts = failed()
-    facts.is_mounted = False
-    assert brief(facts) == []
 
 
 @given(st.sets(st.sampled_from(["c1", "c2", "c3"])), st.sets(st.sampled_from(["c1", "c2", "c3"])))
