@@ -37,12 +37,6 @@ class Bench:
                 found[step.subject, step.name].append(take(step))
         return dict(found)
 
-    def seconds(
-        self, rounds: int, sequences: Callable[[], Iterable[Iterable[Step]]]
-    ) -> dict[tuple[str, str], list[float]]:
-        """The wall time that they take."""
-        return self.measure(rounds, sequences, lambda step: self.launcher.run(step).seconds)
-
     def instructions(self, sequences: Callable[[], Iterable[Iterable[Step]]]) -> dict[tuple[str, str], list[int]]:
         """What they take of those, in a few rounds, since they hardly differ; nothing where that cannot be had."""
         return self.measure(self.fewer(30), sequences, instructions) if self.counts_instructions else {}

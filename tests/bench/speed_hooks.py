@@ -152,7 +152,7 @@ def groups(bench: Bench, python: Python, sizes: Sequence[int]) -> Table:
         def sequences() -> Iterator[Iterator[Step]]:
             return (life(node, size, python) for size, node in nodes.items())
 
-        times = bench.seconds(bench.fewer(2), sequences)
+        times = bench.measure(bench.fewer(2), sequences, lambda step: bench.launcher.run(step).seconds)
         counts = bench.instructions(sequences)
     figures = [
         Figure(f"{size} groups: {what}", step, ratios(found[size, step], found[base, step]), target, digits=3)
