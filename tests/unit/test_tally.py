@@ -225,8 +225,7 @@ def test_doctor_says_whether_reconcile_gets_through(
     tmp_path: Path, fields: dict[str, Any], level: str, found: str
 ) -> None:
     node = NodeFiles(tmp_path)
-    site = Site(Places(), node.options)
-    assert list(check_reconcile(site)) == []
+    assert list(check_reconcile(Site(Places(), node.options))) == []
     node.reconciled(**fields)
-    (finding,) = check_reconcile(site)
+    (finding,) = check_reconcile(Site(Places(), node.options))
     assert (finding.level, finding.subject, finding.found) == (level, "reconcile", found)
