@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.hook import DEADLINE, Hook, created, stopped, task
 
 ID = "c" * 64
@@ -43,22 +41,10 @@ def name_of(
     return found
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        (["-c", ID, "-n", "web", "-l", "k8s-file:/x"], "web"),
-        (["-c", ID, "-n", "x" * 100_000], "x" * 253),
-        (["-c", ID, "-n", "a\n\x1b[2Jb c"], "a\n\x1b[2Jb c"),
-        (["-c", ID, "-n", b"caf\xe9\xff"], "caf\ufffd\ufffd"),
-        (["-c", "d" * 64, "-n", "other"], None),
-    ],
-    ids=["a name", "100 kB", "control characters", "no UTF-8", "other"],
-)
-def test_a_name_of_any_kind_harms_nothing(
-    hook: Hook, tmp_path: Path, words: list[str | bytes], name: str | None
-) -> None:
+def test_a_name_of_any_kind_harms_nothing(hook: Hook, tmp_path: Path) -> None:
     """All kinds of command lines: unit/test_podman.py."""
-    assert name_of(hook, tmp_path, words) == name
+    words: list[str | bytes] = ["-c", ID, "-n", b"caf\xe9\n\x1b[2Jb c\xff"]
+    assert name_of(hook, tmp_path, words) == "caf\ufffd\n\x1b[2Jb c\ufffd"
     listed = hook.ask("list").stdout
     assert listed.isascii()
     assert "\x1b" not in listed

@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING, Callable
 
 from tests.kernel.inside import fill
-from tests.support.hook import UID, Hook, Task, created, end, stopped, task
+from tests.support.hook import Hook, Task, created, end, stopped, task
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,19 +16,6 @@ if TYPE_CHECKING:
 
 Set = Callable[[str, object], None]
 FOREVER = 3_600_000
-
-
-def test_exhaustion_is_recorded_and_quotes_the_kernel(hook: Hook, init: Task, root: Path) -> None:
-    assert fill(root / "mon_groups") == 6
-    outcome = hook(created("c1", init.pid, pod_uid=UID))
-    assert outcome.status == 0
-    record = hook.failures()["c1"]
-    assert (record["reason"], record["kernel"]) == ("no_rmids", "Out of RMIDs")
-    assert "ENOSPC" in record["tried"]
-    assert hook.with_options("--strict")(created("c1", init.pid, pod_uid=UID)).status == 1
-    end(init)
-    hook(stopped("c1"))
-    assert hook.leftovers() == set()
 
 
 def test_limbo_that_others_made_is_recorded_at_once(hook: Hook, init: Task, root: Path, fake: Set) -> None:
