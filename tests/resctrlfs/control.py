@@ -36,7 +36,7 @@ class Control:
         return json.dumps({"ok": True, "result": result})
 
     def do_set(self, **knobs: object) -> None:
-        """counters, decay_ms, limbo_tick_ms, read_only, unmounted."""
+        """counters, decay_ms, read_only."""
         self._model.set_knobs(**knobs)
 
     def do_unmount(self) -> None:

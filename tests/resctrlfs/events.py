@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.resctrlfs.tasks import ProcTasks
+from tests.resctrlfs.tasks import Tasks
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Event:
         return cls(**fields)
 
 
-def look(oracle: ProcTasks, pid: int) -> Seen:
-    directory = oracle.proc / str(pid)
-    stat = oracle.stat(pid)
+def look(tasks: Tasks, pid: int) -> Seen:
+    directory = Path(f"/proc/{pid}")
+    stat = tasks.stat(pid)
     if stat is None:
         return Seen(pid)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resctrl as Linux 7.2 behaves, as a pure model: no FUSE, no threads, no time and no processes of its own.
+"""resctrl as Linux 7.2 behaves, as a model without FUSE, threads or processes of its own.
 
 Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of fs/resctrl/rdtgroup.c, whose texts
 `info/last_cmd_status` quotes. Errors are OSError with the errno that the system call would give. Paths are relative to
@@ -19,6 +19,7 @@ import os
 import re
 import signal
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -66,7 +67,6 @@ class Knobs:
     limbo_tick_ms: int = 1000
     counters: str = "normal"
     read_only: bool = False
-    unmounted: bool = False
     debug: bool = False
     ticking: bool = False
     """Each read of a counter has it grow by 1: for a cluster, where no test moves counters."""
@@ -150,7 +150,7 @@ class Attr:
     nlink: int
     ino: int
     born: int
-    """ns, of the model's clock"""
+    """ns of CLOCK_MONOTONIC"""
 
 
 @dataclass
@@ -194,20 +194,18 @@ def task_words(data: bytes) -> Iterator[str]:
 class ResctrlModel:
     """One machine with one mount of resctrl."""
 
-    def __init__(self, tasks: Tasks, clock: Callable[[], int], knobs: Knobs | None = None) -> None:
-        """`clock` gives monotonic ns."""
-        self.knobs = knobs or Knobs()
-        self.tasks = tasks
-        self.clock = clock
+    def __init__(self, knobs: Knobs) -> None:
+        self.knobs = knobs
+        self.tasks = Tasks()
         events = tuple(zip(L3_EVENTS, (self.knobs.occupancy, self.knobs.mbm_total, self.knobs.mbm_local)))
         l3_events = tuple(event for event, is_there in events if is_there)
         self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, l3_events)
         self.counters.mode = self.knobs.counters
-        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms)
+        self.rmids = Rmids(self._rmid_limit(), self.knobs.decay_ms, self.knobs.limbo_tick_ms)
         self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
         self.injections: list[Injection] = []
         self.status = ""
-        self.mounted = not self.knobs.unmounted
+        self.mounted = True
         self._serials = itertools.count(1)
         self._inodes: dict[tuple[int, str], int] = {}
         self._states: dict[int, TaskState] = {}
@@ -231,22 +229,18 @@ class ResctrlModel:
         return min(limits, default=0) if self.knobs.rmids else 0
 
     def _set_up(self) -> None:
-        self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials))
+        self.root = Group("", None, 0, 0, 0o555, time.monotonic_ns(), next(self._serials))
         self.ctrl: dict[str, Group] = {}
 
     def set_knobs(self, **changes: object) -> None:
         """Errors: ValueError for a knob that cannot change while the machine runs."""
         for name, value in changes.items():
-            if name == "unmounted":
-                self.unmount() if value else self.mount()
-            elif name == "read_only":
+            if name == "read_only":
                 self.knobs.read_only = bool(value)
             elif name == "counters" and value in MODES:
                 self.knobs.counters = self.counters.mode = str(value)
             elif name == "decay_ms":
                 self.knobs.decay_ms = self.rmids.decay_ms = int(str(value))
-            elif name == "limbo_tick_ms":
-                self.knobs.limbo_tick_ms = self.rmids.tick_ms = int(str(value))
             else:
                 raise ValueError(f"{name}={value!r} cannot be set while mounted")
 
@@ -261,13 +255,11 @@ class ResctrlModel:
         self._states.clear()
         self._next_look = 0
         self.mounted = False
-        self.knobs.unmounted = True
 
     def mount(self) -> None:
         if not self.mounted:
             self._set_up()
             self.mounted = True
-            self.knobs.unmounted = False
 
     def groups(self) -> list[Group]:
         """Every live group, root first; a ctrl_group before its mon_groups."""
@@ -387,7 +379,7 @@ class ResctrlModel:
         if not is_mon_groups(parent, name):
             fail(errno.EPERM)
         rmid = self._take_rmid()
-        group = Group(name, parent.group, parent.group.closid, rmid, mode, self.clock(), next(self._serials))
+        group = Group(name, parent.group, parent.group.closid, rmid, mode, time.monotonic_ns(), next(self._serials))
         parent.group.children[name] = group
 
     def _new_ctrl(self, name: str, mode: int) -> Group:
@@ -397,7 +389,7 @@ class ResctrlModel:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
         rmid = self._take_rmid() if self.monitoring else 0
-        return Group(name, None, unused[0], rmid, mode, self.clock(), next(self._serials))
+        return Group(name, None, unused[0], rmid, mode, time.monotonic_ns(), next(self._serials))
 
     def _take_rmid(self) -> int:
         try:
@@ -612,12 +604,8 @@ class ResctrlModel:
             self.counters.ran(group.rmid, package)
 
     def _tasks_text(self, group: Group, reader: int) -> str:
-        numbers = (self.tasks.number(reader, tid) if reader else tid for tid in self.tids(group))
+        numbers = (self.tasks.number(reader, tid) if reader else tid for tid in self.tids_of([group])[0])
         return "".join(f"{number}\n" for number in numbers if number)
-
-    def tids(self, group: Group) -> list[int]:
-        """The tasks that are in it."""
-        return self.tids_of([group])[0]
 
     def tids_of(self, groups: Sequence[Group]) -> list[list[int]]:
         """The tasks of each, as they are at one moment."""
@@ -641,7 +629,7 @@ class ResctrlModel:
         Whoever was seen before keeps what it had: so a child that was there when its parent was moved stays outside,
         and one that is seen for the first time afterwards was forked afterwards.
         """
-        now = self.clock()
+        now = time.monotonic_ns()
         if now < self._next_look:
             return self._snapshot
         snapshot = self._snapshot = self.tasks.snapshot()
@@ -649,7 +637,7 @@ class ResctrlModel:
         for tid in snapshot:
             self._inherit(tid, snapshot, states)
         self._states = {tid: states[tid] for tid in snapshot}
-        self._next_look = self.clock() + self.knobs.look_ms * MS if self.knobs.look_ms else 0
+        self._next_look = time.monotonic_ns() + self.knobs.look_ms * MS if self.knobs.look_ms else 0
         return snapshot
 
     def _inherit(self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]) -> TaskState:

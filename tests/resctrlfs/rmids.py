@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from collections import deque
 from typing import Callable
 
@@ -17,13 +18,12 @@ class Rmids:
     the first RMID in limbo. decay_ms 0: no limbo at all (a machine without occupancy monitoring).
     """
 
-    def __init__(self, limit: int, clock: Callable[[], int], decay_ms: int, tick_ms: int) -> None:
+    def __init__(self, limit: int, decay_ms: int, tick_ms: int) -> None:
         self.free: deque[int] = deque(range(1, limit))
         self.limbo: dict[int, int] = {}
         self.decay_ms = decay_ms
         self.tick_ms = tick_ms
         self.never_clean = False
-        self._clock = clock
         self._next_look = 0
 
     def take(self) -> int:
@@ -38,14 +38,14 @@ class Rmids:
             self.free.append(rmid)
             return
         self.look()
-        now = self._clock()
+        now = time.monotonic_ns()
         if not self.limbo:
             self._next_look = now + self.tick_ms * MS
         self.limbo[rmid] = now
 
     def look(self) -> None:
         """Do the looks that were due until now; the last one decides, for time does not make a clean RMID dirty."""
-        now = self._clock()
+        now = time.monotonic_ns()
         if not self.limbo or now < self._next_look:
             return
         period = max(self.tick_ms * MS, 1)

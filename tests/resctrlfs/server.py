@@ -31,7 +31,6 @@ import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
 from tests.resctrlfs.events import Event, EventLog, Seen, look
 from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail, kernel_int, task_words
-from tests.resctrlfs.tasks import ProcTasks
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,8 +73,8 @@ class ResctrlOperations:
 
     def __init__(self, knobs: Knobs, log: Path, on_ready: Callable[[], None]) -> None:
         self.guard = threading.RLock()
-        self.oracle = ProcTasks()
-        self.model = ResctrlModel(self.oracle, time.monotonic_ns, knobs)
+        self.model = ResctrlModel(knobs)
+        self.tasks = self.model.tasks
         self.log = EventLog(log)
         self._on_ready = on_ready
         self._files: dict[int, OpenFile] = {}
@@ -207,14 +206,14 @@ class ResctrlOperations:
                 number = kernel_int(word)
             except ValueError:
                 break
-            tid = self.oracle.resolve(writer, number) if number > 0 else writer
-            seen.append(look(self.oracle, tid) if tid is not None else Seen(number))
+            tid = self.tasks.resolve(writer, number) if number > 0 else writer
+            seen.append(look(self.tasks, tid) if tid is not None else Seen(number))
         return seen
 
     def _logged(self, action: Callable[[], object], event: Event) -> int:
         """Do it, and have it in the log before the caller learns how it went. `event` lacks how, when and who."""
         writer = mfusepy.fuse_get_context()[2]
-        stat = self.oracle.stat(writer)
+        stat = self.tasks.stat(writer)
         result = "EINVAL"  # what mfusepy makes of an exception that is no OSError
         try:
             action()

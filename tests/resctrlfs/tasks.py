@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the model needs to know about tasks, and where a real mount gets it from: /proc.
+"""What the model needs to know about tasks: from /proc, in the pid namespace of the server.
 
 Terms are the kernel's: a *tid* names one thread, a *pid* its process (thread group). A starttime is in clock ticks
 since boot.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 
 class Task(NamedTuple):
@@ -24,19 +24,6 @@ class Task(NamedTuple):
     def parent(self) -> int:
         """Whom it got its group from at birth. /proc names no forking *thread*: the process's leader stands for it."""
         return self.pid if self.tid != self.pid else self.ppid
-
-
-class Tasks(Protocol):
-    """The task oracle of a model."""
-
-    def snapshot(self) -> dict[int, Task]:
-        """Every task there is, by tid, in the order in which the kernel walks them."""
-
-    def resolve(self, observer: int, number: int) -> int | None:
-        """The tid that `observer` (a tid) calls `number`, in its own pid namespace; None: no such task."""
-
-    def number(self, observer: int, tid: int) -> int:
-        """What `observer` calls `tid`; 0 if it cannot see it."""
 
 
 class Stat(NamedTuple):
@@ -57,21 +44,21 @@ def parse_stat(text: str) -> Stat:
     return Stat(comm=head.partition("(")[2], state=fields[0], ppid=ppid, threads=threads, starttime=starttime)
 
 
-class ProcTasks:
-    """The oracle of a real mount. `proc` is a proc(5) mount of the pid namespace in which the server runs."""
+class Tasks:
+    """The tasks that there are."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self.proc = proc
+    def __init__(self) -> None:
         self._namespace = self._namespace_of(os.getpid())
 
     def snapshot(self) -> dict[int, Task]:
+        """Every task there is, by tid, in the order in which the kernel walks them."""
         tasks: dict[int, Task] = {}
-        for pid in self._numbers(str(self.proc)):
+        for pid in self._numbers("/proc"):
             leader = self.stat(pid)
             if leader is None:
                 continue
             alone = leader.threads == 1  # as most are: nothing to list
-            for tid in [pid] if alone else self._numbers(f"{self.proc}/{pid}/task"):
+            for tid in [pid] if alone else self._numbers(f"/proc/{pid}/task"):
                 stat = leader if tid == pid else self.stat(tid)
                 if stat is not None:
                     tasks[tid] = Task(tid, pid, stat.ppid, stat.starttime)
@@ -81,11 +68,12 @@ class ProcTasks:
         """None: no such task."""
         try:
             # Bytes that are no UTF-8 can stand in a comm.
-            return parse_stat(_read(f"{self.proc}/{tid}/stat").decode(errors="surrogateescape"))
+            return parse_stat(_read(f"/proc/{tid}/stat").decode(errors="surrogateescape"))
         except (OSError, IndexError):
             return None
 
     def resolve(self, observer: int, number: int) -> int | None:
+        """The tid that `observer` (a tid) calls `number`, in its own pid namespace; None: no such task."""
         namespace = self._namespace_of(observer)
         if namespace == self._namespace:
             return number if self.stat(number) is not None else None
@@ -93,6 +81,7 @@ class ProcTasks:
         return next((tid for tid in inside if self._numbers_of(tid)[-1:] == [number]), None)
 
     def number(self, observer: int, tid: int) -> int:
+        """What `observer` calls `tid`; 0 if it cannot see it."""
         namespace = self._namespace_of(observer)
         if namespace == self._namespace:
             return tid
@@ -101,14 +90,14 @@ class ProcTasks:
     def _namespace_of(self, tid: int) -> str:
         """A task that has no namespace any more (a zombie, or gone) counts as one of ours."""
         try:
-            return os.readlink(self.proc / str(tid) / "ns" / "pid")
+            return os.readlink(f"/proc/{tid}/ns/pid")
         except OSError:
             return getattr(self, "_namespace", "")
 
     def _numbers_of(self, tid: int) -> list[int]:
         """Its number in each pid namespace from ours down to its own (`NSpid` of proc(5)'s status)."""
         try:
-            lines = (self.proc / str(tid) / "status").read_text(errors="surrogateescape").splitlines()
+            lines = Path(f"/proc/{tid}/status").read_text(errors="surrogateescape").splitlines()
         except OSError:
             return []
         return [int(n) for line in lines if line.startswith("NSpid:") for n in line.split()[1:]]
