@@ -9,8 +9,8 @@ The parts, by the package or the module that they are in:
   simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
   soak       `soak` (a hundred thousand pods on one node)
   fuzz       `fuzz` (a hundred thousand hostile inputs to whole hooks)
-  mutation   `mutants` (each change of the hook path fails a test)
+  mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
 Injection works on the model of resctrl, with the shipped .pyz; what must hold is in scene.py,
-the same for all but `installs`, which have nothing to do with resctrl. The others look after themselves; mutants are
-about the tests.
+the same for all but `installs`, which have nothing to do with resctrl. The others look after themselves; coverage and
+mutants are about the tests.
 """

@@ -16,7 +16,7 @@ from tests import faults, provision
 from tests.faults import fuzz, simulated, soak
 from tests.faults.campaign import Campaign, PartRow
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
-from tests.faults.mutation import judge
+from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
@@ -26,6 +26,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "fuzz": fuzz.run,
     "simulate": simulated.run,
     "soak": soak.run,
+    "coverage": hook_coverage.run,
     "mutants": judge.run,
 }
 HEAD = ("part", "what", "cases", "failures", "time")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""That the campaign tells a change that matters from one that does not."""
+"""That the campaign sees what a hook runs as a process, and tells a change that matters from one that does not."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import provision
-from tests.faults.mutation import judge
+from tests.faults.mutation import hook_coverage, judge
+from tests.faults.mutation.hook_coverage import Measured
 from tests.faults.mutation.judge import Mutant
 
 STARTED = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
@@ -25,12 +27,23 @@ def short_path() -> Iterator[Path]:
         yield Path(directory) / "copy"
 
 
+def test_what_a_hook_runs_as_a_process_is_seen(short_path: Path) -> None:
+    measured = Measured(short_path)
+    measured.run(STARTED)
+    assert (measured.passed, measured.failed) == (1, 0)
+    told = measured.report()
+    shares = dict(re.findall(r"^(hook/\S+) .* ([0-9.]+)%", told, re.MULTILINE))
+    assert 0 < float(shares["hook/stages/create.py"]) < 100
+    assert float(shares["hook/base/models_compiled.py"]) > 0, "what the build puts in place of models"
+    assert "hook/stages/retry.py: never imported" in told
+
+
 def test_a_mutant_is_killed_by_a_unit_test_or_a_process_and_an_equivalent_one_is_not(
     short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judge, "unit_tests", lambda _module: ["tests/unit/test_names.py"])
     monkeypatch.setattr(judge, "STARTED", (STARTED,))
-    shutil.copytree(provision.ROOT, short_path, ignore=judge.IGNORED)
+    shutil.copytree(provision.ROOT, short_path, ignore=hook_coverage.IGNORED)
     killed = {
         other: judge.is_killed(short_path, Mutant(module, "", changed(module, text, other)))
         for module, text, other in (

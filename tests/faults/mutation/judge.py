@@ -2,9 +2,9 @@
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
 Each change that mutants_of makes is a case. Its tests are the unit tests that import its module, those of the module's
-own name first; then those that run whole hooks; then, with the mutant built into the .pyz, some that start it. What no
-test runs can be changed without a failure, too.
-The models (`pyz.COMPILED`) are left out: tests of their own compare both forms.
+own name first; then those that run whole hooks; then, with the mutant built into the .pyz, some that start it.
+The compiled models (`pyz.COMPILED`) are left out: they are generated, and tests of their own compare them with the
+source.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import NamedTuple
 from pyz import COMPILED
 from tests import provision
 from tests.faults.campaign import Campaign
+from tests.faults.mutation import hook_coverage
 
 ENOUGH = 0.9
 """Of the mutants are killed, or the part has failed."""
@@ -42,23 +43,18 @@ WHOLE_HOOKS = (
     "tests/unit/test_simulator.py::test_random_schedules_with_faults_break_nothing",
 )
 """They run all of the hook path."""
-LEFT_OUT = "archive build bytecode fuzz grafana interpreters layers linters provision simulator systemd tiers"
-"""Unit tests that run little or nothing of the hook path, or take their time."""
-PACKAGES = ("base", "state", "stages")
-"""Of hook/: those whose modules a container's start may import."""
-IGNORED = shutil.ignore_patterns(".*", "__pycache__", "dist", "build")
 STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "identity"))
 """They start the .pyz."""
 BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 APART = (
-    *("unshare", "--mount", "--fork", "--kill-child", "setsid", "sh", "-ec"),
+    "sh",
+    "-ec",
     'mount --make-rprivate /; mount --bind "$0" /mnt; mount -t tmpfs mutants /dev/shm; mount -o remount,bind,ro /;'
     'cd /mnt; TMPDIR=/dev/shm exec "$@"',
 )
 """Behind this and a directory, that one is /mnt, and all else is read-only but /dev/shm: a mutant may do anything.
 
-Not /tmp, which would hide the interpreter of a checkout that lies there. It shares the pid namespace: in one of its own
-reconcile and reclaim refuse to work.
+Not /tmp, which would hide the interpreter of a checkout that lies there.
 """
 
 
@@ -75,7 +71,7 @@ class Mutant(NamedTuple):
 
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
-    chosen = [it for it in find_mutants(hook_path()) if campaign.is_chosen(str(it))]
+    chosen = [it for it in find_mutants(hook_coverage.hook_path()) if campaign.is_chosen(str(it))]
     if not chosen:
         return
     of, most = len(chosen), campaign.most or SAMPLE
@@ -90,16 +86,9 @@ def run(campaign: Campaign) -> None:
         campaign.note(f"survived: {name}")
 
 
-def hook_path() -> list[str]:
-    """The modules in the packages of a container's start, by their paths in hook/."""
-    paths = [path for package in PACKAGES for path in sorted((provision.ROOT / "hook" / package).glob("*.py"))]
-    names = [str(path.relative_to(provision.ROOT)) for path in paths]
-    models = {*COMPILED, *COMPILED.values()}
-    return [name[len("hook/") : -len(".py")] for name in names if name not in models]
-
-
 def find_mutants(modules: Sequence[str]) -> list[Mutant]:
-    command = [str(provision.campaign()), "-m", "tests.faults.mutation.mutants_of", *modules]
+    names = [name for name in modules if f"hook/{name}.py" not in COMPILED.values()]
+    command = [str(provision.campaign()), "-m", "tests.faults.mutation.mutants_of", *names]
     found = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(found)]
 
@@ -118,7 +107,7 @@ def find_survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
         idle: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             copy = Path(directory) / str(number)
-            shutil.copytree(provision.ROOT, copy, ignore=IGNORED)
+            shutil.copytree(provision.ROOT, copy, ignore=hook_coverage.IGNORED)
             idle.put(copy)
 
         def judge(mutant: Mutant) -> bool:
@@ -153,7 +142,7 @@ def is_killed(copy: Path, mutant: Mutant) -> bool:
 
 def fails(copy: Path, *words: str) -> bool:
     """Whether Python, in a copy of the checkout, does not end well or in time."""
-    command = [*APART, str(copy), sys.executable, "-B", *words]
+    command = [*hook_coverage.ALONE, *APART, str(copy), sys.executable, "-B", *words]
     null = subprocess.DEVNULL
     try:
         return (
@@ -171,7 +160,9 @@ def unit_tests(module: str) -> list[str]:
     imports = re.compile(
         rf"^\s*(from hook\.{name} import|import hook\.{name}|from hook\.{above} import .*\b{last}\b)", re.M
     )
-    files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"), key=lambda it: (it.stem != f"test_{last}", it))
-    known = [it for it in files if it.stem.removeprefix("test_") not in LEFT_OUT.split()]
-    ordered = [f"tests/unit/{it.name}" for it in known if imports.search(it.read_text(encoding="utf-8"))]
+    files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
+    found = [f"tests/unit/{it.name}" for it in files if imports.search(it.read_text(encoding="utf-8"))]
+    known = set(hook_coverage.test_files())
+    own = f"tests/unit/test_{last}.py"
+    ordered = sorted((path for path in found if path in known), key=lambda it: it != own)
     return list(dict.fromkeys([*ordered, *WHOLE_HOOKS]))
