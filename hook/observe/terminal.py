@@ -19,6 +19,7 @@ from typing import Any
 from hook.base import jsontext
 from hook.base.explain import printable
 
+_ELLIPSIS = "\u2026"
 PATIENCE = 1.0  # seconds before a line of progress
 _INTERVAL = 0.2  # seconds between two
 _ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
@@ -31,11 +32,15 @@ _STYLES, _PLAIN = {"bold": "\x1b[1m", "faint": "\x1b[2m", "red": "\x1b[31m"}, "\
 
 @dataclass(frozen=True)
 class Screen:
-    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited."""
+    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited.
+
+    `cut`: the mark of a cut in a name.
+    """
 
     width: int | None = None
     height: int | None = None
     colour: bool = False
+    cut: str = _CUT
 
     def paint(self, style: str, text: str) -> str:
         """A text in this style (of _STYLES), if the device has colours."""
@@ -58,7 +63,13 @@ def get_screen(*, is_wide: bool = False) -> Screen:
         size = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return Screen(colour=has_colour)
-    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour)
+    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour, _choose_mark())
+
+
+def _choose_mark() -> str:
+    """The mark of a cut in a name. LC_CTYPE does not count, since Python sets it in a C locale (PEP 538)."""
+    words = os.environ.get("LC_ALL") or os.environ.get("LANG") or "", sys.stdout.encoding or ""
+    return _ELLIPSIS if all("utf8" in word.lower().replace("-", "") for word in words) else "..."
 
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:
@@ -67,9 +78,10 @@ def print_answer(answer: dict[str, Any] | list[str]) -> None:
 
 
 def write(text: str) -> None:
-    """Write text, in ASCII; flush it, because the process ends without Python's clean-up."""
+    """Write text, in ASCII but for the mark of a cut; flush it, because the process ends without Python's clean-up."""
     if sys.stdout is not None:  # None: closed by the parent process
-        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+        parts = (part.encode("ascii", "backslashreplace").decode() for part in text.split(_ELLIPSIS))
+        sys.stdout.write(_ELLIPSIS.join(parts))
         sys.stdout.flush()
 
 
@@ -119,11 +131,11 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     for it in narrow:
         width = max(it.least, it.width - max(0, too_wide)) if it.least else it.width
         too_wide -= it.width - width
-        cut.append(replace(it, head=it.head[:width], cells=[cut_name(cell, width) for cell in it.cells]))
+        cut.append(replace(it, head=it.head[:width], cells=[cut_name(cell, width, screen.cut) for cell in it.cells]))
     return _align(cut, screen)
 
 
-def cut_name(name: str, width: int) -> str:
+def cut_name(name: str, width: int, mark: str = _CUT) -> str:
     """Shorten a pod, `namespace/pod` or `namespace/pod/container` to a width: the pod first, in its middle.
 
     The namespace and the container stay whole, as long as there is room for both ends of the pod.
@@ -135,17 +147,17 @@ def cut_name(name: str, width: int) -> str:
     room = max(0, width - len(parts))  # without the slashes
     left = room - min(len(pod), _LEAST_POD, room // 2)
     if sum(map(len, parts)) > left:
-        parts = [_cut_middle(part, left // len(parts)) for part in parts]
-    parts.insert(1, _cut_middle(pod, room - sum(map(len, parts))))
+        parts = [_cut_middle(part, left // len(parts), mark) for part in parts]
+    parts.insert(1, _cut_middle(pod, room - sum(map(len, parts)), mark))
     return "/".join(parts)[:width]
 
 
-def _cut_middle(text: str, width: int) -> str:
+def _cut_middle(text: str, width: int, mark: str) -> str:
     if len(text) <= width:
         return text
-    left = max(0, width - len(_CUT))
+    left = max(0, width - len(mark))
     end = min(_END, left - left // 4)
-    return (text[: left - end] + _CUT + text[len(text) - end :])[: max(0, width)]
+    return (text[: left - end] + mark + text[len(text) - end :])[: max(0, width)]
 
 
 def _sum_widths(columns: Sequence[Column]) -> int:

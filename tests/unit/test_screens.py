@@ -528,10 +528,28 @@ def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("LC_ALL", "C")
     assert terminal.get_screen() == Screen(80, 24, colour=True)
     assert terminal.get_screen(is_wide=True) == Screen(None, 24, colour=True)
     monkeypatch.setenv("NO_COLOR", "1")
     assert terminal.get_screen().colour is False
+
+
+@pytest.mark.parametrize(
+    ("variables", "mark"),
+    [
+        ({}, "..."),
+        ({"LANG": "C.UTF-8"}, "\u2026"),
+        ({"LANG": "de_DE.utf8"}, "\u2026"),
+        ({"LANG": "C.UTF-8", "LC_ALL": "C"}, "..."),
+        ({"LANG": "de_DE.ISO-8859-1"}, "..."),
+    ],
+)
+def test_a_cut_is_ascii_if_the_locale_is_not_utf8(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], mark: str
+) -> None:
+    monkeypatch.setattr(os, "environ", variables)
+    assert terminal._choose_mark() == mark
 
 
 HOSTILE = st.text(max_size=40) | st.sampled_from(
@@ -665,8 +683,12 @@ def test_of_a_cut_name_namespace_and_both_ends_of_the_pod_stay(name: str, width:
     assert terminal.cut_name(name, width) == text
 
 
-@given(name=st.text("ab/-", max_size=40), width=st.integers(0, 50))
-def test_a_cut_name_has_the_width_at_most(name: str, width: int) -> None:
-    cut = terminal.cut_name(name, width)
+def test_the_mark_of_a_cut_takes_one_column_in_utf8() -> None:
+    assert terminal.cut_name("shop/web-7c9f6d5b8-x2x4k", 16, "\u2026") == "shop/web-7\u2026x2x4k"
+
+
+@given(name=st.text("ab/-", max_size=40), width=st.integers(0, 50), mark=st.sampled_from(["...", "\u2026"]))
+def test_a_cut_name_has_the_width_at_most(name: str, width: int, mark: str) -> None:
+    cut = terminal.cut_name(name, width, mark)
     assert len(cut) <= width
     assert cut == name or len(name) > width
