@@ -203,8 +203,10 @@ class LastOracle:
         expect(tasks - ghosts == own, path, "has the tasks", tasks, "instead of", own)
         is_recorded = state is not None and path in [it["path"] for it in state["groups"]]
         expect(is_recorded or ghosts, path, "is on no record")
-        is_used = own or ghosts or (state is not None and (state["lingering_since"] is not None or state["members"]))
-        expect(is_used, path, "is left, and in no use")
+        are_known = is_recorded and state is not None and all(it["cgroup"] for it in state["members"].values())
+        strangers = tasks & self._node.strangers if are_known else set()
+        expect(not strangers, path, "still has tasks of no container", strangers)
+        expect(own or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
 
     def _judge_record(self, key: str, state: Any) -> None:  # noqa: ANN401  JSON
         expect(state is not None, "the record of", key, "is unreadable")
@@ -214,8 +216,13 @@ class LastOracle:
         dead = [name for name, it in state["members"].items() if not any(life.is_it(it) for life in self._living)]
         expect(not dead, "these members of", key, "are dead:", dead)
         tasks = {tid for it in state["groups"] for tid in self._kernel.tids(it["path"])}
-        is_used = state["members"] or state["lingering_since"] is not None or tasks
-        expect(is_used, "the record of", key, "is left")
+        expect(tasks or self._is_used(state), "the record of", key, "is left")
+
+    def _is_used(self, state: Any) -> bool:  # noqa: ANN401  JSON
+        """Whether a key has members, or lingers, as that of a pod does until its cgroup goes."""
+        lingers = state["lingering_since"] is not None
+        is_deleted = state["kind"] == "pod" and (state["cgroup"] or "").partition(":")[2] not in self._kernel.cgroups
+        return bool(state["members"] or (lingers and not is_deleted))
 
     def _judge_files(self) -> None:
         """No file of a process that was killed is left."""

@@ -54,6 +54,7 @@ SCENARIOS = (
     "linger=60; c1 p1 t100 | c2 | r",
     "linger=60; c1 p1 t100 | c2 | r | c5",
     "linger=60; c1 p1 D1 | r | c2",
+    "linger=60; c1 | p1 D1 | r",
     "linger=60; c1 d1 k1 | c2 p2 | r",
     # two ctrl_groups
     "c1 | c2@gold | p1",
