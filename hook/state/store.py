@@ -5,7 +5,7 @@
     groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
     locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
     members/<container>.json      the index: which key a container belongs to
-    unmonitored/<container>.json  why a container is not monitored
+    unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
     reconcile.json, watch.json, unhooked.json, left-undone.json     the work and the findings of reconcile and watch
     runs/<stage>-<result>         one byte for each hook of that stage with that result
     runs/unrecorded               one byte for each failure that could not be recorded
