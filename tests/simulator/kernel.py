@@ -138,6 +138,9 @@ class Kernel:
         """A cgroup is removed with those below it."""
         self.cgroups -= {it for it in self.cgroups if f"{it}/".startswith(f"{top}/")}
 
+    def has_cgroup(self, path: str) -> bool:
+        return path in self.cgroups
+
     def exists(self, path: str) -> bool:
         return self.look(path) is not None
 

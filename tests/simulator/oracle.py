@@ -221,8 +221,8 @@ class LastOracle:
     def _is_used(self, state: Any) -> bool:  # noqa: ANN401  JSON
         """Whether a key has members, or lingers, as that of a pod does until its cgroup goes."""
         lingers = state["lingering_since"] is not None
-        is_deleted = state["kind"] == "pod" and (state["cgroup"] or "").partition(":")[2] not in self._kernel.cgroups
-        return bool(state["members"] or (lingers and not is_deleted))
+        is_there = state["kind"] != "pod" or self._kernel.has_cgroup((state["cgroup"] or "").partition(":")[2])
+        return bool(state["members"] or (lingers and is_there))
 
     def _judge_files(self) -> None:
         """No file of a process that was killed is left."""

@@ -125,6 +125,9 @@ class RealKernel:
                 time.sleep(0.05)
             subprocess.run(["mount", "-t", "resctrl", "resctrl", self._root], check=True)
 
+    def has_cgroup(self, path: str) -> bool:
+        return (mount_point() / path[1:]).is_dir()
+
     def remove_cgroups(self, top: str) -> None:
         for path, _, _ in os.walk(mount_point() / top.lstrip("/"), topdown=False):
             with suppress(OSError):  # somebody lives in it
