@@ -65,7 +65,7 @@ def act(seen: Survey, action: Action) -> Action | None:
 def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
-    # Read the record again, and forget it under its writers' lock: the container may have been restarted, and failed.
+    # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
         found = _find_again(seen, action)
         return found if found is not None and retry(seen, container) else None

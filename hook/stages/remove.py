@@ -67,9 +67,9 @@ def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> boo
         return False
     except OSError:  # reconcile removes it after a day
         return True
-    if failure is None or failure.pid in (None, pid):
+    if failure is None or failure.pid is None or failure.pid == pid:
         return False
-    return procfs.is_dead(failure.pid or 0, failure.starttime) is False
+    return procfs.is_dead(failure.pid, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:
@@ -179,7 +179,7 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         raise refusal
     if after is None and len(over) == len(state.groups):
         # After rmdir: killed in between, the state names a group that is gone, which all readers take for removed.
-        forget(context, locked)
+        locked.clear()
 
 
 def _add_to_history(context: Context, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> None:

@@ -88,7 +88,7 @@ def undo(attempt: Attempt) -> None:
 
 
 def _is_in_group(context: Context, member: Member | None) -> bool:
-    """Whether a member's first process is in its group, or that cannot be told."""
+    """Whether a member's first process is in its group; True if the kernel does not say."""
     if member is None or not context.resctrl.has_live_task(member.group):
         return False
     return member.pid in (context.resctrl.tasks(member.group) or {member.pid})

@@ -45,7 +45,7 @@ MPAM = {
     "L3/num_closids": "8\n",
     "MB/num_closids": "8\n",
 }
-"""arm64: 8 PARTIDs (CLOSIDs) with 4 PMGs each. Local traffic cannot be told from the rest."""
+"""arm64: 8 PARTIDs (CLOSIDs) with 4 PMGs each. It counts all traffic, and none separately as local."""
 
 
 @pytest.fixture

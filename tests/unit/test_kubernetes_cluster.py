@@ -142,7 +142,7 @@ class ApiHandler(BaseHTTPRequestHandler):
         self.send(*self.kube.answer(self.command, self.path, self.read_body()))
 
     def read_body(self) -> Any:  # noqa: ANN401  JSON
-        """What was asked, by somebody who may, in the form that the API server takes."""
+        """The content of a request. It must have the token, and the content type that the API server asks for."""
         assert self.headers["Authorization"] == "Bearer secret"
         assert (self.headers["Content-Type"] == "application/merge-patch+json") is (self.command == "PATCH")
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
