@@ -249,27 +249,27 @@ class Threads:
         self._owned[member.group] |= threads
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
-        places = Counter(locate(self._seen.context, tid, member.group) for tid in self._look_closer(member, missing))
+        places = self._locate(member, missing)
         to_move = places["outside"] + places[None]
         self._seen.outside[self._key, container] = Outside(to_move, places["elsewhere"], unread)
         return to_move
 
-    def _look_closer(self, member: Member, missing: set[int]) -> set[int]:
-        """Look again at threads that seem to be outside, until their groups can be read; returns those outside.
+    def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
+        """Count the places of threads that seem to be outside, as `locate` says; None: ended, or shown by no file.
 
-        On a busy machine a program that forks and exits in its group can end before its group is read. So this looks
-        again, until a thread is known to be outside, or none has ended. After the last look those that ended count.
+        A program that forks and exits in its group can end before its place is read. So this looks again until a thread
+        is known to be outside, or none ended too early. After the last look those that ended count.
         """
-        context = self._seen.context
+        kernel = self._seen.context.resctrl
         for _ in range(_LOOKS):
-            if {locate(context, tid, member.group) for tid in missing} & {"outside", "elsewhere"}:
-                break
-            ended = set(filter(procfs.is_dead, missing))
-            own = self._seen.processes.read_own_cgroup(member) if ended else None
+            places = {tid: locate(self._seen.context, tid, member.group) for tid in missing}
+            ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
+            is_known = not ended or "outside" in places.values()
+            own = None if is_known else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
-        return missing
+            missing = (missing - ended - own.tids) | (own.tids - (kernel.tasks(member.group) or set()))
+        return Counter(places.values())
 
     def find_strangers(self, path: str, live: dict[str, Member]) -> set[int]:
         """The threads in a group that are in no cgroup of a member, once all live members were looked at."""

