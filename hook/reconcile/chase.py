@@ -26,10 +26,9 @@ from hook.stages.entry import Context
 from hook.state.store import RunDir, replace
 
 _FIRST_LOOK = 10.0  # seconds to move the threads of the first look, which may be thousands
-_CHASE = 0.2  # seconds for all further looks, ...
-_SETTLING = 0.5  # ... if only a fork that began before a move may not have ended yet, ...
-_LOOKS = 20  # ... unless so many looks take longer, on a busy machine, ...
-_LONGEST = 1.0  # ... and then at most so many seconds
+_CHASE = 0.2  # seconds for further looks while some are outside, ...
+_LOOKS = 20  # ... unless so many looks take longer, on a busy machine
+_LONGEST = 2.0  # seconds for all further looks: where 20 programs fork on one busy CPU, one fork can take 0.2
 _PAUSE = 0.001
 _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
 _LOCK = "reconcile.lock"
@@ -76,8 +75,7 @@ class Chase:
         has_moved, may_fork = bool(self.moved), False
         while self.outside or has_moved or may_fork:
             seconds = system.monotonic() - began
-            limit = _CHASE if self.outside or has_moved else _SETTLING
-            if seconds >= _LONGEST or (seconds >= limit and looks >= _LOOKS):
+            if seconds >= _LONGEST or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)

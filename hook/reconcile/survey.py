@@ -261,6 +261,7 @@ class Threads:
         is known to be outside, or none ended too early. After the last look those that ended count.
         """
         kernel = self._seen.context.resctrl
+        places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
             places = {tid: locate(self._seen.context, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}

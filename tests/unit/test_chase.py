@@ -146,7 +146,7 @@ def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds(cha
     chain.become(1000, "R")
     chase = chain.chase()
     assert (chase.moved, chase.outside) == (1, 0)
-    assert 0.5 <= sum(chain.slept) + chain.looks * LOOK <= 0.51
+    assert 2.0 <= sum(chain.slept) + chain.looks * LOOK <= 2.01
 
 
 def test_where_nothing_is_outside_one_look_is_enough(chain: Chain) -> None:
@@ -191,8 +191,8 @@ def test_all_that_the_first_look_finds_is_moved_whatever_time_it_takes(
     assert chain.chase().moved == 101
 
 
-def test_looks_that_take_long_are_twenty_and_take_a_second_at_the_most(chain: Chain) -> None:
-    for seconds, looks in ((0.03, 21), (0.3, 5)):
+def test_looks_that_take_long_are_twenty_and_take_two_seconds_at_the_most(chain: Chain) -> None:
+    for seconds, looks in ((0.03, 21), (0.3, 8)):
         chain.ends_early, chain.looks, chain.seconds = 10**6, 0, seconds
         chase = chain.chase()
         assert (chase.outside, chain.looks) == (1, looks)
@@ -209,7 +209,7 @@ def test_look_that_moves_too_many_is_ended_and_the_rest_is_outside(
             chain.fork(1000, 2000 + number + 100 * chain.looks)
         return chain()
 
-    slow_down(monkeypatch, chain, 0.05)
+    slow_down(monkeypatch, chain, 0.1)
     chase = chain.chase(read)
     assert (chain.looks, chase.moved) == (2, 101 + 20)
     assert chase.outside == 100 - 20

@@ -19,6 +19,7 @@ from hook.reconcile import chase
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
+from hook.stages.entry import Context
 from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator.kernel import RESCTRL
@@ -532,6 +533,25 @@ def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_p
     chain.is_inside, chain.ends_early = True, 3
     node.assert_settled()
     assert chain.ends_early == 0
+
+
+def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read again, a link of a chain in the group may have ended, and would count as outside."""
+    read = node.machine.read
+    chain = ChainOfForks(node, 0)
+    node.machine.read = read  # type: ignore[method-assign]
+    node.verbs()
+    chain.is_inside, chain.ends_early = True, 1  # a link begins when the cgroup's list is opened, and lives on
+    asked: list[int] = []
+
+    def locate(context: Context, tid: int, path: str) -> str | None:
+        asked.append(tid)
+        return chase.locate(context, tid, path)
+
+    monkeypatch.setattr("hook.reconcile.survey.locate", locate)
+    node.assert_settled()
+    assert asked
+    assert len(asked) == len({*asked})
 
 
 def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(node: Node) -> None:
