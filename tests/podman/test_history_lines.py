@@ -99,7 +99,7 @@ def test_a_pod_of_podmans_is_one_line_with_all_its_containers(start_node: StartN
     recorded = Recorded(start_node, tmp_path / "log", "--key=sandbox")
     lab = recorded.lab
     sandbox = lab.podman("pod", "create", f"--cgroup-parent={lab.cgroups.path}", "--name=pod", "--infra=false")
-    gates = [lab.run(name, "--network=none", pod="pod") for name in ("first", "second")]
+    gates = [lab.run(name, *lab.place, pod="pod") for name in ("first", "second")]
     recorded.use(sandbox.stdout.strip(), "1.5")
     gates[0].open()
     lab.watch.wait("poststop", lab.container_id("first"))

@@ -118,8 +118,8 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
         sandbox = lab.podman("pod", "inspect", "--format={{.InfraContainerID}}", pod).stdout.strip()
     else:
         sandbox = lab.podman("pod", "create", *place, "--infra=false").stdout.strip()
-    network = [] if infra else ["--network=none"]
-    gates = {name: lab.run(name, *network, pod="pod") for name in ("first", "second")}
+    alone = [] if infra else lab.place
+    gates = {name: lab.run(name, *alone, pod="pod") for name in ("first", "second")}
     inits = {name: lab.init(name) for name in gates}
     for name, gate in gates.items():
         node.assert_placed_before_exec(inits[name], f"oci-{sandbox}", gate.command)

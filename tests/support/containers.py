@@ -231,6 +231,7 @@ class Lab:
         self.hook = hook
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        self.place = ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
         self.hooks_dir = self._directory("hooks.d")
         self.gates = self._directory("gates")
         self._open_gates: list[Gate] = []
@@ -326,8 +327,8 @@ class Lab:
         return gate
 
     def options(self, name: str, pod: str | None = None) -> list[str]:
-        """What each container of the lab is started with. In a pod, network and cgroup are the pod's."""
-        place = [f"--pod={pod}"] if pod else ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
+        """What each container of the lab is started with. In a pod, network and cgroup are its infra container's."""
+        place = [f"--pod={pod}"] if pod else self.place
         return [f"--name={name}", f"--volume={self.gates}:/gates", "--security-opt=label=disable", *place]
 
     def container_id(self, name: str) -> str:
