@@ -63,11 +63,12 @@ class Chase:
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
         self._running: dict[int, int] = {}  # moved threads that may still be in a fork, with their user time
 
-    def run(self, read: Callable[[], Collection[int]]) -> None:
+    def run(self, read: Callable[[], Collection[int]], longest: float = _LONGEST) -> None:
         """Look and move until no thread is outside. `read` returns the container's present threads.
 
-        StillOutside: some are left. HookError: the kernel refuses. WrongCtrlGroup: the container's init is in another
-        ctrl_group. Other threads in another ctrl_group, and those in another tool's group, stay there.
+        `longest`: seconds for all looks after the first. Threads in another ctrl_group, and those in another tool's
+        group, stay there. StillOutside: some are left. HookError: the kernel refuses. WrongCtrlGroup: the container's
+        init is in another ctrl_group.
         """
         self.move(read())
         began = system.monotonic()
@@ -75,13 +76,13 @@ class Chase:
         has_moved, may_fork = bool(self.moved), False
         while self.outside or has_moved or may_fork:
             seconds = system.monotonic() - began
-            if seconds >= _LONGEST or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
+            if seconds >= longest or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)
             before = self.moved
             may_fork = self._may_fork()  # read before the look, which then shows all their children
-            self.move(read(), began + _LONGEST)
+            self.move(read(), began + longest)
             looks += 1
             has_moved = self.moved > before
         if self.outside:
