@@ -409,6 +409,15 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
     assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
 
+def test_a_thread_that_runs_in_the_kernel_holds_up_others_for_a_second(node: WatchedNode) -> None:
+    """It may be in a fork: reconcile, which others do not wait for, takes twice as long."""
+    node.spawn(8).state = "R"
+    before = node.kernel.now
+    look_at_all(pursue(node))
+    assert node.groups() == {GROUP: {7, 8}}
+    assert 1.0 <= node.kernel.now - before <= 1.01
+
+
 def test_container_that_stays_outside_is_logged(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(9)
     node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
