@@ -170,6 +170,8 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     yield _machine
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")
+    _machine.run("rm", "-rf", "/run/resctrl-mon-hook")
+    _machine.remove_groups()
 
 
 @pytest.fixture(params=SUITES, ids="debian-{}".format)

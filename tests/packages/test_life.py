@@ -310,7 +310,7 @@ def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> Non
     """Also where the chart had them before."""
     machine = manager.machine
     owner = machine.at("/usr/libexec") / f"oci/hooks.d/{NAME}.owner"
-    owner.parent.mkdir(parents=True)
+    owner.parent.mkdir(parents=True, exist_ok=True)
     owner.write_text("chart\n")
     manager.install(packages)
     assert owner.read_text() == f"{manager.kind}\n"

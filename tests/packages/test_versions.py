@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.packages.conftest import FURTHER, Packages
 from tests.packages.machine import ENERGY, Machine
@@ -44,7 +41,7 @@ def shown(machine: Machine) -> dict[str, Any]:
 
 
 def going_on(machine: Machine) -> dict[str, Any]:
-    """Those that are not completed: the ends of other tests' containers are shown for 300 seconds."""
+    """Those that are not completed: what has ended is shown for 300 seconds."""
     return {key: it for key, it in shown(machine).items() if it["state"] != "completed"}
 
 
@@ -61,122 +58,114 @@ def find_aside(machine: Machine) -> list[Path]:
     return sorted(machine.at(f"{RUN}/groups").glob("*.json.unreadable-*"))
 
 
-@pytest.fixture
-def clean(machine: Machine) -> Iterator[Machine]:
-    """A machine whose records all go with the test."""
-    yield machine
-    machine.podman_rm()
-    machine.run("sh", "-c", f"rm -rf {RUN}/*")
-
-
 def test_records_with_further_fields_are_read_and_their_use_goes_on(
-    clean: Machine, packages: Packages, newer: Packages
+    machine: Machine, packages: Packages, newer: Packages
 ) -> None:
     """Up, down and up again: one container of each version lives through it."""
-    install(clean, packages)
-    web = clean.podman_run("web")
-    clean.spend(web, 5)
-    install(clean, newer)
-    db = clean.podman_run("db")
-    clean.spend(db, 7)
-    before = mon_groups(clean)
-    assert FURTHER in record(clean, db)
-    assert FURTHER in record(clean, db)["members"][db]
-    assert FURTHER not in record(clean, web), "a record is written again only when something changes"
+    install(machine, packages)
+    web = machine.podman_run("web")
+    machine.spend(web, 5)
+    install(machine, newer)
+    db = machine.podman_run("db")
+    machine.spend(db, 7)
+    before = mon_groups(machine)
+    assert FURTHER in record(machine, db)
+    assert FURTHER in record(machine, db)["members"][db]
+    assert FURTHER not in record(machine, web), "a record is written again only when something changes"
 
     for version in packages, newer, packages:
-        install(clean, version)
-        assert clean.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
-        clean.spend(db, 1)
-        assert {key: (it["state"], it["members_alive"]) for key, it in going_on(clean).items()} == {
+        install(machine, version)
+        assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
+        machine.spend(db, 1)
+        assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {
             web: ("live", 1),
             db: ("live", 1),
         }
-        assert mon_groups(clean) == before
-        assert listed(clean)["unreadable"] == []
-    assert {key: it["use"][ENERGY]["value"] for key, it in going_on(clean).items()} == {web: 5, db: 10}
+        assert mon_groups(machine) == before
+        assert listed(machine)["unreadable"] == []
+    assert {key: it["use"][ENERGY]["value"] for key, it in going_on(machine).items()} == {web: 5, db: 10}
 
-    clean.podman_rm("web", "db")
-    assert clean.groups() == {}
-    ended = {key: shown(clean)[key] for key in (web, db)}
+    machine.podman_rm("web", "db")
+    assert machine.groups() == {}
+    ended = {key: shown(machine)[key] for key in (web, db)}
     assert {key: (it["state"], it["use"][ENERGY]["value"]) for key, it in ended.items()} == {
         web: ("completed", 5),
         db: ("completed", 10),
     }
-    assert FURTHER not in record(clean, db), "the version that writes a record drops what it does not know"
+    assert FURTHER not in record(machine, db), "the version that writes a record drops what it does not know"
 
 
 def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
-    clean: Machine, packages: Packages, next_records: Packages
+    machine: Machine, packages: Packages, next_records: Packages
 ) -> None:
-    install(clean, next_records)
-    ended = clean.podman_run("ended")
-    clean.podman_rm("ended")
-    web = clean.podman_run("web")
-    clean.spend(web, 5)
-    theirs = record_path(clean, web).read_text()
+    install(machine, next_records)
+    ended = machine.podman_run("ended")
+    machine.podman_rm("ended")
+    web = machine.podman_run("web")
+    machine.spend(web, 5)
+    theirs = record_path(machine, web).read_text()
     assert json.loads(theirs)["version"] == 2
-    before = clean.resctrl.groups()[f"/mon_groups/oci-{web}"]
+    before = machine.resctrl.groups()[f"/mon_groups/oci-{web}"]
 
-    install(clean, packages)
-    assert {it["file"] for it in listed(clean)["unreadable"]} == {f"{RUN}/groups/{key}.json" for key in (web, ended)}
-    doctor = clean.run(NAME, "doctor", check=False).stdout
+    install(machine, packages)
+    assert {it["file"] for it in listed(machine)["unreadable"]} == {f"{RUN}/groups/{key}.json" for key in (web, ended)}
+    doctor = machine.run(NAME, "doctor", check=False).stdout
     assert f"groups/{web}.json: " in doctor
     assert "version" in doctor.partition(f"groups/{web}.json: ")[2].splitlines()[0]
-    assert record_path(clean, web).read_text() == theirs, "people's commands change nothing"
+    assert record_path(machine, web).read_text() == theirs, "people's commands change nothing"
 
-    said = clean.run(NAME, "reconcile", check=False).stdout
+    said = machine.run(NAME, "reconcile", check=False).stdout
     assert web in said
-    asides = {path.name.partition(".")[0]: path.read_text() for path in find_aside(clean)}
+    asides = {path.name.partition(".")[0]: path.read_text() for path in find_aside(machine)}
     assert asides.keys() == {web, ended}
     assert asides[web] == theirs, "nothing of it is lost"
-    assert clean.resctrl.groups()[f"/mon_groups/oci-{web}"] == before, "the same RMID and the same tasks"
-    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(clean).items()} == {web: ("live", 1)}
-    assert record(clean, web)["version"] == 1
-    assert list(record(clean, web)["members"]) == [web]
-    assert json.loads((clean.at(f"{RUN}/members") / f"{web}.json").read_text()) == {"version": 1, "key": web}
-    assert listed(clean)["unreadable"] == []
-    assert clean.run(NAME, "reconcile").stdout == ""
+    assert machine.resctrl.groups()[f"/mon_groups/oci-{web}"] == before, "the same RMID and the same tasks"
+    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {web: ("live", 1)}
+    assert record(machine, web)["version"] == 1
+    assert list(record(machine, web)["members"]) == [web]
+    assert json.loads((machine.at(f"{RUN}/members") / f"{web}.json").read_text()) == {"version": 1, "key": web}
+    assert listed(machine)["unreadable"] == []
+    assert machine.run(NAME, "reconcile").stdout == ""
 
-    clean.spend(web, 3)
-    use = shown(clean)[web]["use"][ENERGY]
+    machine.spend(web, 3)
+    use = shown(machine)[web]["use"][ENERGY]
     assert (use["value"], use["at_least"]) == (3, True), "what it used earlier is in the file that was set aside"
-    install(clean, next_records)  # up again: the rebuilt record is used
-    assert clean.run(NAME, "reconcile").stdout == ""
-    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(clean).items()} == {web: ("live", 1)}
-    clean.podman_rm("web")
-    assert clean.groups() == {}
+    install(machine, next_records)  # up again: the rebuilt record is used
+    assert machine.run(NAME, "reconcile").stdout == ""
+    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {web: ("live", 1)}
+    machine.podman_rm("web")
+    assert machine.groups() == {}
 
 
 def test_a_hook_that_meets_a_record_that_is_too_new_sets_it_aside_and_keeps_the_group(
-    clean: Machine, packages: Packages, next_records: Packages
+    machine: Machine, packages: Packages, next_records: Packages
 ) -> None:
     """poststop of the older version comes before any reconcile does."""
-    install(clean, next_records)
-    web, db = clean.podman_run("web"), clean.podman_run("db")
-    install(clean, packages)
-    clean.podman_rm("web")
-    later = clean.podman_run("later")
-    assert set(clean.groups()) == {f"oci-{web}", f"oci-{db}", f"oci-{later}"}, "only reconcile may end it"
-    clean.run(NAME, "reconcile", check=False)
-    clean.run(NAME, "reconcile", check=False)
-    assert set(clean.groups()) == {f"oci-{db}", f"oci-{later}"}
-    clean.podman_rm("db", "later")
-    assert clean.groups() == {}
+    install(machine, next_records)
+    web, db = machine.podman_run("web"), machine.podman_run("db")
+    install(machine, packages)
+    machine.podman_rm("web")
+    later = machine.podman_run("later")
+    assert set(machine.groups()) == {f"oci-{web}", f"oci-{db}", f"oci-{later}"}, "only reconcile may end it"
+    machine.run(NAME, "reconcile", check=False)
+    machine.run(NAME, "reconcile", check=False)
+    assert set(machine.groups()) == {f"oci-{db}", f"oci-{later}"}
+    machine.podman_rm("db", "later")
+    assert machine.groups() == {}
 
 
 def test_a_failure_record_that_is_too_new_is_reported_and_goes_with_its_container(
-    clean: Machine, packages: Packages, next_records: Packages
+    machine: Machine, packages: Packages, next_records: Packages
 ) -> None:
-    install(clean, next_records)
-    clean.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
-    web = clean.podman_run("web")
-    clean.resctrl.control(do="clear")
-    install(clean, packages)
-    file = clean.at(f"{RUN}/unmonitored") / f"{web}.json"
+    install(machine, next_records)
+    machine.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
+    web = machine.podman_run("web")
+    machine.resctrl.control(do="clear")
+    install(machine, packages)
+    file = machine.at(f"{RUN}/unmonitored") / f"{web}.json"
     assert json.loads(file.read_text())["version"] == 2
-    assert [it["file"] for it in listed(clean)["unreadable"]] == [f"{RUN}/unmonitored/{web}.json"]
-    clean.run(NAME, "reconcile", check=False)
-    clean.podman_rm("web")
+    assert [it["file"] for it in listed(machine)["unreadable"]] == [f"{RUN}/unmonitored/{web}.json"]
+    machine.run(NAME, "reconcile", check=False)
+    machine.podman_rm("web")
     assert not file.exists()
-    assert clean.groups() == {}
+    assert machine.groups() == {}
