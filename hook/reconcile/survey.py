@@ -260,16 +260,16 @@ class Threads:
         A program that forks and exits in its group can end before its place is read. So this looks again until a thread
         is known to be outside, or none ended too early. After the last look those that ended count.
         """
-        kernel = self._seen.context.resctrl
+        context = self._seen.context
         places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
-            places = {tid: locate(self._seen.context, tid, member.group) for tid in missing}
+            places = {tid: locate(context, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or "outside" in places.values()
             own = None if is_known else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            missing = (missing - ended - own.tids) | (own.tids - (kernel.tasks(member.group) or set()))
+            missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 
     def find_strangers(self, path: str, live: dict[str, Member]) -> set[int]:

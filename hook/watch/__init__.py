@@ -43,7 +43,7 @@ _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of it
 _SHARE = 20
 _SETTLING = 0.01  # seconds
 _SECONDS = 0.2  # at most for one look at the containers; the next look goes on from there
-_CHASE = 1.0  # at most for one chase, which holds up all others
+_LONGEST_CHASE = 1.0  # seconds: a chase holds up all others
 _REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
 _MOST_KEPT = 4096
 
@@ -240,7 +240,7 @@ class Watch:
                 chase.move({pid})
                 chase.move(container_tasks.list_threads(pid))
             else:
-                chase.run(lambda: self._read_threads(place), _CHASE)
+                chase.run(lambda: self._read_threads(place), _LONGEST_CHASE)
         except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
             pass
         except (HookError, OSError) as error:

@@ -18,6 +18,7 @@ import pytest
 from hook import __version__
 from pyz import archive
 from tests import provision
+from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
 from tests.resctrlfs import mounted
 from tests.support import debian
@@ -171,7 +172,7 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")
     _machine.run("rm", "-rf", "/run/resctrl-mon-hook")
-    _machine.remove_groups()
+    remove_groups(_machine.resctrl.root)
 
 
 @pytest.fixture(params=SUITES, ids="debian-{}".format)

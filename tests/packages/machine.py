@@ -186,11 +186,6 @@ class Machine:
         """The mon_groups of the root ctrl_group by name, with their tasks."""
         return self.resctrl.mon_groups()
 
-    def remove_groups(self) -> None:
-        """Those of containers that ended without their hook, too."""
-        for name in self.groups():
-            (self.resctrl.root / "mon_groups" / name).rmdir()
-
     # The end
 
     def close(self) -> None:

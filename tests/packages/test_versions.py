@@ -40,11 +40,6 @@ def shown(machine: Machine) -> dict[str, Any]:
     return {key["key"]: key for key in listed(machine)["keys"]}
 
 
-def going_on(machine: Machine) -> dict[str, Any]:
-    """Those that are not completed: what has ended is shown for 300 seconds."""
-    return {key: it for key, it in shown(machine).items() if it["state"] != "completed"}
-
-
 def listed(machine: Machine) -> Any:  # noqa: ANN401  JSON
     return json.loads(machine.run(NAME, "list", "--json").stdout)
 
@@ -77,18 +72,17 @@ def test_records_with_further_fields_are_read_and_their_use_goes_on(
         install(machine, version)
         assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
         machine.spend(db, 1)
-        assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {
+        assert {key: (it["state"], it["members_alive"]) for key, it in shown(machine).items()} == {
             web: ("live", 1),
             db: ("live", 1),
         }
         assert mon_groups(machine) == before
         assert listed(machine)["unreadable"] == []
-    assert {key: it["use"][ENERGY]["value"] for key, it in going_on(machine).items()} == {web: 5, db: 10}
+    assert {key: it["use"][ENERGY]["value"] for key, it in shown(machine).items()} == {web: 5, db: 10}
 
     machine.podman_rm("web", "db")
     assert machine.groups() == {}
-    ended = {key: shown(machine)[key] for key in (web, db)}
-    assert {key: (it["state"], it["use"][ENERGY]["value"]) for key, it in ended.items()} == {
+    assert {key: (it["state"], it["use"][ENERGY]["value"]) for key, it in shown(machine).items()} == {
         web: ("completed", 5),
         db: ("completed", 10),
     }
@@ -120,7 +114,7 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     assert asides.keys() == {web, ended}
     assert asides[web] == theirs, "nothing of it is lost"
     assert machine.resctrl.groups()[f"/mon_groups/oci-{web}"] == before, "the same RMID and the same tasks"
-    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {web: ("live", 1)}
+    assert {key: (it["state"], it["members_alive"]) for key, it in shown(machine).items()} == {web: ("live", 1)}
     assert record(machine, web)["version"] == 1
     assert list(record(machine, web)["members"]) == [web]
     assert json.loads((machine.at(f"{RUN}/members") / f"{web}.json").read_text()) == {"version": 1, "key": web}
@@ -132,7 +126,7 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     assert (use["value"], use["at_least"]) == (3, True), "what it used earlier is in the file that was set aside"
     install(machine, next_records)  # up again: the rebuilt record is used
     assert machine.run(NAME, "reconcile").stdout == ""
-    assert {key: (it["state"], it["members_alive"]) for key, it in going_on(machine).items()} == {web: ("live", 1)}
+    assert {key: (it["state"], it["members_alive"]) for key, it in shown(machine).items()} == {web: ("live", 1)}
     machine.podman_rm("web")
     assert machine.groups() == {}
 

@@ -77,7 +77,7 @@ def find_verdicts(text: str) -> list[tuple[str, str]]:
     """What doctor finds, but for what the machine that it runs on has to do with, and others' processes there."""
     findings = json.loads(text)["findings"] if text else []
     about_us = [it for it in findings if it["subject"] not in ("syslog", "lost", "/proc")]
-    return [(it["level"], it["found"]) for it in about_us if "a hook-injector" not in it["found"]]
+    return [(it["level"], it["found"]) for it in about_us if "has the name of a hook-injector" not in it["found"]]
 
 
 # --- By its cgroup

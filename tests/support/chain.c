@@ -5,8 +5,7 @@
  *     chain CGROUP_PROCS CHAINS MICROSECONDS SECONDS
  *
  * Starts so many chains in the cgroup, each by an exec, and waits until they have ended, which they do by themselves.
- * Each writes a byte once it is in the cgroup.
- * It takes their orphans, as a container's init would.
+ * It takes their orphans, as a container's init would. Each chain writes a byte to stdout once it is in the cgroup.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
