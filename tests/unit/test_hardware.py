@@ -37,6 +37,7 @@ ASSIGNABLE = {
 }
 """AMD QoS with ABMC: a group takes two of the four counters in each domain."""
 NONE_FREE = {**ASSIGNABLE, "L3_MON/available_mbm_cntrs": "0=0;1=0\n"}
+TOO_FEW = {**ASSIGNABLE, "L3_MON/available_mbm_cntrs": "0=2;1=1\n"}
 NO_ASSIGNMENT = {**ASSIGNABLE, "L3_MON/mbm_assign_on_mkdir": "0\n"}
 DEFAULT_MODE = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "mbm_event\n[default]\n"}
 MPAM = {
@@ -88,6 +89,7 @@ USE_FEWER = f"use fewer pods, or take counters from groups that do not need them
 TURN_ON = f"echo 1 > {INFO}/mbm_assign_on_mkdir"
 UNCOUNTED = f"{TRAFFIC} is not counted in 1 group without a hardware counter: /sys/fs/resctrl/mon_groups/oci-db"
 NEXT = "free hardware counters: 0 of 4 (L3 0), 0 of 4 (L3 1); the next group needs 2 in each"
+NEXT_IN_ONE = NEXT.replace("0 of 4 (L3 0), 0 of", "2 of 4 (L3 0), 1 of")
 MODE = "mbm_assign_mode is default: the CPU takes counters from groups between reads, and their use is lost"
 
 
@@ -96,6 +98,7 @@ MODE = "mbm_assign_mode is default: the CPU takes counters from groups between r
     [
         (ASSIGNABLE, None, "counters are free now: restart their pods"),
         (NONE_FREE, (NEXT, USE_FEWER), USE_FEWER),
+        (TOO_FEW, (NEXT_IN_ONE, USE_FEWER), "counters are free now: restart their pods"),
         (NO_ASSIGNMENT, ("new groups get no hardware counter", TURN_ON), f"{TURN_ON}, then restart their pods"),
         (DEFAULT_MODE, (MODE, f"at boot, before pods start: echo mbm_event > {INFO}/mbm_assign_mode"), None),
     ],
