@@ -154,7 +154,7 @@ def fails(copy: Path, *words: str) -> bool:
 
 @cache
 def unit_tests(module: str) -> list[str]:
-    """The files of unit tests for a module: of its own name, those that import it, those that run whole hooks."""
+    """The files of unit tests for a module: of its name or its package's, that import it, that run whole hooks."""
     name = module.replace("/", ".")
     above, _, last = name.rpartition(".")
     imports = re.compile(
@@ -163,6 +163,5 @@ def unit_tests(module: str) -> list[str]:
     files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
     found = [f"tests/unit/{it.name}" for it in files if imports.search(it.read_text(encoding="utf-8"))]
     known = set(hook_coverage.test_files())
-    own = f"tests/unit/test_{last}.py"
-    ordered = sorted((path for path in found if path in known), key=lambda it: it != own)
-    return list(dict.fromkeys([*ordered, *WHOLE_HOOKS]))
+    own = [f"tests/unit/test_{it}.py" for it in (last, above.rpartition(".")[2])]
+    return list(dict.fromkeys([*(path for path in [*own, *found] if path in known), *WHOLE_HOOKS]))
