@@ -47,15 +47,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
-APART = ("tests/unit", "tests/fuse")
-# The parts of tests/fuse that run in a pytest of their own; short ones last, so that both lanes end at the same time.
-SPLIT = (
-    ("storm",),
-    ("reconcile", "watch"),
-    ("faults", "mutants", "crowd"),
-    ("install", "doctor", "unhooked", "tenants"),
-    ("bench_scale", "bench_speed", "bench_watch"),
-)
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -93,14 +84,11 @@ def _run_tests(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All tests, in two lanes: the longest part first, then each part in the lane that is free. Guests are nice to the
-    # other lane.
-    split = [[f"tests/fuse/test_{name}.py" for name in names] for names in SPLIT]
-    guests = ["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in APART)]
-    fuse = [*pytest, "tests/fuse", *(f"--ignore={path}" for paths in split for path in paths)]
-    parts = [guests, [*pytest, "tests/unit"], fuse, *([*pytest, *paths] for paths in split)]
-    with ThreadPoolExecutor(max_workers=2) as lanes:
-        done = list(lanes.map(_run_and_read, parts, [True, *(False for _ in parts[1:])]))
+    # All tests, in three parts side by side. Those of guests often wait, so that two cores are busy.
+    apart = ("tests/unit", "tests/fuse")
+    guests = [*pytest, *(f"--ignore={tier}" for tier in apart)]
+    with ThreadPoolExecutor() as lanes:
+        done = list(lanes.map(_run_and_read, [guests, *([*pytest, tier] for tier in apart)], [True, False, False]))
     print(*(line for _, lines in done[1:] for line in lines), sep="\n")
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
     print(*failed, sep="\n")

@@ -43,7 +43,10 @@ class Cri:
 
 
 class Service:
-    """A service's calls, by their names: each takes the fields of its request, and returns its response."""
+    """A service's calls, by their names: each takes the fields of its request, and returns its response.
+
+    With `wait_for_ready=True` it waits for a server that does not listen yet, too.
+    """
 
     def __init__(self, channel: grpc.Channel, pool: descriptor_pool.DescriptorPool, name: str) -> None:
         service = pool.FindServiceByName(f"{PACKAGE}.{name}")
@@ -58,7 +61,11 @@ def _call(channel: grpc.Channel, path: str, method: Any) -> Callable[..., Any]: 
     request = message_factory.GetMessageClass(method.input_type)
     response = message_factory.GetMessageClass(method.output_type)
     call = channel.unary_unary(path, request.SerializeToString, response.FromString)
-    return lambda **fields: call(request(**fields), timeout=PATIENCE)
+
+    def send(*, wait_for_ready: bool = False, **fields: Any) -> Any:  # noqa: ANN401  as above
+        return call(request(**fields), timeout=PATIENCE, wait_for_ready=wait_for_ready)
+
+    return send
 
 
 @cache

@@ -169,13 +169,6 @@ class Containerd:
                 stdout=log,
                 stderr=log,
             )
-        channel = grpc.insecure_channel(self.address)
-        try:
-            grpc.channel_ready_future(channel).result(DEADLINE)
-        except grpc.FutureTimeoutError:
-            raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from None
-        finally:
-            channel.close()
         self.cri = Cri(self.address, self.program())
         self._wait_for_cri()
         return process
@@ -185,10 +178,10 @@ class Containerd:
         deadline = Deadline(DEADLINE)
         while True:
             try:
-                self.cri.runtime.ListPodSandbox()
+                self.cri.runtime.ListPodSandbox(wait_for_ready=True)
             except grpc.RpcError as error:
                 if "not initialized" not in str(error) or not deadline.left():
-                    raise
+                    raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from error
             else:
                 return
 

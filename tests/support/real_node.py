@@ -216,12 +216,18 @@ class RealNode(SimulatedNode):
         super().__init__(run, options)  # type: ignore[arg-type]
         self.top = top
         self.moment = 0.0
+        self._is_mounting = False
         self._dice = random.Random(top)
         run.after_change = self._look_at_tasks
 
     def close(self) -> None:
         self.kernel.close()
         self.kernel.remove_cgroups(self.top)
+
+    def begin(self, number: int, group: str | None = None, pid: int | None = None) -> ContainerLife:
+        it = super().begin(number, group, pid)
+        it.is_out = it.is_out or self._is_mounting  # its hook may put it into a group just before the unmount
+        return it
 
     def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
         life = SimulatedProcess(what, lambda: self._run(life, words), stdin)
@@ -251,7 +257,9 @@ class RealNode(SimulatedNode):
 
     def remount(self, *_: object) -> None:
         self.run.may_fail = True  # those for whom there is none for a moment
+        self._is_mounting = True
         super().remount()
+        self._is_mounting = False
         for it in self.lives:
             self.write_bundle(it)
 
