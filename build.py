@@ -84,7 +84,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All tests, in three parts side by side. Those of guests often wait, so that two cores are busy.
+    # All tests, in three parts side by side: the one with the guests often waits, so that three keep two cores busy.
     apart = ("tests/unit", "tests/fuse")
     guests = [*pytest, *(f"--ignore={tier}" for tier in apart)]
     with ThreadPoolExecutor() as lanes:

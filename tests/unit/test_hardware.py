@@ -89,16 +89,17 @@ USE_FEWER = f"use fewer pods, or take counters from groups that do not need them
 TURN_ON = f"echo 1 > {INFO}/mbm_assign_on_mkdir"
 UNCOUNTED = f"{TRAFFIC} is not counted in 1 group without a hardware counter: /sys/fs/resctrl/mon_groups/oci-db"
 NEXT = "free hardware counters: 0 of 4 (L3 0), 0 of 4 (L3 1); the next group needs 2 in each"
-NEXT_IN_ONE = NEXT.replace("0 of 4 (L3 0), 0 of", "2 of 4 (L3 0), 1 of")
+NEXT_IN_ONE = "free hardware counters: 2 of 4 (L3 0), 1 of 4 (L3 1); the next group needs 2 in each"
+RESTART = "counters are free now: restart their pods"
 MODE = "mbm_assign_mode is default: the CPU takes counters from groups between reads, and their use is lost"
 
 
 @pytest.mark.parametrize(
     ("files", "shortage", "remedy_of_unassigned"),
     [
-        (ASSIGNABLE, None, "counters are free now: restart their pods"),
+        (ASSIGNABLE, None, RESTART),
         (NONE_FREE, (NEXT, USE_FEWER), USE_FEWER),
-        (TOO_FEW, (NEXT_IN_ONE, USE_FEWER), "counters are free now: restart their pods"),
+        (TOO_FEW, (NEXT_IN_ONE, USE_FEWER), RESTART),
         (NO_ASSIGNMENT, ("new groups get no hardware counter", TURN_ON), f"{TURN_ON}, then restart their pods"),
         (DEFAULT_MODE, (MODE, f"at boot, before pods start: echo mbm_event > {INFO}/mbm_assign_mode"), None),
     ],
