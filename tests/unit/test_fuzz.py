@@ -21,7 +21,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:
 
 
 def test_hostile_input(forms: tuple[Program, Program]) -> None:
-    @settings(max_examples=1000, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
     @given(hostile.inputs())
     def run(what: HostileInput) -> None:
         hostile.check(forms, what)
