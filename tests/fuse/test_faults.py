@@ -60,5 +60,5 @@ def test_some_have_few_descriptors_or_little_memory(tmp_path: Path) -> None:
 def test_some_installs_are_killed(tmp_path: Path) -> None:
     if reason := machine.missing():
         pytest.skip(reason)
-    with some(tmp_path, "installs", 4) as run:
+    with some(tmp_path, "installs", 2) as run:
         killed_installs.run(run)

@@ -14,7 +14,7 @@ from tests.kernel.vm import Vm
 
 
 def black_box(*names: str) -> tuple[str, ...]:
-    """Tests that run on the model as well."""
+    """Tests that run on the model as well. What is the process's, and not resctrl's, runs on the model alone."""
     return tuple(f"tests/fuse/test_{name}.py" for name in names)
 
 
@@ -25,7 +25,7 @@ HARDWARE = (f"{HERE}/test_hardware.py",)
 # Those that take longest come first. reconcile is in the storm, in attribution and in exhaustion: its own file, which
 # runs on the model, would take the tier beyond five minutes.
 MACHINES = [
-    GuestKind("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
+    GuestKind("black box", ONE, black_box("lifecycle", "refusals", "corpus", "crowd")),
     GuestKind("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     GuestKind("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
     GuestKind(

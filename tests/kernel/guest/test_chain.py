@@ -19,8 +19,8 @@ from tests.support.hook import Hook, finish
 from tests.support.waiting import wait
 
 MOST = 10  # reconciles of at most 45 s each: on an emulator beside other work the first ones get nothing done
-CONTAINERS, TIMES = 4, 5
-"""Twenty chains, one in each container at a time; more reconciles would take a guest minutes."""
+CONTAINERS, TIMES = 4, 3
+"""Twelve chains, one in each container at a time; more reconciles would take a guest minutes."""
 
 
 @pytest.fixture(scope="session")
