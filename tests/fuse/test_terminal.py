@@ -47,12 +47,12 @@ class PtyProgram:
 
     def __init__(self, command: list[str], columns: int, rows: int, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
+        self.modes = termios.tcgetattr(theirs)  # before the program is there, which changes them at once
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         variables = {"TERM": "xterm", **environment}
         more = {"env": variables, "start_new_session": True, "preexec_fn": _hear_interrupts}
         self._process = subprocess.Popen(command, **streams, **more)  # type: ignore[call-overload]
-        self.modes = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.text = ""
 
