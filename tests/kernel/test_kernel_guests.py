@@ -22,8 +22,8 @@ QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which
 ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
-# Those that take longest come first. reconcile is in the storm, in attribution and in exhaustion: its own file, which
-# runs on the model, would take the tier beyond five minutes.
+# reconcile is in the storm, in attribution and in exhaustion: its own file, which runs on the model, would take the
+# tier beyond five minutes.
 MACHINES = [
     GuestKind("black box", ONE, black_box("lifecycle", "refusals", "corpus", "crowd")),
     GuestKind("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
