@@ -49,6 +49,7 @@ class RealKernel:
             if rmids:
                 make_group(root / "mon_groups/probe")
                 (root / "mon_groups/probe").rmdir()
+                self.end_limbo()
 
     def close(self) -> None:
         """End all processes."""
@@ -119,11 +120,16 @@ class RealKernel:
         if self._model is not None:
             self._model.control(do="unmount")
             self._model.control(do="mount")
-            self._model.control(do="settle")
+            self.end_limbo()
         else:
             while subprocess.run(["umount", self._root], check=False).returncode:  # a hook looks at it
                 time.sleep(0.05)
             subprocess.run(["mount", "-t", "resctrl", "resctrl", self._root], check=True)
+
+    def end_limbo(self) -> None:
+        """No RMID of the model is in limbo any more; of a real machine nobody knows."""
+        if self._model is not None:
+            self._model.control(do="settle")
 
     def has_cgroup(self, path: str) -> bool:
         return (mount_point() / path[1:]).is_dir()
@@ -134,7 +140,7 @@ class RealKernel:
                 os.rmdir(path)
 
     def free(self) -> int:
-        """How many RMIDs a mkdir finds; of a real machine nobody knows."""
+        """How many RMIDs a mkdir finds; 0 of a real machine."""
         return len(self._model.control(do="state")["free"]) if self._model is not None else 0
 
 
@@ -254,6 +260,10 @@ class RealNode(SimulatedNode):
     def move(self, number: int, group: str | None, *_: object) -> None:
         super().move(number, group)
         self.write_bundle(self.find(number))  # what a host's kernel tells of the model's groups
+
+    def finish(self) -> None:
+        self.kernel.end_limbo()  # as time does in the simulator
+        super().finish()
 
     def remount(self, *_: object) -> None:
         self.run.may_fail = True  # those for whom there is none for a moment
