@@ -7,13 +7,14 @@
 
 Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout in
 their command line; of cgroups those in which no other process is; of mounts those below the run's own directory for
-temporary files, or below one of pytest's; of files those in /run. Temporary files go with their directory: programs
-that tests kill leave some.
+temporary files, or below one of pytest's; of files those in /run. Mounts and cgroups of another run of the tests are
+its own while it lasts. Temporary files go with their directory: programs that tests kill leave some.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ class MachineState(NamedTuple):
         now = MachineState.now()
         processes = [(pid, _describe(pid)) for pid, _ in sorted(now.processes - self.processes)]
         return [
-            *(f"mount: {path}" for path in sorted(now.mounts - self.mounts)),
+            *(f"mount: {path}" for path in sorted(now.mounts - self.mounts) if not _is_in_others_run(path)),
             *(f"cgroup: {path}" for path in sorted(now.cgroups - self.cgroups) if not _is_used(path)),
             *(f"process: {pid} {command}" for pid, command in processes if command),
             *(f"file: {path}" for path in sorted(now.files - self.files)),
@@ -76,11 +77,26 @@ def _cgroups() -> Iterator[str]:
 
 
 def _is_used(cgroup: str) -> bool:
-    """Whether a process is in it that is not ours."""
+    """Whether a process is in it, or has made it and given it its pid, that is not ours."""
+    pids = re.findall(r"/[a-z-]+-(\d+)(?=[-/]|$)", cgroup)
     for path in Path(cgroup).rglob("cgroup.procs"):
         with suppress(OSError):
-            if not all(map(_is_ours, path.read_text(encoding="ascii").split())):
-                return True
+            pids += path.read_text(encoding="ascii").split()
+    return any(map(_is_others, pids))
+
+
+def _is_in_others_run(mount: str) -> bool:
+    """Whether it is in the directory of a run that goes on; pytest keeps its pid there."""
+    run = re.match(r".*/pytest-of-[^/]+/pytest-\d+/", mount)
+    with suppress(OSError):
+        return run is not None and _is_others(Path(run[0], ".lock").read_text(encoding="ascii"))
+    return False
+
+
+def _is_others(pid: str) -> bool:
+    """Whether it is a process that is not ours."""
+    with suppress(OSError):
+        return not _is_ours(pid)
     return False
 
 

@@ -6,10 +6,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.support import leftovers
+
+NONE: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -26,6 +29,23 @@ def a_process() -> Iterator[str]:
     with subprocess.Popen(["sleep", "1000"], env=environment) as process:
         yield f"process: {process.pid} sleep 1000"
         process.kill()
+
+
+def test_what_another_run_has_made_is_its_own_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(leftovers.MARK, "ours")
+    run = tmp_path / "pytest-of-x/pytest-3"
+    run.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "1000"], env={leftovers.MARK: "another's"}) as process:
+        (run / ".lock").write_text(str(process.pid))
+        now = leftovers.MachineState(
+            frozenset([f"{run}/m/resctrl"]), frozenset([f"/x/storm-{process.pid}"]), frozenset(), NONE
+        )
+        monkeypatch.setattr(leftovers.MachineState, "now", lambda: now)
+        before = leftovers.MachineState(NONE, NONE, frozenset(), NONE)
+        assert before.left() == []
+        process.kill()
+    monkeypatch.setattr(leftovers, "SECONDS", 0)
+    assert before.left() == [f"mount: {run}/m/resctrl", f"cgroup: /x/storm-{process.pid}"]
 
 
 @pytest.mark.parametrize("made", [a_file, a_process])
