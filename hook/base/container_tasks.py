@@ -202,14 +202,14 @@ def check_namespaces() -> None:
 def look() -> Processes:
     """Read all processes once."""
     boottime = system.boottime()
-    return Processes(table(), boottime)
+    return Processes({it.pid: it for it in list_processes()}, boottime)
 
 
-def table() -> dict[int, Process]:
-    """Read every live process; by pid."""
+def list_processes() -> Iterator[Process]:
+    """Every live process, each read only when it is asked for."""
     known: dict[str, tuple[str, ...]] = {}
     found = (look_at(int(name), known) for name in system.list_directory("/proc") if name.isdigit())
-    return {it.pid: it for it in found if it is not None}
+    return (it for it in found if it is not None)
 
 
 def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Process | None:

@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain, starmap
 from typing import NamedTuple
 
-from hook.base import system
+from hook.base import container_tasks, system
 from hook.base.explain import errno_name
 from hook.node import door, hooksd, programs
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
@@ -150,7 +150,7 @@ _PLACES = (
     "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
 )
 _MOST_FILES = 1000  # in one configuration: a file may import itself
-_SLACK = 2.0  # seconds: btime in /proc/stat has whole seconds
+_SLACK = 2.0  # seconds: containerd reads its files a moment after it has started
 # With version 3 or newer containerd ignores the tables of its older CRI plugin.
 _NEW_VERSION = r"[3-9]|[1-9]\d+"
 _OLD_PLUGIN = "io.containerd.grpc.v1.cri"
@@ -219,7 +219,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
             reader.read(drop_in)
     except OSError as error:
         found.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
-    return found if programs.is_running(pid) else Configuration()
+    return found if container_tasks.look_at(pid) is not None else Configuration()
 
 
 def _find_file(words: Sequence[str]) -> str:

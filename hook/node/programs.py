@@ -187,8 +187,8 @@ def ask_interpreter(path: str) -> Interpreter | str:
 # process is trusted. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
 
 _NAMESPACES = ("pid", "mnt", "user")
+_EXITING = 4  # PF_EXITING among a process's flags: proc_pid_stat(5), field 9
 _HEAD = 4096  # bytes: a process can make its command line of any length
-_LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/stat has a line for each CPU
 _INJECTOR = "hook-injector"
 _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
 
@@ -206,26 +206,30 @@ class Found(NamedTuple):
 def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found({}, [])
-    for it in container_tasks.table().values():
+    for it in container_tasks.list_processes():  # so that none has time to become a container's
         if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
             continue
-        is_hosts = _is_of_host(it)
-        if is_hosts:
-            found.words[it.pid] = words
-        elif is_hosts is None:
-            name = os.path.basename(words[0])
-            why = "its namespaces cannot be compared with the host's (needs CAP_SYS_PTRACE)"
-            found.unclear.append(f"process {it.pid} calls itself {name}, and {why}: nothing of it was read")
+        try:
+            if _is_of_host(it):
+                found.words[it.pid] = words
+        except OSError:
+            why = "its namespaces cannot be compared with the host's (needs CAP_SYS_PTRACE): nothing of it was read"
+            found.unclear.append(f"process {it.pid} calls itself {os.path.basename(words[0])}, and {why}")
     return found
 
 
-def _is_of_host(process: container_tasks.Process) -> bool | None:
-    """Whether a process outside of containers is the host's own; None if its namespaces cannot be read."""
+def _is_of_host(process: container_tasks.Process) -> bool:
+    """Whether a process outside of containers is the host's own. Raises OSError if its namespaces cannot be read."""
     try:
         return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
-    except OSError:  # also for a process that is just ending
-        now = container_tasks.look_at(process.pid)
-        return None if now is not None and now.starttime == process.starttime else False
+    except OSError:
+        # One that ends has no namespaces any more, and under cgroup v1 it is in no container's cgroup.
+        now = procfs.stat_fields(process.pid)
+        if now is None or int(now[6]) & _EXITING or int(now[19]) != process.starttime:
+            return False
+        if _is_in_container(procfs.cgroups(process.pid)):  # by now
+            return False
+        raise
 
 
 def _is_in_container(places: Iterable[str]) -> bool:
@@ -250,19 +254,12 @@ def see_files(pid: int) -> door.Tree:
     return door.Tree("" if is_ours else root, cwd)
 
 
-def is_running(pid: int) -> bool:
-    """Whether the process exists."""
-    return os.path.isdir(f"/proc/{pid}")
-
-
 def read_start_time(pid: int) -> float:
     """When a process started, by the clock of file times. Raises OSError."""
     born = procfs.starttime(pid)
     if born is None:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    lines = door.read_text("/proc/stat", _LIMIT).split("\n")
-    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    return booted + born / procfs.TICKS
+    return system.unix_time() - system.boottime() + born / procfs.TICKS
 
 
 # --- NRI's hook-injector
@@ -278,6 +275,5 @@ def find_injectors() -> list[int]:
 
 def find_injector_claims() -> list[int]:
     """The pids of processes in pods that have an injector's name, which proves nothing."""
-    processes = container_tasks.table().values()
-    named = [it for it in processes if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE]
-    return sorted(it.pid for it in named if _is_in_container(it.cgroups))
+    inside = [it for it in container_tasks.list_processes() if _is_in_container(it.cgroups)]
+    return sorted(it.pid for it in inside if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE)

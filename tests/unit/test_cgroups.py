@@ -137,6 +137,6 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     monkeypatch.setattr(system, "list_directory", lambda _path: list(map(str, texts)))
     monkeypatch.setattr(system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40)
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
-    found = container_tasks.table()
-    assert len(found) == 1000
-    assert container_tasks.Processes(found).cgroups() == {own}
+    found = container_tasks.look()
+    assert len(found.by_pid) == 1000
+    assert found.cgroups() == {own}

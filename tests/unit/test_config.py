@@ -15,6 +15,7 @@ from hook.node.config import Configuration
 from hook.node.door import Tree
 from hook.node.hooksd import SYSTEM
 from hook.node.programs import Found
+from tests.unit.nodes import add_process
 
 CONFIG = "/etc/containerd/config.toml"
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
@@ -61,8 +62,8 @@ class ContainerdFiles:
 @pytest.fixture
 def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(fs)
-    for path in ("/proc/7", "/work"):
-        fs.create_dir(path)
+    add_process(7)
+    fs.create_dir("/work")
     monkeypatch.setattr(programs, "find_processes", node.find)
     monkeypatch.setattr(programs, "see_files", lambda _pid: Tree("", "/work"))
     monkeypatch.setattr(programs, "read_start_time", lambda _pid: node.started)
@@ -242,7 +243,7 @@ def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monk
     monkeypatch.setattr(programs, "see_files", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
-    node.fs.rmdir("/proc/7")
+    node.fs.remove_object("/proc/7")
     assert node.look().unclear == [], "it has ended meanwhile"
 
 

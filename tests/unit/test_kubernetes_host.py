@@ -299,7 +299,7 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(fs: FakeFilesystem) -> 
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at("/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
     for pid in (1, 42):
-        add_process(pid)
+        add_process(pid, starttime=2**40)
         for name in ("pid", "mnt", "user"):
             Path(f"/proc/{pid}/ns").mkdir(exist_ok=True)
             if pid == 1:
@@ -309,7 +309,6 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(fs: FakeFilesystem) -> 
     Path("/proc/42/cmdline").write_bytes(b"/usr/bin/containerd\0")
     Path("/proc/42/root").symlink_to(host.HOST)
     Path("/proc/42/cwd").symlink_to("/")
-    Path("/proc/stat").write_text(f"btime {2**40}\n")
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()

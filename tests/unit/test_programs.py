@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import sys
@@ -138,10 +139,6 @@ class HostProcesses:
         self._fs.remove(f"/proc/{pid}/ns/{namespace}")
         self._fs.create_file(f"/proc/{pid}/ns/{namespace}")
 
-    def hide(self, pid: int) -> None:
-        """Let the kernel refuse a look at its namespaces, as it does without CAP_SYS_PTRACE."""
-        self._fs.remove(f"/proc/{pid}/ns/pid")
-
     def find(self) -> Found:
         return programs.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
 
@@ -191,31 +188,49 @@ def test_a_process_in_a_containers_cgroup_is_not_the_hosts_and_not_read(
     assert read == ["/proc/1/cmdline"], "the page of its words may never come"
 
 
-def test_without_the_right_to_look_a_process_is_unclear_and_not_believed(processes: HostProcesses) -> None:
+def refuse(*_paths: str) -> bool:
+    """What the kernel says of namespaces without CAP_SYS_PTRACE."""
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_without_the_right_to_look_a_process_is_unclear_and_not_believed(
+    processes: HostProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
     processes.run(7, "containerd")
     processes.run(8, "containerd", f"/libpod-{ID}.scope")
-    for pid in (7, 8):
-        processes.hide(pid)
+    monkeypatch.setattr(os.path, "samefile", refuse)
     found = processes.find()
     assert found.words == {}
     (line,) = found.unclear
     assert line.startswith("process 7 calls itself containerd, and its namespaces cannot be compared")
 
 
-@pytest.mark.parametrize("is_reused", [False, True])
+@pytest.mark.parametrize(("starttime", "flags"), [(None, 0), (101, 0x400100), (100, 0x40010C)])
 def test_a_process_that_ends_meanwhile_is_not_the_hosts(
-    processes: HostProcesses, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, is_reused: bool
+    processes: HostProcesses, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, starttime: int | None, flags: int
 ) -> None:
-    """The kernel says EACCES of its namespaces as well."""
+    """It is gone, or its pid is another's, or it has given back all that could be compared."""
 
     def end(*_paths: str) -> bool:
         fs.remove_object("/proc/7")
-        if is_reused:
-            add_process(7, starttime=101)
-        raise PermissionError
+        if starttime is not None:
+            add_process(7, starttime, flags=flags)
+        return refuse()
 
     processes.run(7, "containerd")
     monkeypatch.setattr(os.path, "samefile", end)
+    assert processes.find() == NONE
+
+
+def test_a_process_that_enters_a_container_meanwhile_is_not_the_hosts(
+    processes: HostProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def enter(*_paths: str) -> bool:
+        Path("/proc/7/cgroup").write_text(f"0::/libpod-{ID}.scope\n")
+        return refuse()
+
+    processes.run(7, "containerd")
+    monkeypatch.setattr(os.path, "samefile", enter)
     assert processes.find() == NONE
 
 

@@ -196,7 +196,7 @@ def _caller(config: Path, container: str, program: str) -> str | None:
 
 def _list_running() -> set[str | None]:
     """The IDs of the containers whose cgroups have a process. Cgroups below a container's own do not count."""
-    places = {place for it in container_tasks.table().values() for place in it.cgroups}
+    places = {place for it in container_tasks.list_processes() for place in it.cgroups}
     return {cgroups.find_container_id(place) for place in places}
 
 
