@@ -10,7 +10,7 @@ A process is moved as soon as its exec is known. Its container is chased (reconc
 child that the process was just forking appears only then; or at once, if the process has ended by then. If the process
 is gone before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each
 thread that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it
-is due.
+is due. What forks faster than it can be moved is chased again then.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
 """
@@ -29,7 +29,7 @@ from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, Tally, count_late_cpu, is_inside, locate
+from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records
@@ -245,6 +245,8 @@ class Watch:
             pass
         except (HookError, OSError) as error:
             self.failed += 1
+            if isinstance(error, StillOutside):
+                self._waiting[place.container] = place
             what = f"process {pid}" if pid is not None else f"all of {place.container}"
             _say(f"cannot move {what} into its group: {explain_exception(error)}")
         self.moved += chase.moved

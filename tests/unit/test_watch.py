@@ -418,7 +418,7 @@ def test_a_thread_that_runs_in_the_kernel_holds_up_others_for_a_second(node: Wat
     assert 1.0 <= node.kernel.now - before <= 1.01
 
 
-def test_container_that_stays_outside_is_logged(node: WatchedNode, lines: list[str]) -> None:
+def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(9)
     node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
     node.seconds = 0.05
@@ -427,6 +427,11 @@ def test_container_that_stays_outside_is_logged(node: WatchedNode, lines: list[s
     assert (it.moved, it.failed, node.groups()) == (1, 1, {GROUP: {7, 9}})
     (line,) = lines
     assert f"cannot move all of {ID} into its group: 1 of its threads are still outside" in line
+    assert it.wait(), "not at once: others have to be looked at, too"
+    node.spawn(99)
+    it.look()
+    assert (it.moved, it.failed, node.groups()) == (2, 1, {GROUP: {7, 9, 99}})
+    assert it.wait() is None
 
 
 # --- The loop
