@@ -225,9 +225,8 @@ def _is_of_host(process: container_tasks.Process) -> bool:
     except OSError:
         # One that ends has no namespaces any more, and under cgroup v1 it is in no container's cgroup.
         now = procfs.stat_fields(process.pid)
-        if now is None or int(now[6]) & _EXITING or int(now[19]) != process.starttime:
-            return False
-        if _is_in_container(procfs.cgroups(process.pid)):  # by now
+        has_ended = now is None or int(now[6]) & _EXITING or int(now[19]) != process.starttime
+        if has_ended or _is_in_container(procfs.cgroups(process.pid)):  # by now
             return False
         raise
 

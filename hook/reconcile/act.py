@@ -280,8 +280,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
     Returns whether it is monitored; False: filters leave it out.
-    A failure is recorded like a hook's. `was_in`: the group is made again, so its tasks were counted for most of the
-    time, and their CPU time so far is not added to late_cpu.
+    A failure is recorded like a hook's, unless the container has ended meanwhile (`task_gone`). `was_in`: the group is
+    made again, so its tasks were counted for most of the time, and their CPU time so far is not added to late_cpu.
     """
     context = seen.context
     used = 0.0 if was_in else cpu_seconds(container.pid)
@@ -296,7 +296,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
             seen.refusal = error
         if key is not None:
             _show_again(context, key.name)
-        _record(context, container, error, key, is_monitored=False)
+        if error.reason != Reason.TASK_GONE:  # else it has ended
+            _record(context, container, error, key, is_monitored=False)
         raise
     problem = container.problem(key) if key is not None else None
     if problem is not None:

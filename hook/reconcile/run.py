@@ -213,20 +213,20 @@ def _do_actions(seen: Survey, actions: list[Action], follower: Follower, tally: 
 def _attempt(seen: Survey, action: Action) -> Outcome | None:
     """Do an action. A failure does not stop the other actions.
 
-    None: it was no longer needed, as after a hook that ran since the survey.
+    None: it was no longer needed, as after a hook that ran since the survey, or the end of the container.
     """
     complaints = seen.context.run.complaints
-    outcome = None
     try:
         done = act(seen, action)
-        if done is not None or complaints:
-            outcome = Outcome(done or action)
+        outcome = Outcome(done or action) if done is not None or complaints else None
     except (HookError, OSError) as error:
         why = as_hook_error("cannot read or write a file", error)
         outside = error.number if isinstance(error, StillOutside) else 0
         outcome = Outcome(action, str(why), why.reason, outside=outside)
         if outcome.is_busy:
             outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
+        elif why.reason == Reason.TASK_GONE:
+            outcome = None
     remark = "; ".join(map(str, complaints)) or None
     complaints.clear()
     return outcome and replace(outcome, remark=remark)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.podman.node import PodmanNode
+from tests.podman.node import PodmanNode, list_actions
 from tests.support import machine
 from tests.support.containers import DEADLINE
 from tests.support.machine import ScratchMachine
@@ -105,8 +105,8 @@ def run_thief(node: PodmanNode) -> dict[str, list[int]]:
 
 
 def reconcile(node: PodmanNode, *options: str) -> None:
-    command = [str(node.lab.hook), "reconcile", *node.directories, "--snapshot-ttl=0", *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE)
+    command = [str(node.lab.hook), "reconcile", *node.directories, "--snapshot-ttl=0", "--json", *options]
+    list_actions(subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE))
 
 
 def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, list[int]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from typing import Any
@@ -162,6 +163,13 @@ def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_i
     enters(node, OWN)
     assert adopt(node, bundle_of(node, OWN), LIBPOD, namespace=["shop"]).outcomes == []
     assert node.groups() == {}
+
+
+def test_a_container_that_ends_meanwhile_is_no_failure_and_leaves_nothing(node: Node) -> None:
+    enters(node, OWN)
+    node.machine.refusals["put"] = [errno.ESRCH]
+    assert adopt(node, bundle_of(node, OWN), {}).is_whole
+    assert (node.groups(), RunDir(RUN).glance(Failure, ID)) == ({}, None)
 
 
 # --- What they are called
