@@ -89,7 +89,7 @@ def watch(node: host.Host) -> None:
     _wait_if_unsupported()
     _confine(privileges.NET_ADMIN)
     _follow_run_dir(node)
-    sys.exit(entry.dispatch(["watch", *node.options]))
+    _end_with(entry.dispatch(["watch", *node.options]))
 
 
 def metrics(node: host.Host) -> None:
@@ -98,7 +98,7 @@ def metrics(node: host.Host) -> None:
     places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
     _check_port(*find_address(os.environ["METRICS"]))
     _follow_run_dir(node)
-    sys.exit(entry.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
+    _end_with(entry.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
 
 
 def remove_json(node: host.Host) -> None:
@@ -241,7 +241,11 @@ def _end(_signal: int, _frame: FrameType | None) -> None:
 
 
 def _end_with(status: int) -> NoReturn:
-    """End at once: each step on the host is done or not begun, never half done."""
+    """End at once: each step on the host is done or not begun, never half done.
+
+    Nor does Python end the thread that follows the run directory: it would do so by pthread_exit(3), which aborts where
+    there is no libgcc_s.
+    """
     if _child is not None:
         _child.kill()
     os._exit(status)
