@@ -4,6 +4,9 @@
  *
  *     chain CGROUP_PROCS CHAINS MICROSECONDS SECONDS
  *
+ * A link sleeps so long, and twice as long after each STEADY seconds, until nobody is too slow to find it: on an emulator
+ * beside other work a look takes longer than a link lives.
+ *
  * Starts so many chains in the cgroup, each by an exec, and waits until they have ended, which they do by themselves.
  * It takes their orphans, as a container's init would. Each chain writes a byte to stdout once it is in the cgroup.
  */
@@ -17,6 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#define STEADY 20.0
+#define SLOWEST 500000
+
 static double now(void)
 {
 	struct timespec time;
@@ -27,10 +33,16 @@ static double now(void)
 
 static int live(long microseconds, double end)
 {
-	struct timespec length = {microseconds / 1000000, microseconds % 1000000 * 1000};
+	double steady = now() + STEADY;
 
 	while (now() < end) {
+		struct timespec length = {microseconds / 1000000, microseconds % 1000000 * 1000};
+
 		nanosleep(&length, NULL);
+		if (now() > steady && microseconds < SLOWEST) {
+			microseconds *= 2;
+			steady += STEADY;
+		}
 		if (fork() != 0)
 			return 0;
 	}
