@@ -15,7 +15,7 @@ from functools import cached_property
 from itertools import chain, starmap
 from typing import NamedTuple
 
-from hook.base import container_tasks, system
+from hook.base import procfs, system
 from hook.base.explain import errno_name
 from hook.node import door, hooksd, programs
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
@@ -219,7 +219,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
             reader.read(drop_in)
     except OSError as error:
         found.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
-    return found if container_tasks.look_at(pid) is not None else Configuration()
+    return Configuration() if procfs.is_dead(pid) else found
 
 
 def _find_file(words: Sequence[str]) -> str:

@@ -274,5 +274,5 @@ def find_injectors() -> list[int]:
 
 def find_injector_claims() -> list[int]:
     """The pids of processes in pods that have an injector's name, which proves nothing."""
-    inside = [it for it in container_tasks.list_processes() if _is_in_container(it.cgroups)]
-    return sorted(it.pid for it in inside if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE)
+    named = (it for it in container_tasks.list_processes() if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE)
+    return sorted(it.pid for it in named if _is_in_container(it.cgroups))

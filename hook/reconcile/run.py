@@ -225,7 +225,7 @@ def _attempt(seen: Survey, action: Action) -> Outcome | None:
         outcome = Outcome(action, str(why), why.reason, outside=outside)
         if outcome.is_busy:
             outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
-        elif why.reason == Reason.TASK_GONE:
+        elif why.reason == Reason.TASK_GONE and not complaints:
             outcome = None
     remark = "; ".join(map(str, complaints)) or None
     complaints.clear()

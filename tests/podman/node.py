@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ class PodmanNode(Observed):
         self.lab = Lab([*self.directories, PATIENT, *options])
 
 
-def list_actions(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
-    """What a `reconcile --json` has done. With --adopt its status tells of containers beside the test's, too."""
+def list_actions(done: subprocess.CompletedProcess[str], own: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """What a `reconcile --json` has done; a problem fails the test.
+
+    `own`: only problems of these keys and containers do. --adopt finds other containers of the machine, too.
+    """
     assert done.stderr == ""
     found: list[dict[str, Any]] = json.loads(done.stdout)["actions"]
-    assert done.returncode <= any(it["problem"] for it in found), done
+    failed = [it for it in found if it["problem"]]
+    assert done.returncode <= bool(failed), done
+    assert not [it for it in failed if own is None or it["key"] in own or it["container"] in own]
     return found

@@ -167,7 +167,8 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     metrics = scratch.run("metrics", *node.directories).stdout
     assert f'{{namespace="",pod="stack",container="web",key="{container}"' in metrics
     # Reconcile keeps the name, which outlives the pod; it adopts no infra container.
-    actions = list_actions(scratch.run("reconcile", *node.directories, "--json", "--adopt"))
+    adopted = scratch.run("reconcile", *node.directories, "--json", "--adopt")
+    actions = list_actions(adopted, {container, infra})
     own = [it for it in actions if it["key"] == container or it["container"] == infra]
     assert [(it["action"], it["problem"]) for it in own] == [("name", None)]
     assert record(node, container)["pod_name"] == "stack"
@@ -192,7 +193,7 @@ def test_names_come_back_after_the_loss_of_all_records(node: PodmanNode, tmp_pat
             for group in node.groups():
                 (node.resctrl.root / "mon_groups" / group).rmdir()
         for _ in range(2):
-            list_actions(scratch.run("reconcile", *node.directories, "--json", "--adopt"))
+            list_actions(scratch.run("reconcile", *node.directories, "--json", "--adopt"), containers)
         found = {it: record(node, it) for it in containers}
         assert {it: (one["pod_name"], one["members"][it]["name"]) for it, one in found.items()} == containers
     for gate, container in zip(gates, containers):

@@ -106,7 +106,9 @@ def run_thief(node: PodmanNode) -> dict[str, list[int]]:
 
 def reconcile(node: PodmanNode, *options: str) -> None:
     command = [str(node.lab.hook), "reconcile", *node.directories, "--snapshot-ttl=0", "--json", *options]
-    list_actions(subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE))
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE)
+    own = {VICTIM, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
+    list_actions(done, own if "--adopt" in options else None)
 
 
 def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, list[int]]:

@@ -4,8 +4,8 @@
  *
  *     chain CGROUP_PROCS CHAINS MICROSECONDS SECONDS
  *
- * A link sleeps so long, and twice as long after each STEADY seconds, until nobody is too slow to find it: on an emulator
- * beside other work a look takes longer than a link lives.
+ * The links sleep for so long at first. After each STEADY seconds they sleep twice as long, up to about half a second:
+ * on an emulator beside other work a look takes longer than a link of a few milliseconds lives.
  *
  * Starts so many chains in the cgroup, each by an exec, and waits until they have ended, which they do by themselves.
  * It takes their orphans, as a container's init would. Each chain writes a byte to stdout once it is in the cgroup.
@@ -20,8 +20,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEADY 20.0
-#define SLOWEST 500000
+#define STEADY 20.0 /* seconds */
+#define SLOWEST 500000 /* microseconds */
 
 static double now(void)
 {

@@ -127,7 +127,7 @@ class RealKernel:
             subprocess.run(["mount", "-t", "resctrl", "resctrl", self._root], check=True)
 
     def end_limbo(self) -> None:
-        """No RMID of the model is in limbo any more; of a real machine nobody knows."""
+        """Let every RMID of the model leave limbo now. Those of a real machine leave it in their own time."""
         if self._model is not None:
             self._model.control(do="settle")
 

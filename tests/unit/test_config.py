@@ -62,7 +62,8 @@ class ContainerdFiles:
 @pytest.fixture
 def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(fs)
-    add_process(7)
+    for pid in (1, 7):
+        add_process(pid)
     fs.create_dir("/work")
     monkeypatch.setattr(programs, "find_processes", node.find)
     monkeypatch.setattr(programs, "see_files", lambda _pid: Tree("", "/work"))

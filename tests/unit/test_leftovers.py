@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import leftovers
 
-NONE: frozenset[str] = frozenset()
+NOTHING = leftovers.MachineState(frozenset(), frozenset(), frozenset(), frozenset())
 
 
 @contextmanager
@@ -37,15 +37,12 @@ def test_what_another_run_has_made_is_its_own_while_it_lasts(tmp_path: Path, mon
     run.mkdir(parents=True)
     with subprocess.Popen(["sleep", "1000"], env={leftovers.MARK: "another's"}) as process:
         (run / ".lock").write_text(str(process.pid))
-        now = leftovers.MachineState(
-            frozenset([f"{run}/m/resctrl"]), frozenset([f"/x/storm-{process.pid}"]), frozenset(), NONE
-        )
-        monkeypatch.setattr(leftovers.MachineState, "now", lambda: now)
-        before = leftovers.MachineState(NONE, NONE, frozenset(), NONE)
-        assert before.left() == []
+        mounts, made = frozenset([f"{run}/m/resctrl"]), frozenset([f"/x/storm-{process.pid}"])
+        monkeypatch.setattr(leftovers.MachineState, "now", lambda: NOTHING._replace(mounts=mounts, cgroups=made))
+        assert NOTHING.left() == []
         process.kill()
     monkeypatch.setattr(leftovers, "SECONDS", 0)
-    assert before.left() == [f"mount: {run}/m/resctrl", f"cgroup: /x/storm-{process.pid}"]
+    assert NOTHING.left() == [f"mount: {run}/m/resctrl", f"cgroup: /x/storm-{process.pid}"]
 
 
 @pytest.mark.parametrize("made", [a_file, a_process])
