@@ -79,9 +79,9 @@ def _cgroups() -> Iterator[str]:
 def _is_used(cgroup: str) -> bool:
     """Whether a process is in it, or has made it and given it its pid, that is not ours."""
     pids = re.findall(r"/[a-z-]+-(\d+)(?=[-/]|$)", cgroup)
-    for path in Path(cgroup).rglob("cgroup.procs"):
+    for top, _, _ in os.walk(cgroup):  # rglob would raise if one below is removed meanwhile
         with suppress(OSError):
-            pids += path.read_text(encoding="ascii").split()
+            pids += Path(top, "cgroup.procs").read_text(encoding="ascii").split()
     return any(map(_is_others, pids))
 
 

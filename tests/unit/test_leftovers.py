@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -43,6 +44,27 @@ def test_what_another_run_has_made_is_its_own_while_it_lasts(tmp_path: Path, mon
         process.kill()
     monkeypatch.setattr(leftovers, "SECONDS", 0)
     assert NOTHING.left() == [f"mount: {run}/m/resctrl", f"cgroup: /x/storm-{process.pid}"]
+
+
+def test_a_cgroup_that_is_removed_while_it_is_looked_at_is_not_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "another/c6"
+    below.mkdir(parents=True)
+    for cgroup in (below.parent, below):
+        (cgroup / "cgroup.procs").touch()
+    read = Path.read_text
+    state = NOTHING._replace(cgroups=frozenset([str(below.parent)]))
+    monkeypatch.setattr(leftovers.MachineState, "now", lambda: state if below.exists() else NOTHING)
+
+    def remove_and_read(path: Path, **how: str) -> str:
+        text = read(path, **how)
+        if path.parent == below:
+            shutil.rmtree(below.parent)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", remove_and_read)
+    assert NOTHING.left() == []
 
 
 @pytest.mark.parametrize("made", [a_file, a_process])
