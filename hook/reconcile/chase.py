@@ -51,17 +51,17 @@ class StillOutside(HookError):
 class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
-    `late_cpu`: CPU seconds that threads had used before they were moved.
+    `late_cpu`: CPU seconds that threads had used before they were moved. `forking`: as in still_forking.
     """
 
     def __init__(self, context: Context, member: Member) -> None:
         self.moved = self.outside = 0
         self.late_cpu = 0.0
+        self.forking: dict[int, int] = {}
         self._context = context
         self._member = member
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
-        self._running: dict[int, int] = {}  # moved threads that may still be in a fork, with their user time
 
     def run(self, read: Callable[[], Collection[int]], longest: float = _LONGEST) -> None:
         """Look and move until no thread is outside. `read` returns the container's present threads.
@@ -73,15 +73,15 @@ class Chase:
         self.move(read())
         began = system.monotonic()
         looks = 0
-        has_moved, may_fork = bool(self.moved), False
-        while self.outside or has_moved or may_fork:
+        has_moved = bool(self.moved)
+        while self.outside or has_moved or self.forking:
             seconds = system.monotonic() - began
             if seconds >= longest or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)
             before = self.moved
-            may_fork = self._may_fork()  # read before the look, which then shows all their children
+            self.forking = still_forking(self.forking)  # before the look, which then shows all their children
             self.move(read(), began + longest)
             looks += 1
             has_moved = self.moved > before
@@ -121,14 +121,17 @@ class Chase:
         self.moved += 1
         self.late_cpu += cpu_seconds(tid)
         if (user_time := _read_user_time(tid)) is not None:
-            self._running[tid] = user_time
+            self.forking[tid] = user_time
         return True
 
-    def _may_fork(self) -> bool:
-        """Whether a thread that was moved may still be busy with a fork that it began before."""
-        times = ((tid, since, _read_user_time(tid)) for tid, since in self._running.items())
-        self._running = {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
-        return bool(self._running)
+
+def still_forking(moved: dict[int, int]) -> dict[int, int]:
+    """Those of the moved threads that may still be busy with a fork that they began before.
+
+    Each with its user time when it was moved, in ticks.
+    """
+    times = ((tid, since, _read_user_time(tid)) for tid, since in moved.items())
+    return {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
 
 
 def _read_user_time(tid: int) -> int | None:
@@ -209,14 +212,10 @@ class Tally:
 
     def end(self, left: int, failed: int, outside: dict[str, int]) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
-        self.save(
-            ended_at=system.unix_time(),
-            seconds=system.monotonic() - self._started,
-            left=left,
-            failed=failed,
-            outside=dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED]),
-            outside_total=sum(outside.values()),
-        )
+        named = dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED])
+        counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
+        seconds = system.monotonic() - self._started
+        self.save(ended_at=system.unix_time(), seconds=seconds, outside=named, **counts)
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add the counts since the last save to the record, and set these fields of it.
@@ -261,8 +260,7 @@ def _save_late(context: Context, key: str) -> float:
         with context.run.lock(key, system.monotonic()) as locked:
             seconds = context.late_cpu.pop(key)
             if locked.state is not None:
-                total = (locked.state.late_cpu + seconds) % _SECONDS_FULL
-                locked.commit(replace(locked.state, late_cpu=total))
+                locked.commit(replace(locked.state, late_cpu=(locked.state.late_cpu + seconds) % _SECONDS_FULL))
     except (HookError, OSError):
         return 0.0
     return seconds

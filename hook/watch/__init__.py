@@ -7,10 +7,11 @@ while its init is in its group, which is the last step of createRuntime. So its 
 its poststop one that ends, and reconcile a group that another tool removed.
 
 A process is moved as soon as its exec is known. Its container is chased (reconcile/chase) a moment later, because a
-child that the process was just forking appears only then; or at once, if the process has ended by then. If the process
-is gone before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each
-thread that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it
-is due. What forks faster than it can be moved is chased again then.
+child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
+a fork can take far longer, so further looks follow while one that began before a move may go on. If the process is gone
+before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each thread
+that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it is due.
+What forks faster than it can be moved is chased again then.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
 """
@@ -29,7 +30,7 @@ from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate
+from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate, still_forking
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records
@@ -104,6 +105,7 @@ class Watch:
         self.looks_at_all = True  # from here on no exec is missed
         self._due = 0.0
         self._waiting: dict[str, Place] = {}
+        self._forking: dict[str, dict[int, int]] = {}  # as in Chase; by container, which is waiting then
         self._inside: dict[str, set[int]] = {}
         self._forget_at = 0.0
         self._version = 0
@@ -138,6 +140,7 @@ class Watch:
         place = self.find(places)
         if place is None or is_inside(self._context, pid, place.member.group):
             return
+        was_idle = self.wait() is None
         has_moved = self._chase(place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
@@ -145,7 +148,7 @@ class Watch:
             self._chase(place)
             self._rest(now)
         elif is_dead or has_moved:
-            if self.wait() is None:
+            if was_idle:
                 self._due = max(self._due, now + _SETTLING)
             self._waiting[place.container] = place
 
@@ -158,10 +161,16 @@ class Watch:
         if self.looks_at_all:
             self.looks_at_all = False
             self._waiting.update((it.container, it) for it in self._list_places())
-        while self._waiting and system.monotonic() < began + _SECONDS:
-            _, place = self._waiting.popitem()
+        due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
+        while due and system.monotonic() < began + _SECONDS:
+            container, place = due.popitem()
+            forking = still_forking(self._forking.pop(container, {}))  # before the look, which then shows all children
+            if forking:
+                self._forking[container] = forking
+                self._waiting[container] = place
             if self._has_new_outside(place):
                 self._chase(place)
+        self._waiting.update(due)
         self._rest(began)
 
     def _rest(self, began: float) -> None:
@@ -170,7 +179,7 @@ class Watch:
         One that took far longer than a look may was stopped meanwhile, and did not work all that time.
         """
         now = system.monotonic()
-        self._due = now + _SHARE * min(now - began, 2 * _SECONDS)
+        self._due = now + max(_SHARE * min(now - began, 2 * _SECONDS), _SETTLING if self._forking else 0.0)
 
     # --- Which container a process is in
 
@@ -249,6 +258,9 @@ class Watch:
                 self._waiting[place.container] = place
             what = f"process {pid}" if pid is not None else f"all of {place.container}"
             _say(f"cannot move {what} into its group: {explain_exception(error)}")
+        if chase.forking:
+            self._forking.setdefault(place.container, {}).update(chase.forking)
+            self._waiting[place.container] = place
         self.moved += chase.moved
         count_late_cpu(self._context, place.key, chase.late_cpu)
         return chase.moved > 0
@@ -260,13 +272,8 @@ class Watch:
         self._saved = system.monotonic()
         if self._context.late_cpu:
             Tally(self._context).save()
-        record = WatchRecord(
-            started_at=self._started_at,
-            alive_at=system.unix_time(),
-            moved=self.moved,
-            failed=self.failed,
-            overflows=self.overflows,
-        )
+        counts = {"moved": self.moved, "failed": self.failed, "overflows": self.overflows}
+        record = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:
             self._context.run.write(WatchRecord, "watch", record)
         except OSError as error:  # then `alive_at` gets old, which raises the alert

@@ -147,6 +147,40 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
     assert it.wait() is None
 
 
+def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_it_appears(node: WatchedNode) -> None:
+    """On a busy CPU the parent waits amid the fork."""
+    parent = node.spawn(8)
+    parent.state = "R"
+    it = pursue(node)
+    it.bring_in(8)
+    other = node.spawn(10)
+    other.state = "R"
+    it.bring_in(10)
+    other.state = "S"
+    for _ in range(3):
+        assert it.wait() == pytest.approx(0.01)
+        node.kernel.now += 0.01
+        it.look()
+    node.spawn(9)
+    parent.state = "S"
+    node.kernel.now += it.wait() or 0
+    it.look()
+    assert (node.groups(), it.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
+
+
+def test_child_of_a_fork_that_takes_longer_than_a_chase_is_moved_in_when_it_appears(node: WatchedNode) -> None:
+    parent = node.spawn(8)
+    parent.state = "R"
+    it = pursue(node)
+    look_at_all(it)
+    assert node.groups() == {GROUP: {7, 8}}
+    node.spawn(9)
+    parent.state = "S"
+    node.kernel.now += it.wait() or 0
+    it.look()
+    assert (node.groups(), it.wait()) == ({GROUP: {7, 8, 9}}, None)
+
+
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
