@@ -51,11 +51,13 @@ class StillOutside(HookError):
 class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
-    `late_cpu`: CPU seconds that threads had used before they were moved. `forking`: as in still_forking.
+    `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
+    before they were moved.
     """
 
     def __init__(self, context: Context, member: Member) -> None:
         self.moved = self.outside = 0
+        self.has_moved = False
         self.late_cpu = 0.0
         self.forking: dict[int, int] = {}
         self._context = context
@@ -73,24 +75,22 @@ class Chase:
         self.move(read())
         began = system.monotonic()
         looks = 0
-        has_moved = bool(self.moved)
-        while self.outside or has_moved or self.forking:
+        while self.outside or self.has_moved or self.forking:
             seconds = system.monotonic() - began
             if seconds >= longest or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)
-            before = self.moved
             self.forking = still_forking(self.forking)  # before the look, which then shows all their children
             self.move(read(), began + longest)
             looks += 1
-            has_moved = self.moved > before
         if self.outside:
             raise StillOutside(self.outside, self.moved)
 
     def move(self, tids: Collection[int], deadline: float | None = None) -> None:
         """Move those of these threads that are outside. One that has ended by now counts as outside."""
         deadline = deadline or system.monotonic() + _FIRST_LOOK
+        before = self.moved
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
@@ -101,6 +101,7 @@ class Chase:
                 self._settled.add(tid)
             if system.monotonic() >= deadline:
                 break
+        self.has_moved = self.moved > before
         self.outside = len(new - self._settled)
 
     def _move(self, tid: int) -> bool:

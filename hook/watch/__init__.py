@@ -258,7 +258,7 @@ class Watch:
                 self._waiting[place.container] = place
             what = f"process {pid}" if pid is not None else f"all of {place.container}"
             _say(f"cannot move {what} into its group: {explain_exception(error)}")
-        if chase.forking:
+        if chase.has_moved or chase.forking:  # as after its time: a child may appear
             self._forking.setdefault(place.container, {}).update(chase.forking)
             self._waiting[place.container] = place
         self.moved += chase.moved

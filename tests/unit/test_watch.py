@@ -181,6 +181,25 @@ def test_child_of_a_fork_that_takes_longer_than_a_chase_is_moved_in_when_it_appe
     assert (node.groups(), it.wait()) == ({GROUP: {7, 8, 9}}, None)
 
 
+def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_chased_again(node: WatchedNode) -> None:
+    node.seconds = 0.6
+
+    def fork(child: int) -> None:
+        node.spawn(child)
+        if child < 12:
+            node.machine.before_put = lambda: fork(child + 1)
+
+    node.spawn(8)
+    node.machine.before_put = lambda: fork(9)
+    it = pursue(node)
+    look_at_all(it)
+    assert node.groups() == {GROUP: {7, 8, 9, 10}}
+    while it.wait() is not None:
+        node.kernel.now += it.wait() or 0
+        it.look()
+    assert (it.failed, node.groups()) == (0, {GROUP: {7, 8, 9, 10, 11, 12}})
+
+
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
