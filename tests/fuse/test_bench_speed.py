@@ -40,6 +40,8 @@ def test_every_table_has_its_figures() -> None:
     assert len(rows) == len(TARGETS) + 1 + 1 + 3 + 3  # history; memory; list, show, metrics; milliseconds
     times = [it.median for (row, _), it in found.items() if "wall time" in row or "exit floors" in row]
     assert len(times) == 4 + 1 + 4 + 4
-    assert min(it.median for (row, _), it in found.items() if "lost" not in row) > 0
+    # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
+    measured = [it.median for (row, _), it in found.items() if "lost" not in row and "ms more" not in row]
+    assert min(measured) > 0
     lost = [it.median for (row, _), it in found.items() if "lost" in row]
     assert lost == [0] * 4
