@@ -258,7 +258,8 @@ class Watch:
                 self._waiting[place.container] = place
             what = f"process {pid}" if pid is not None else f"all of {place.container}"
             _say(f"cannot move {what} into its group: {explain_exception(error)}")
-        if chase.has_moved or chase.forking:  # as after its time: a child may appear
+        # Its last look moved a thread, or one may still be in a fork: a child may appear outside, which no event names.
+        if chase.has_moved or chase.forking:
             self._forking.setdefault(place.container, {}).update(chase.forking)
             self._waiting[place.container] = place
         self.moved += chase.moved
