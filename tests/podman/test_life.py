@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.containers import CRUN, IMAGE_COMMAND, task
 from tests.support.observed import RUNC_INIT, assert_runtime_init
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,6 +125,7 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
     for name, gate in gates.items():
         node.assert_placed_before_exec(inits[name], f"oci-{sandbox}", gate.command)
     if infra:
+        wait(lambda: lab.init(sandbox).cmdline == IMAGE_COMMAND)  # no gate tells of its exec
         inits["infra"] = lab.init(sandbox)
         node.assert_placed_before_exec(inits["infra"], f"oci-{sandbox}", IMAGE_COMMAND)
     assert {name: sorted(tasks) for name, tasks in node.groups().items()} == {

@@ -21,6 +21,7 @@ from hook.node import runtimes
 from hook.node.runtimes import Runtimes
 from tests.podman.node import PodmanNode
 from tests.support.containers import CRUN, Lab, bundle_config, missing, task
+from tests.support.waiting import wait
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
@@ -110,7 +111,7 @@ def test_a_container_that_runs(unhooked: Unhooked, name: str) -> None:
     assert state.status == "running"
     assert state.annotations == ANNOTATIONS
     assert state.bundle.endswith("/bundle-web")
-    assert task(state.pid or 0).cmdline == COMMAND
+    wait(lambda: task(state.pid or 0).cmdline == COMMAND)  # `runc start` does not wait for the exec
 
 
 @each_runtime
