@@ -40,6 +40,7 @@ class RealKernel:
     def __init__(self, root: Path, model: Mounted | None, rmids: int = 1000) -> None:
         self.now = 0.0
         self.rmids = rmids
+        self.is_model = model is not None
         self._root = root
         self._model = model
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -258,6 +259,8 @@ class RealNode(SimulatedNode):
         return it.pid in self.kernel.tids(it.group)
 
     def move(self, number: int, group: str | None, *_: object) -> None:
+        is_told_late = self.kernel.is_model and not self.find(number).is_member
+        self.run.may_fail = self.run.may_fail or is_told_late  # both tries of its hook may read the old bundle
         super().move(number, group)
         self.write_bundle(self.find(number))  # what a host's kernel tells of the model's groups
 
