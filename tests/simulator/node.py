@@ -93,7 +93,7 @@ class SimulatedNode:
                 raise ValueError(f"no step: {step}")
             letter, number, group, like = found.groups()
             if letter in _WITHOUT_CONTAINER or self._lives_of(int(number)):
-                step_of_node = getattr(self, STEPS[letter].__name__)  # a node with real processes has its own of some
+                step_of_node = getattr(self, STEPS[letter].__name__)  # RealNode has its own of some
                 step_of_node(int(number or 1), group, int(like) if like else None)
 
     def finish(self) -> None:

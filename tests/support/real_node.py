@@ -35,14 +35,16 @@ class RealTask(NamedTuple):
 
 
 class RealKernel:
-    """What tests.simulator.kernel.Kernel simulates. `rmids`: how many mon_groups of ours there can be."""
+    """What tests.simulator.kernel.Kernel simulates.
+
+    `model`: None of the real kernel. `rmids`: how many mon_groups of ours there can be.
+    """
 
     def __init__(self, root: Path, model: Mounted | None, rmids: int = 1000) -> None:
         self.now = 0.0
         self.rmids = rmids
-        self.is_model = model is not None
         self._root = root
-        self._model = model
+        self.model = model
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         if rmids < 100:  # others have all the rest
             for number in range(fill(root / "mon_groups"))[:rmids]:
@@ -118,9 +120,9 @@ class RealKernel:
 
     def mount(self) -> None:
         """Mount resctrl anew, without any group."""
-        if self._model is not None:
-            self._model.control(do="unmount")
-            self._model.control(do="mount")
+        if self.model is not None:
+            self.model.control(do="unmount")
+            self.model.control(do="mount")
             self.end_limbo()
         else:
             while subprocess.run(["umount", self._root], check=False).returncode:  # a hook looks at it
@@ -129,8 +131,8 @@ class RealKernel:
 
     def end_limbo(self) -> None:
         """Let every RMID of the model leave limbo now. Those of a real machine leave it in their own time."""
-        if self._model is not None:
-            self._model.control(do="settle")
+        if self.model is not None:
+            self.model.control(do="settle")
 
     def has_cgroup(self, path: str) -> bool:
         return (mount_point() / path[1:]).is_dir()
@@ -142,7 +144,7 @@ class RealKernel:
 
     def free(self) -> int:
         """How many RMIDs a mkdir finds; 0 of a real machine."""
-        return len(self._model.control(do="state")["free"]) if self._model is not None else 0
+        return len(self.model.control(do="state")["free"]) if self.model is not None else 0
 
 
 class RealRun:
@@ -259,7 +261,7 @@ class RealNode(SimulatedNode):
         return it.pid in self.kernel.tids(it.group)
 
     def move(self, number: int, group: str | None, *_: object) -> None:
-        is_told_late = self.kernel.is_model and not self.find(number).is_member
+        is_told_late = self.kernel.model is not None and not self.find(number).is_member
         self.run.may_fail = self.run.may_fail or is_told_late  # both tries of its hook may read the old bundle
         super().move(number, group)
         self.write_bundle(self.find(number))  # what a host's kernel tells of the model's groups
