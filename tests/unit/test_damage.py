@@ -68,6 +68,13 @@ def test_reconcile_logs_the_count(machine: SimulatedMachine, run: RunDir) -> Non
     assert not [name for name in machine.fs.listdir(RUN) if name.startswith("logged-")]
 
 
+def test_a_count_that_another_takes_away_meanwhile_is_added_up_by_that_one(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "list_directory", lambda *_: [f"logged-{REASON}-9"])
+    assert damage.sum_up_failures(run) == []
+
+
 def test_few_failures_leave_no_count(machine: SimulatedMachine, run: RunDir) -> None:
     for number in range(10):
         fail(run, number)

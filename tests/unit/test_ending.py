@@ -126,15 +126,17 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     assert [(it["lives"], len(it["containers"])) for it in read(node)] == [(2, 1)]
 
 
-def test_use_that_another_tool_has_destroyed_is_unknown(node: Node) -> None:
+@pytest.mark.parametrize(("is_remade", "known"), [(True, {"core_energy": 1.0}), (False, {})])
+def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: bool, known: dict[str, float]) -> None:
     node.start(ID, 7, None, **ON)
     use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.remove_groups()
-    assert node.verbs(options=ON) == ["remake"]
-    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
+    if is_remade:
+        assert node.verbs(options=ON) == ["remake"]
+        use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.stop(ID, 7, **ON)
     (line,) = read(node)
-    assert (line["use"], line["unknown"]) == ({"core_energy": 1.0}, ["core_energy"])
+    assert (line["use"], line["unknown"]) == (known, ["core_energy"])
 
 
 def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
@@ -147,6 +149,15 @@ def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
 
 
 # --- When there is none
+
+
+def test_a_key_from_before_the_option_has_a_line_if_a_container_joins_it(node: Node) -> None:
+    node.start(ID, 7)
+    node.start(OTHER, 8, **ON)
+    for name, pid in ((OTHER, 8), (ID, 7)):
+        node.stop(name, pid, **ON)
+    (line,) = read(node)
+    assert len(line["containers"]) == 2
 
 
 def test_a_key_without_a_member_leaves_none(node: Node) -> None:

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.base.models import Failure, Options
-from hook.stages import entry
+from hook.stages import entry, podman
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import Node, fails, node
@@ -77,6 +77,22 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert said in line
     assert set(node.failures().values()) == {"bad_state"}
     assert node.groups() == {}
+
+
+@pytest.mark.parametrize("is_left_out", [True, False])
+def test_an_infra_container_of_podmans_is_left_out(
+    node: Node, monkeypatch: pytest.MonkeyPatch, is_left_out: bool
+) -> None:
+    """Which one that is: test_podman.py."""
+    monkeypatch.setattr(podman, "leaves_out", lambda *_: is_left_out)
+    node.spawn(7, cgroup="/machine.slice/app.scope")
+    called(node, annotations={"io.container.manager": "libpod"})
+    assert len(node.groups()) == (not is_left_out)
+
+
+def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entry, "STDIN_PATIENCE", 0.0)
+    assert "bad_state: stdin did not end within 0 seconds" in called(node)
 
 
 def test_an_invalid_name_is_quoted_in_part(node: Node) -> None:

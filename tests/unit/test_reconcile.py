@@ -46,6 +46,15 @@ def test_a_snapshot_is_removed_after_its_ttl_or_if_it_is_of_another_boot(node: N
         assert (shown in node.machine.files(), node.files()) == (False, set())
 
 
+def test_a_key_that_is_over_and_was_never_shown_is_forgotten(node: Node) -> None:
+    node.start()
+    node.stop(ID, 7)
+    node.edit(f"groups/{UID}.json", generation=0)
+    node.remove(f"mon_groups/{UID}")
+    node.kernel.now += TTL
+    assert (node.verbs(), node.files()) == (["prune"], set())
+
+
 def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
     """It was hidden by the last try, after its view had been made again in the same run."""
     node.start()

@@ -54,15 +54,23 @@ def test_the_record_of_a_failure_goes_when_its_container_goes(
     assert node.failures() == ({ID: "io"} if is_kept else {})
 
 
+def test_a_container_whose_key_has_lost_its_record_goes_all_the_same(node: Node) -> None:
+    node.start()
+    node.remove(f"groups/{UID}.json")
+    node.stop(ID, 7)
+    assert not [it for it in node.files() if it.startswith(("members/", "groups/"))]
+
+
 def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The simulator found it. A record that is damaged goes with the container."""
     node.context().run.write(Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p"))
+    real = system.read_file
     with monkeypatch.context() as patch:
-        patch.setattr(system, "read_file", fails(errno.EINVAL))
-        with pytest.raises(HookError):  # nor can it read the index
-            node.stop()
+        refuse = fails(errno.EINVAL)
+        patch.setattr(system, "read_file", lambda path, *more: (refuse if "unmon" in path else real)(path, *more))
+        node.stop()
     assert node.failures() == {ID: "io"}
     node.put(f"unmonitored/{ID}.json", "{")
     node.stop()
@@ -274,6 +282,25 @@ def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     found = {name: retry.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
     assert [name for name, went in found.items() if went] == ["oci-lost"]
     assert found.keys() - node.groups().keys() == {"oci-lost"}
+
+
+def test_an_orphan_leaves_the_view_of_its_key_to_the_groups_on_record(node: Node) -> None:
+    node.kernel.add_class("gold")
+    node.spawn(7, group="gold")
+    node.start()
+    before = node.files()
+    path = node.make_group(GROUP)
+    assert retry.remove_orphan(node.context(), path)
+    assert node.groups() == {f"gold/{GROUP}": {7}}
+    assert node.files() == before
+
+
+def test_a_key_that_came_back_after_it_was_looked_at_is_not_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.start()
+    stale = replace(node.state(), members={})
+    monkeypatch.setattr(RunDir, "glance", lambda _run, _model, name: stale if name == UID else None)
+    assert start_without_rmid(node) == Reason.NO_RMIDS
+    assert node.groups() == {GROUP: {7}}
 
 
 def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:

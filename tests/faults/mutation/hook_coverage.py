@@ -43,7 +43,7 @@ It shares the pid namespace: in one of its own reconcile and reclaim refuse to w
 INTO_CGROUP = ("sh", "-ec", 'echo $$ >"$0"; exec "$@"')
 PATIENCE = 1800.0
 """Seconds for the tests of one file."""
-IGNORED = shutil.ignore_patterns(".*", "__pycache__", "dist", "build")
+IGNORED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "dist", "build")
 SETTINGS = """\
 [run]
 branch = true
