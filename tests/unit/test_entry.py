@@ -79,6 +79,13 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert node.groups() == {}
 
 
+def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:
+    failed, ignored = called(node, "--bogus").splitlines()
+    assert "--bogus" not in failed
+    assert "usage: " in ignored
+    assert "--bogus" in ignored
+
+
 @pytest.mark.parametrize("is_left_out", [True, False])
 def test_an_infra_container_of_podmans_is_left_out(
     node: Node, monkeypatch: pytest.MonkeyPatch, is_left_out: bool
