@@ -37,8 +37,7 @@ SAMPLE = 400
 PATIENCE = 600.0
 """Seconds for the tests of one mutant: an endless loop is as dead as a failed test."""
 WHOLE_HOOKS = (
-    "tests/unit/test_create.py",
-    "tests/unit/test_remove.py",
+    *(f"tests/unit/test_{name}.py" for name in ("create", "remove", "entry", "report", "reconcile")),
     "tests/unit/test_simulator.py::test_single_preemptions_kills_and_errnos_break_nothing",
     "tests/unit/test_simulator.py::test_random_schedules_with_faults_break_nothing",
 )
