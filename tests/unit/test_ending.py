@@ -217,6 +217,21 @@ def test_a_line_that_cannot_be_written_is_a_complaint(node: Node, monkeypatch: p
     assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
 
 
+def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start(ID, 7, None, **ON)
+    write = node.machine.write
+    monkeypatch.setattr(
+        node.machine, "write", lambda file, data: write(file, data[:9] if b'"more_containers"' in data else data)
+    )
+    node.kernel.die(7)
+    context = node.context(**ON)
+    poststop(context, ID)
+    (complaint,) = context.run.complaints
+    assert "ENOSPC" in str(complaint)
+
+
 def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
     node.machine.fs.create_symlink(FILE, "/run/elsewhere")
     live(node, 4.0)
