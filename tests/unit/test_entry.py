@@ -80,7 +80,7 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
 
 
 def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:
-    failed, ignored = called(node, "--bogus").splitlines()
+    failed, ignored = called(node, "--bogus").splitlines()  # there is no process 7
     assert "--bogus" not in failed
     assert "usage: " in ignored
     assert "--bogus" in ignored
@@ -94,7 +94,7 @@ def test_an_infra_container_of_podmans_is_left_out(
     monkeypatch.setattr(podman, "leaves_out", lambda *_: is_left_out)
     node.spawn(7, cgroup="/machine.slice/app.scope")
     called(node, annotations={"io.container.manager": "libpod"})
-    assert len(node.groups()) == (not is_left_out)
+    assert bool(node.groups()) is not is_left_out
 
 
 def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

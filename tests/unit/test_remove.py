@@ -66,10 +66,16 @@ def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
 ) -> None:
     """The simulator found it. A record that is damaged goes with the container."""
     node.context().run.write(Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p"))
-    real = system.read_file
+    refuse, real = fails(errno.EINVAL), system.read_file
+
+    def read_others(path: str, *more: Any) -> str:  # noqa: ANN401  those of read_file
+        return (refuse if path.startswith("unmonitored/") else real)(path, *more)
+
     with monkeypatch.context() as patch:
-        refuse = fails(errno.EINVAL)
-        patch.setattr(system, "read_file", lambda path, *more: (refuse if "unmon" in path else real)(path, *more))
+        patch.setattr(system, "read_file", refuse)
+        with pytest.raises(HookError):  # nor can it read the index
+            node.stop()
+        patch.setattr(system, "read_file", read_others)
         node.stop()
     assert node.failures() == {ID: "io"}
     node.put(f"unmonitored/{ID}.json", "{")
