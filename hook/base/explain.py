@@ -218,7 +218,9 @@ def make_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
         return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
     if error.errno == errno.EBUSY:
         problem = "no RMID is left: some were freed a moment ago, but the kernel cannot reuse them yet"
-        hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
+        hint = (
+            "they come back once little of the cache is theirs: info/L3_MON/max_threshold_occupancy raises that limit"
+        )
         return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
     return kernel_error(resctrl, path, error, "making the mon_group", f"mkdir {path}")
 

@@ -143,5 +143,5 @@ class HookFile(Model):
 
     version: Literal["1.0.0"]
     hook: HookProgram
-    when: HookWhen
+    when: HookWhen | None = None
     stages: list[str]

@@ -85,6 +85,6 @@ HookWhen = Form("HookWhen", (
 HookFile = Form("HookFile", (
     ("version", "version", ABSENT, (check_literal, (), "1.0.0")),
     ("hook", "hook", ABSENT, (check_model, (), HookProgram)),
-    ("when", "when", ABSENT, (check_model, (), HookWhen)),
+    ("when", "when", None, (check_nullable, NONE, (check_model, (), HookWhen))),
     ("stages", "stages", ABSENT, (check_list, (), TEXT)),
 ))

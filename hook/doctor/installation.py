@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from hook.base import system
 from hook.base.explain import format_count, name_first
 from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, ok, warning
@@ -15,13 +16,14 @@ from hook.install import install, steps
 from hook.node import config, door, hooksd, place, programs
 from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
 from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
-from hook.stages.entry import parse
+from hook.stages.entry import parse, read_words
 from hook.stages.identity import OPT
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
 _BAD_TIMEOUT = "a short one makes containers fail, without one a hook can block forever"
 _STAGES = ("createRuntime", "poststop")
 _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
+_OPTIONS_OF_RECONCILE = {"adopt": False, "dry_run": False, "runtime_root": "", "live": ""}  # besides the hook's
 _SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 
 
@@ -79,8 +81,7 @@ def check_timer(site: Site) -> Iterator[Finding]:
     in_force = _find_unit(site.places.timer)
     if not programs.has_systemd():
         yield warning("timer", "systemd is not running", f"run `{NAME} reconcile` every minute, for example from cron")
-        return
-    if (problem := programs.run_program(["systemctl", "is-active", timer]).problem) is not None:
+    elif (problem := programs.run_program(["systemctl", "is-active", timer]).problem) is not None:
         remedy = f"systemctl enable --now {timer}" if os.path.exists(in_force) else site.origin.again
         if os.path.realpath(in_force) == os.devnull:
             remedy = f"systemctl unmask {timer}; {remedy}"
@@ -99,7 +100,10 @@ def _check_timer_options(site: Site) -> Iterator[Finding]:
     texts = [door.read_text(path, door.CONFIGURATION) for path in files]
     found = re.findall(r"""^(?:Environment=)?["']?OPTIONS=([^"'\n]*)""", "\n".join(texts), re.MULTILINE)[-1:]
     words = [word for line in found for word in line.split()]
-    options, _own = parse([word for word in words if word != "--adopt"])
+    _own, others, _ = read_words(words, _OPTIONS_OF_RECONCILE)
+    options, complaints = parse(others)
+    for complaint in complaints:
+        yield warning("timer", f"the options in {files[-1]}: {complaint}", f"correct them: {NAME} help reconcile")
     called = [it.own for it in site.ours if it.own is not None]
     parsed = [parse_options(it)[0] for it in called]
     history = next((it.history for it in parsed if it.history), "")
@@ -158,7 +162,7 @@ def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
     yield ok("hooks.d", f"{entry.path} overrides {earlier.path} for programs that read both")
     directory = os.path.dirname(entry.path)
     for it in (config.CRIO, config.PODMAN):
-        reads = it.read_hooks_dirs()
+        reads = system.try_call(it.read_hooks_dirs) or [directory]  # check_runtimes reports what is unclear
         if it.target in entry.name and programs.find_program(it.program) and directory not in reads:
             found = f"{it.name} reads {', '.join(reads)}, not {directory}: it uses {earlier.path}"
             yield warning("hooks.d", found, f"append {directory} to its hooks_dir")
@@ -190,6 +194,11 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
             "a stage is missing: the hook needs createRuntime and poststop",
             'set "stages": ["createRuntime", "poststop"]',
         ),
+        (
+            not any(condition for _name, condition in file.when or ()),
+            "it has no condition: no container gets the hook",
+            f'set "when" as in the file that {NAME} install writes',
+        ),
         (not hook.env, _NO_ENV, 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'),
         ((hook.timeout or 0) < _SHORTEST_TIMEOUT, f"timeout {hook.timeout}: {_BAD_TIMEOUT}", 'set "timeout": 60'),
         (options.strict, "--strict: a container that cannot be monitored does not start", "remove that from its args"),
@@ -216,7 +225,7 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
     yield ok("runtimes", ", ".join(found))
     if "crio" in found:
         yield _check_hooks_dirs(site, config.CRIO)
-        if (path := config.read_rdt_config_file()) is not None:
+        if (path := system.try_call(config.read_rdt_config_file)) is not None:
             found_in = f"rdt_config_file is {path}: each start of CRI-O removes empty groups"
             remedy = "keep the timer running: reconcile makes the removed groups again"
             yield warning("CRI-O", f"{found_in}, and ctrl_groups missing in that file", remedy)
@@ -227,9 +236,13 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
 
 
 def _check_hooks_dirs(site: Site, engine: config.Engine) -> Finding:
-    reads = engine.read_hooks_dirs()
-    directories = {os.path.dirname(entry.path) for entry in site.ours}
-    if not directories or directories & {*reads}:
+    directories = {os.path.dirname(entry.path) for entry in site.ours} or {site.places.hooks_dir}
+    try:
+        reads = engine.read_hooks_dirs()
+    except door.Unreadable as error:
+        remedy = f"see for yourself that its hooks_dir names {min(directories)}"
+        return warning(engine.name, f"unclear which hooks directories it reads: {error}", remedy)
+    if not site.ours or directories & {*reads}:
         return ok(engine.name, f"reads {', '.join(reads)}")
     found = f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files"
     return failure(engine.name, found, f"append {min(directories)} to its hooks_dir")

@@ -108,7 +108,9 @@ def check_rmids(site: Site) -> Iterator[Finding]:
     found = f"{used} in use of {limit or '?'} ({ours} ours, {others} of others)"
     fewer = "pods or ctrl_groups" if seen.rmids.each is None else "pods in each ctrl_group"
     remedy = f"use fewer {fewer}, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
-    if limit is not None and used >= limit:
+    if seen.limbo is not None:
+        yield failure("RMIDs", f"{found}: {seen.limbo[0]}", seen.limbo[1])
+    elif limit is not None and used >= limit:
         yield failure("RMIDs", f"{found}: none left", remedy)
     elif limit is not None and (limit - used) * 10 < limit:
         yield warning("RMIDs", f"{found}: few left", remedy)

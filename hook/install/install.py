@@ -259,8 +259,13 @@ def _list_remarks(wanted: Wanted) -> list[str]:
     for it in (config.PODMAN, config.CRIO):
         # Others than CRI-O start the containers of Kubernetes, too.
         is_used = it.target in wanted.targets and (it is config.PODMAN or programs.find_program(it.program, places.top))
-        if is_used and places.hooks_dir not in (reads := it.read_hooks_dirs(places.top)):
-            found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
+        if not is_used:
+            continue
+        try:
+            if places.hooks_dir not in (reads := it.read_hooks_dirs(places.top)):
+                found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
+        except door.Unreadable as error:
+            found.append(f"unclear whether {it.name} reads {places.hooks_dir}: {error}")
     if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not programs.has_systemd():

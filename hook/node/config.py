@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the files of container engines: settings of CRI-O, Podman and containerd, the kubelet's names.
 
-The settings are TOML, which Python cannot parse before 3.11. Those that matter here are found by their names if each is
-on a line of its own, with plain strings. Any other notation (an inline table, a string with escapes) is not parsed.
+The settings are TOML, which Python reads since 3.11. A file that cannot be read makes the answer unclear: no function
+here guesses what the file may say.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, starmap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hook.base import procfs, system
 from hook.base.explain import errno_name
@@ -21,92 +21,129 @@ from hook.node import door, hooksd, programs
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
 from hook.stages import identity
 
-# A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
-# Compiled when they are first used: `list` and `metrics` load this module for the place of Podman's storage alone.
-_COMMENT = r"""(?m)^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$"""
-_TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
-_TEXTS = rf"\[(?:\s|,|{_TEXT}|\{{[^{{}}\n]*\}})*\]"
-_TABLE = r"\[[ \t]*(?P<table>[^\[\]\n].*)\][ \t]*\r?$"
-_NAME = r"""(?P<above>[^\s=][^\n=]*\.[ \t]*)?["']?(?P<name>\w+)["']?[ \t]*="""
-_LINE = rf"(?m)^[ \t]*(?:{_TABLE}|{_NAME}[ \t]*(?P<value>{_TEXTS}(?=[ \t]*\r?$)|[^\n]*))"
-
-
-class Setting(NamedTuple):
-    """A setting on a line of its own. `table`: its table, and what is before a dot in its own name."""
-
-    table: str
-    name: str
-    value: str
-
-    @property
-    def texts(self) -> list[str]:
-        """The strings in its value, without quotes."""
-        return [it[1:-1] for it in re.findall(_TEXT, self.value)]
-
-
-def _parse_settings(text: str) -> list[Setting]:
-    """The settings of a file. `text`: without comments."""
-    found, table = [], ""
-    for it in re.finditer(_LINE, text):
-        if it["name"] is None:
-            table = it["table"]
-        else:
-            found.append(Setting(f"{table}.{it['above'] or ''}", it["name"], it["value"].strip()))
-    return found
-
-
 # --- CRI-O and Podman
+#
+# Each setting counts in its own table only. Later files take precedence.
+# Source: crio.conf.d(5); containers.conf(5), containers-storage.conf(5) of Podman 5; containers-config(5) of Podman 6.
 
 
 class Engine(NamedTuple):
-    """A program that reads hooks.d, and the patterns of its configuration's files. `target`: see place.TARGETS."""
+    """A program that reads hooks.d. `target`: see place.TARGETS.
+
+    `list_files`: lists its configuration files below a directory, in the order in which the program reads them.
+    `table`: the names of the table that has `hooks_dir`.
+    """
 
     name: str
     program: str
     target: str
-    files: tuple[str, ...]
+    list_files: Callable[[str], list[str]]
+    table: tuple[str, ...]
 
     def read_hooks_dirs(self, top: str = "") -> list[str]:
-        """The hooks directories in its configuration below `top`. A later one takes precedence."""
-        directories = [hooksd.SYSTEM]
-        for it in _find_settings([top + pattern for pattern in self.files], "hooks_dir"):
-            texts = [text.rstrip("/") for text in it.texts]
-            directories = [*directories, *texts] if re.search(r"append\s*=\s*true", it.value) else texts
+        """The hooks directories in its configuration below `top`. A later one takes precedence. Raises Unreadable."""
+        directories, appends = [hooksd.SYSTEM], False
+        for path, value in _read_settings(self.list_files(top), *self.table, "hooks_dir"):
+            if not isinstance(value, list):
+                raise Unreadable(path, "hooks_dir is not a list")
+            # The mark {append = true} also holds for later files.
+            marks = [part["append"] for part in value if isinstance(part, dict) and "append" in part]
+            appends = bool([appends, *marks][-1])
+            texts = [text.rstrip("/") for text in value if isinstance(text, str)]
+            directories = [*directories, *texts] if appends else texts
         return directories
 
 
-CRIO = Engine("CRI-O", "crio", "kubernetes", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"))
-# Its option --hooks-dir is not visible here.
-_PODMAN_FILES = ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*.conf")
-PODMAN = Engine("Podman", "podman", "podman", ("/usr/share/containers/containers.conf", *_PODMAN_FILES))
-_STORAGE = ("/usr/share/containers/storage.conf", "/etc/containers/storage.conf")
+def _list_crio(top: str) -> list[str]:
+    return [*_find_main(f"{top}/etc/crio/crio"), *_list_drop_ins(f"{top}/etc/crio/crio.conf.d", "")]
+
+
+def _list_podman(top: str, kind: str = "containers") -> list[str]:
+    """Podman's files for root, in the order in which it reads them. Raises Unreadable if that is unclear.
+
+    Podman 6 reads one main file, and then the drop-ins of all directories by name, where a later one replaces its
+    namesakes. Earlier ones read each main file of containers.conf, but only one file of storage.conf.
+    """
+    usr, etc, own = (f"{top}{directory}/{kind}" for directory in _PODMANS)
+    directories = (f"{usr}.conf.d", f"{usr}.rootful.conf.d", f"{etc}.conf.d", f"{etc}.rootful.conf.d", f"{own}.conf.d")
+    drop_ins = {os.path.basename(path): path for directory in directories for path in _list_drop_ins(directory)}
+    new = [*(_find_main(own) or _find_main(etc) or _find_main(usr)), *(drop_ins[name] for name in sorted(drop_ins))]
+    old = _find_main(etc) or _find_main(usr)
+    if kind == "containers":
+        later = [path for base in (etc, own) for path in (*_find_main(base), *_list_drop_ins(f"{base}.conf.d"))]
+        old = [*_find_main(usr), *later]
+    # Podman is asked only where that matters. One below another directory may not run here.
+    return old if old == new or _ask_podman(top) < _ONE_MAIN_FILE else new
+
+
+def _ask_podman(top: str) -> int:
+    """The major version of the installed Podman. Raises Unreadable."""
+    program = None if top else programs.find_program("podman")
+    output = programs.run_program([program, "--version"], seconds=_PATIENCE).output if program is not None else ""
+    found = re.match(r"podman version (\d+)\.", output)
+    if found is None:
+        raise Unreadable(f"{top}/etc/containers", "which files count depends on Podman's version, which is unknown")
+    return int(found[1])
+
+
+def _find_main(base: str) -> list[str]:
+    """The main file of a configuration, if it exists."""
+    return [path for path in (f"{base}.conf",) if os.path.exists(path)]
+
+
+def _list_drop_ins(directory: str, ending: str = ".conf") -> list[str]:
+    """The files in a directory, in the order of their names. Raises Unreadable."""
+    paths = [f"{directory}/{name}" for name in door.list_if_there(directory) if name.endswith(ending)]
+    return [path for path in paths if not os.path.isdir(path)]
+
+
+CRIO = Engine("CRI-O", "crio", "kubernetes", _list_crio, ("crio", "runtime"))
+# Its option --hooks-dir and the variable CONTAINERS_CONF are not visible here.
+PODMAN = Engine("Podman", "podman", "podman", _list_podman, ("engine",))
+_PODMANS = ("/usr/share/containers", "/etc/containers", "/root/.config/containers")
+_ONE_MAIN_FILE = 6  # the first version of Podman that reads only one main file
+_PATIENCE = 10.0  # seconds for `podman --version`
 _GRAPH_ROOT = "/var/lib/containers/storage"
 
 
 def list_hooks_dirs() -> list[str]:
-    """All hooks directories that are read by default or by configuration."""
-    return [*dict.fromkeys((*hooksd.READERS, *CRIO.read_hooks_dirs(), *PODMAN.read_hooks_dirs()))]
+    """All hooks directories that are read by default, or by a configuration that can be read."""
+    configured = (system.try_call(engine.read_hooks_dirs) or () for engine in (CRIO, PODMAN))
+    return [*dict.fromkeys(chain(hooksd.READERS, *configured))]
 
 
 def read_rdt_config_file() -> str | None:
-    """The file by which CRI-O makes ctrl_groups, if any."""
-    return _read_text(CRIO.files, "rdt_config_file") or None
+    """The file by which CRI-O makes ctrl_groups, if any. Raises Unreadable."""
+    return _read_text(_list_crio(""), *CRIO.table, "rdt_config_file") or None
 
 
 def read_graph_root() -> str:
-    """The directory in which Podman keeps its containers and its database."""
-    return _read_text(_STORAGE, "graphroot").rstrip("/") or _GRAPH_ROOT
+    """The directory in which Podman keeps its containers and its database; the default one if that is unclear.
+
+    The IDs of containers are unique, so a directory that is not Podman's has no name for one that runs.
+    """
+    found = system.try_call(lambda: _read_text(_list_podman("", "storage"), "storage", "graphroot"))
+    return (found or _GRAPH_ROOT).rstrip("/")
 
 
-def _read_text(patterns: Sequence[str], name: str) -> str:
-    """The string of a setting in the file that takes precedence; empty if no file has the setting."""
-    return next((it.texts[0] for it in reversed(_find_settings(patterns, name)) if it.texts), "")
+def _read_text(files: Sequence[str], *names: str) -> str:
+    """The text of a setting in the last file that has it; empty if there is none. Raises Unreadable."""
+    value = [("", None), *_read_settings(files, *names)][-1][1]
+    return value if isinstance(value, str) else ""
 
 
-def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
-    """All occurrences of a setting; the last one takes precedence. Skips unreadable files."""
-    files = [path for pattern in patterns for path in _Reader(door.HOST).list_matching(pattern)]
-    return [it for path in files for it in _Reader(door.HOST).read_settings(path) if it.name == name]
+def _read_settings(files: Sequence[str], *names: str) -> Iterator[tuple[str, object]]:
+    """The value of a setting in each file that has it, with the path of the file. Raises Unreadable.
+
+    `names`: of its tables and of the setting. The engines accept names of any case (BurntSushi/toml).
+    """
+    for path in files:
+        value: object = door.HOST.read_toml(path, CONFIGURATION)
+        for name in names:
+            table = value if isinstance(value, dict) else {}
+            value = table.get(name, next((found for key, found in table.items() if key.lower() == name), None))
+        if value is not None:
+            yield path, value
 
 
 # --- Names by the kubelet: a record that was rebuilt from the kernel has none
@@ -151,12 +188,11 @@ _PLACES = (
 )
 _MOST_FILES = 1000  # in one configuration: a file may import itself
 _SLACK = 2.0  # seconds: containerd reads its files a moment after it has started
-# With version 3 or newer containerd ignores the tables of its older CRI plugin.
-_NEW_VERSION = r"[3-9]|[1-9]\d+"
 _OLD_PLUGIN = "io.containerd.grpc.v1.cri"
-# The forms in which a setting is understood.
-_FORMS = {"base_runtime_spec": _TEXT, "imports": _TEXTS}
-_REJECTS = r"""\breject_oci_hook_adjustment["']?[ \t]*=[ \t]*true\b"""
+_NEW_VERSION = 3  # from this version on containerd ignores the tables of its older CRI plugin
+
+
+_Table = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
 class Spec(NamedTuple):
@@ -250,40 +286,38 @@ class _Reader:
                 self._complain(f"did not read {path}: containerd's configuration has more than {_MOST_FILES} files")
                 return
             self._read.add(path)
-            settings = self.read_settings(path)
-            self._note_settings(path, settings)
-            imports = [text for it in settings if it.name == "imports" for text in it.texts]
-            waiting += [it for text in imports for it in self._list_imports(path, text)]
+            try:
+                tables = [*_list_tables(self.files.read_toml(path, CONFIGURATION))]
+            except Unreadable as error:
+                self._complain(f"cannot read {path} of containerd's configuration: {error.why}")
+                continue
+            self._note_change(path)
+            self._note_settings(path, tables)
+            imports = self._read_texts(path, tables[0][1], "imports")
+            waiting += [found for text in imports for found in self._list_imports(path, text)]
 
-    def read_settings(self, path: str) -> list[Setting]:
-        """The settings of a file. Those of _FORMS only in their form; others of that name are unclear."""
-        try:
-            text = re.sub(_COMMENT, r"\1", self.files.read_text(path, CONFIGURATION))
-        except Unreadable as error:
-            self._complain(f"cannot read {path} of containerd's configuration: {error.why}")
-            return []
-        self._note_change(path)
-        found = _parse_settings(text)
-        found = [it for it in found if it.name not in _FORMS or re.fullmatch(_FORMS[it.name], it.value)]
-        names = [it.name for it in found]
-        if any(len(re.findall(rf"\b{name}[\"']?[ \t]*=", text)) != names.count(name) for name in _FORMS):
-            what = "cannot parse base_runtime_spec or imports"
-            self._complain(f"{path}: {what}; write each on a line of its own, with plain strings")
-        return found
-
-    def _note_settings(self, path: str, settings: Sequence[Setting]) -> None:
-        rejecting = {it.table for it in settings if re.search(_REJECTS, f"{it.name}={it.value}")}
-        # NRI's default validator rejects hooks, unless it is disabled.
-        if rejecting - {it.table for it in settings if it.name == "enable" and it.value == "false"}:
-            self.found.rejecting.append(path)
-        versions = [it.value for it in settings if (it.table, it.name) == (".", "version")]
-        is_new = any(re.fullmatch(_NEW_VERSION, it) for it in versions)
-        for it in settings:
-            if it.name == "pod_annotations":
-                self.found.pod_annotations.extend(it.texts)
-            elif it.name == "base_runtime_spec" and (spec := it.texts[0]):
-                self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in it.table)))
+    def _note_settings(self, path: str, tables: Sequence[_Table]) -> None:
+        version = tables[0][1].get("version")
+        is_new = isinstance(version, int) and version >= _NEW_VERSION
+        for names, table in tables:
+            # NRI's default validator rejects hooks, unless it is disabled.
+            if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:
+                self.found.rejecting.append(path)
+            self.found.pod_annotations.extend(self._read_texts(path, table, "pod_annotations"))
+            spec = table.get("base_runtime_spec", "")
+            if not isinstance(spec, str):
+                self._complain(f"{path}: base_runtime_spec is not a string")
+            elif spec:
+                self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in names)))
                 self._note_change(spec)
+
+    def _read_texts(self, path: str, table: Mapping[str, Any], name: str) -> list[str]:
+        """The strings of a setting."""
+        texts = table.get(name, [])
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            return texts
+        self._complain(f"{path}: {name} is not a list of strings")
+        return []
 
     def _list_imports(self, parent: str, path: str) -> list[str]:
         """The files that an import names.
@@ -317,3 +351,12 @@ class _Reader:
 
     def _complain(self, line: str) -> None:
         self.found.unclear.append(line)
+
+
+def _list_tables(top: Mapping[str, Any]) -> Iterator[_Table]:
+    """The tables of a file, itself first, each with the names that lead to it. containerd accepts names of any case."""
+    waiting: list[_Table] = [((), top)]
+    while waiting:
+        names, table = waiting.pop(0)
+        yield names, {name.lower(): value for name, value in table.items()}
+        waiting += [((*names, name), value) for name, value in table.items() if isinstance(value, dict)]

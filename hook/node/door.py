@@ -145,6 +145,21 @@ class Tree:
         except ValueError as error:
             raise Unreadable(path, str(error)) from None
 
+    def read_toml(self, path: str, limit: int) -> dict[str, Any]:
+        """The tables of a TOML file of at most `limit` bytes. Raises Unreadable, with an old Python for each file."""
+        text = self.read_text(path, limit)
+        try:
+            import tomllib  # type: ignore[import-not-found]  # noqa: PLC0415
+
+            found: dict[str, Any] = tomllib.loads(text)
+        except ImportError:
+            raise Unreadable(path, "needs Python 3.11 to read TOML") from None
+        except RecursionError:
+            raise Unreadable(path, "not TOML of a configuration: nested too deeply") from None
+        except ValueError as error:
+            raise Unreadable(path, f"not TOML: {error}") from None
+        return found
+
     def list_names(self, path: str) -> list[str]:
         """The names in a directory, sorted. Raises Unreadable, also if there are more than NAMES."""
         with self.opened(path, stat.S_IFDIR) as descriptor, _failing(path), os.scandir(descriptor) as entries:

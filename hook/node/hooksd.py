@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the callers of the hook: the files of hooks.d, and the hooks in a config.json.
 
-hooks.d is read like CRI-O, Podman and the NRI hook-injector do. With one invalid file, Podman starts no container, and
-CRI-O and the hook-injector do not start. A file whose program is missing is skipped without a message.
+hooks.d is read like CRI-O, Podman and the NRI hook-injector do, all by the same Go package. With one invalid file,
+Podman starts no container, and CRI-O and the hook-injector do not start. A file whose program is missing, and a link to
+nothing, are skipped without a message.
 Source: oci-hooks(5), pkg/hooks of containers/common; config.md of the runtime specification.
 """
 
@@ -13,9 +14,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from hook.base import jsontext
 from hook.base.explain import explain_invalid
 from hook.base.models import Options, ValidationError
-from hook.base.node_models import HookFile, HookProgram
+from hook.base.node_models import HookFile, HookProgram, HookWhen
 from hook.node import door
 from hook.stages.entry import parse
 
@@ -32,6 +34,8 @@ READERS = {
 
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
+_FIELDS = ("version", "hook", "path", "args", "env", "timeout", "when", "always", "annotations", "commands")
+_FIELDS_BY_LOWER_CASE = {name.lower(): name for name in (*_FIELDS, "hasBindMounts", "stages")}
 # Regular expressions with the same meaning in Go and Python, except $, which in Python also matches before a last \n.
 _ESCAPE = r"\\[dDwW!-/:-@\[-`{-~]"
 _CLASS = rf"\[\^?(?:(?!--|&&|~~|\|\|)[^][\\^]|{_ESCAPE})+\]"
@@ -66,23 +70,50 @@ class Entry:
 
 
 def read_entry(path: str) -> Entry:
-    """Parse and validate a file of hooks.d."""
+    """Parse and validate a file of hooks.d, in the order in which its readers do."""
     try:
-        found = door.read_json(path, door.CONFIGURATION)
+        found = _read_fields(path)
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
     except ValidationError as error:
         return Entry(path, problem=explain_invalid(error.errors()))
     except door.Unreadable as error:
+        if error.is_missing:
+            return Entry(path, remark="it does not exist, or is a link to nothing, so readers skip it")
         return Entry(path, problem=f"cannot read it: {error.why}")
-    if unknown := [stage for stage in file.stages if stage not in _STAGES]:
-        return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
     if not file.hook.path:
         return Entry(path, problem="hook.path is empty")
     if not os.path.exists(file.hook.path):
         return Entry(path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file")
-    return Entry(path, file, remark=next(filter(None, map(check_pattern, list_patterns(file))), None))
+    patterns = {pattern: is_valid(pattern) for pattern in list_patterns(file)}
+    if invalid := [pattern for pattern, valid in patterns.items() if valid is False]:
+        return Entry(path, problem=f"{invalid[0]!r} is not a valid regular expression")
+    if unknown := [stage for stage in file.stages if stage not in _STAGES]:
+        return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
+    if unclear := [pattern for pattern, valid in patterns.items() if valid is None]:
+        remark = f"cannot check the syntax of the regular expression {unclear[0]!r}: readers may reject it"
+        return Entry(path, file, remark=remark)
+    return Entry(path, file)
+
+
+def _read_fields(path: str) -> Any:  # noqa: ANN401  any JSON
+    """The JSON of a file, with the fields' own names. Raises Unreadable.
+
+    As Go decodes it: invalid UTF-8 in a string is replaced, names match in any case, and null is as if left out.
+    """
+    try:
+        found = jsontext.loads(door.read(path, door.CONFIGURATION).decode("utf-8", "replace"))
+    except ValueError as error:
+        raise door.Unreadable(path, str(error)) from None
+    if isinstance(found, dict):
+        found = _rename_fields(found)
+        found = {name: _rename_fields(it) if isinstance(it, dict) else it for name, it in found.items()}
+    return found
+
+
+def _rename_fields(found: dict[str, Any]) -> dict[str, Any]:
+    return {_FIELDS_BY_LOWER_CASE.get(name.lower(), name): it for name, it in found.items() if it is not None}
 
 
 def read_directory(directory: str) -> list[Entry]:
@@ -93,18 +124,21 @@ def read_directory(directory: str) -> list[Entry]:
 
 def list_patterns(file: HookFile) -> list[str]:
     """The regular expressions of a file."""
-    return [it for pair in (file.when.annotations or {}).items() for it in pair] + list(file.when.commands or [])
+    when = file.when or HookWhen()
+    return [it for pair in (when.annotations or {}).items() for it in pair] + list(when.commands or [])
 
 
-def check_pattern(pattern: str) -> str | None:
-    """Why readers may reject a regular expression; None if it has the same meaning in Go and Python."""
+def is_valid(pattern: str) -> bool | None:
+    """Whether readers accept a regular expression; None: it may have another meaning in Go than in Python."""
+    if pattern.startswith(("*", "+", "?")):  # a pattern of file names
+        return False
     if not re.fullmatch(_SHARED, pattern):
-        return f"cannot check the syntax of the regular expression {pattern!r}: readers may reject it"
+        return None
     try:
         re.compile(pattern)
     except re.error as error:
-        return f"{pattern!r} is not a valid regular expression: {error}"
-    return None
+        return False if "parenthesis" in error.msg or "subpattern" in error.msg else None
+    return True
 
 
 # --- The hooks in a config.json: that of a container, or a base_runtime_spec of containerd

@@ -208,8 +208,9 @@ def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, 
 
 def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
     """What `list` shows below its table: heads, and the lines below them."""
-    uncounted = hardware.explain_unassigned(seen.unassigned, seen.assignable), hardware.explain_full(seen.rmids)
-    yield "", [printable(f"{it[0]}; remedy: {it[1]}") for it in uncounted if it is not None]
+    unassigned = hardware.explain_unassigned(seen.unassigned, seen.assignable)
+    lacks = [unassigned, hardware.explain_full(seen.rmids), seen.limbo]
+    yield "", [printable(f"{found}; remedy: {remedy}") for found, remedy in filter(None, lacks)]
     for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
         by_reason: dict[str, list[str]] = {}
         for failure in seen.failures:

@@ -181,7 +181,7 @@ class Inventory:
     cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
     `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
     `is_full`: the file system is full, so that failures may lack records; `unrecorded`: at least so many do.
-    `uncharged`: empty unless requested.
+    `uncharged`: empty unless requested. `limbo`: that no RMID is free, and the remedy, as from hardware.explain_limbo.
     """
 
     at: float
@@ -201,6 +201,7 @@ class Inventory:
     is_full: bool
     unrecorded: int
     uncharged: Uncharged
+    limbo: tuple[str, str] | None = None
 
     @property
     def unassigned(self) -> list[str]:
@@ -248,6 +249,7 @@ def take_snapshot(
             failures=_list_of(Failure, failures),
             unreadable_failures=_list_of(Broken, failures),
             rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
+            limbo=hardware.explain_limbo(_list_of(Failure, failures), kernel.root),
             orphans=orphans if host_pids else [],
             runs=records.runs(),
             unhooked=unhooked,

@@ -69,7 +69,7 @@ CASES = cases()
 
 def matches(file: HookFile, annotations: Mapping[str, str]) -> bool:
     """Whether a container with these annotations gets a hook. Source: oci-hooks(5)."""
-    conditions = (file.when.annotations or {}).items()
+    conditions = ((file.when and file.when.annotations) or {}).items()
     return all(
         any(re.search(key, name) and re.search(value, text) for name, text in annotations.items())
         for key, value in conditions

@@ -50,8 +50,14 @@ def read(fs: FakeFilesystem, text: object) -> hooksd.Entry:
         (content(when={"annotations": ["x"]}), "when.annotations", ""),
         ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "", "before 1.0.0"),
         (content(version="0.1.0"), "", "before 1.0.0"),
+        (content(version="7", Version="1.0.0"), "", ""),  # the last one counts
+        (content(Version="7"), "version", ""),
         (content(hook={"path": "/nowhere/x"}), "", "is missing, so readers skip the file"),
-        (content(when={"annotations": {"(": "x"}}), "", "'(' is not a valid regular expression: missing )"),
+        (content(when={"annotations": {"(": "x"}}), "'(' is not a valid regular expression", ""),
+        (content(when={"annotations": {"x": "a)"}}), "'a)' is not a valid regular expression", ""),
+        (content(when={"commands": ["x", "*"]}), "'*' is not a valid regular expression", ""),
+        (content(when={"commands": ["("]}, hook={"path": "/nowhere/x"}), "", "is missing, so readers skip the file"),
+        (content(when={"commands": [r"[\d-z]"]}), "", "cannot check"),  # no range in Go, an error in Python
         (
             content(when={"annotations": {"x": "(?=y)"}}),
             "",
@@ -78,7 +84,40 @@ def test_the_shipped_files_are_ours_and_have_no_questionable_pattern(path: Path)
     assert entry.own is not None
     assert hooksd.parse_options(entry.own)[1] == []
     assert entry.file is not None
-    assert [*map(hooksd.check_pattern, hooksd.list_patterns(entry.file))] == [None, None]
+    assert [*map(hooksd.is_valid, hooksd.list_patterns(entry.file))] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"Version": "1.0.0", "HOOK": {"Path": "/bin/true", "Timeout": 60}, "stageS": ["poststop"]}',
+        '{"version": "1.0.0", "hook": {"path": "/bin/true", "timeout": 60}, "when": null, "stages": ["poststop"]}',
+    ],
+)
+def test_fields_of_any_case_are_read_and_those_left_out_are_null(fs: FakeFilesystem, text: str) -> None:
+    entry = read(fs, text)
+    assert (entry.problem, entry.remark) == (None, None)
+    assert entry.file == HookFile(version="1.0.0", hook=HookProgram(path=PROGRAM, timeout=60), stages=["poststop"])
+
+
+def test_invalid_utf_8_is_read_in_a_string_and_nowhere_else(fs: FakeFilesystem) -> None:
+    text = json.dumps(content(hook={"path": PROGRAM, "args": ["X"]})).encode()
+    fs.create_file(PROGRAM)
+    fs.create_file(PATH, contents=text.replace(b"X", b"\xff"))
+    entry = hooksd.read_entry(PATH)
+    assert entry.problem is None
+    assert entry.file is not None
+    assert entry.file.hook.args == ["\ufffd"]
+    fs.create_file("/out.json", contents=text + b"\xff")
+    assert "more than one value" in (hooksd.read_entry("/out.json").problem or "")
+
+
+def test_a_link_to_nothing_is_skipped_and_a_directory_is_a_problem(fs: FakeFilesystem) -> None:
+    fs.create_symlink("/d/a.json", "/nowhere")
+    fs.create_dir("/d/b.json")
+    link, directory = hooksd.read_directory("/d")
+    assert (link.problem, link.remark) == (None, "it does not exist, or is a link to nothing, so readers skip it")
+    assert directory.problem == "cannot read it: not a regular file"
 
 
 def test_files_are_ordered_by_lower_case_name(fs: FakeFilesystem) -> None:
