@@ -47,8 +47,9 @@ class InstalledNode:
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
         self.path("/run/systemd/system").mkdir(parents=True)
-        for name in ("systemctl", "systemd-tmpfiles", "podman", "crio"):
+        for name in ("systemctl", "systemd-tmpfiles", "crio"):
             self.program(f"/usr/local/sbin/{name}", 'case "$*" in is-failed*|is-enabled*-watch.service) exit 1; esac')
+        self.program("/usr/local/sbin/podman", 'test "$*" = --version && echo podman version 5.8.6')
         done = self.machine.run("install", "--for=both", *self.options)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -197,6 +198,17 @@ def torn_record(node: InstalledNode) -> None:
     (node.run_dir / "groups/x.json").write_text("{")
 
 
+def moved_to_where_podman_is_thought_to_read(node: InstalledNode) -> None:
+    copied_to_etc(node)
+    without_ours(node)
+    node.write("/etc/containers/containers.conf", f'hooks_dir = ["{ETC}"]\n[containers]\nhooks_dir = ["{ETC}"]\n')
+
+
+def without_systemd_and_with_a_typo(node: InstalledNode) -> None:
+    node.path("/run/systemd/system").rmdir()
+    node.write(CONF, node.path(CONF).read_text().replace("--linger", "--lingr"))
+
+
 def copied_with_other_options(node: InstalledNode) -> None:
     copied_to_etc(node)
     node.change(f"{ETC}/{os.path.basename(PODMAN)}", lambda it: it["hook"]["args"].append("--key=sandbox"))
@@ -229,6 +241,9 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     "warning program: is not a link to the installed program": remove(LINK),
     "fail hooks.d: calls resctrl-mon-hook": without_ours,
     f"fail {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
+    f"fail {OTHER}: reject it: '(' is not a valid regular expression": written(
+        OTHER, {**THEIRS, "when": {"commands": ["("]}}
+    ),
     f"warning {OTHER}: is missing, so readers skip the file": written(OTHER, {**THEIRS, "hook": {"path": "/nowhere"}}),
     f"warning {HOOKS_DIR}/05-x.json: its poststop runs before ours": written(f"{HOOKS_DIR}/05-x.json", THEIRS),
     "fail hooks.d: several files call the hook": twice_under_other_names,
@@ -236,6 +251,7 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     f"warning hooks.d: CRI-O reads {HOOKS_DIR}, not {ETC}: it uses {KUBERNETES}": copied_to_etc,
     f"warning {PODMAN}: timeout None": changed(PODMAN, lambda it: it["hook"].pop("timeout")),
     f"warning {PODMAN}: timeout 2": hook_field(timeout=2),
+    f"warning {PODMAN}: it has no condition: no container gets the hook": changed(PODMAN, lambda it: it.pop("when")),
     f"warning {PODMAN}: no env": hook_field(env=[]),
     f"warning {PODMAN}: unknown option '--lingr'": hook_field(args=["x", "hook", "--lingr=5"]),
     f"warning {PODMAN}: does not start": hook_field(args=["x", "hook", "--strict"]),
@@ -244,11 +260,15 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     "fail Podman: reads /elsewhere": written(
         "/etc/containers/containers.conf", '[engine]\nhooks_dir = ["/elsewhere"]\n'
     ),
+    f"fail Podman: reads {HOOKS_DIR}, which has none of our files": moved_to_where_podman_is_thought_to_read,
+    "warning Podman: unclear which hooks directories it reads: /etc/containers/containers.conf: not TOML": written(
+        "/etc/containers/containers.conf", "[engine"
+    ),
     "fail CRI-O: reads /else/where,": written(
         "/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"
     ),
     "warning CRI-O: rdt_config_file is /etc/rdt.yaml": written(
-        "/etc/crio/crio.conf", '# rdt_config_file = "no"\nrdt_config_file = "/etc/rdt.yaml"\n'
+        "/etc/crio/crio.conf", '[crio.runtime]\nrdt_config_file = "/etc/rdt.yaml"\n'
     ),
     "warning containerd: no NRI hook-injector runs on the host, and no base_runtime_spec names the hook": containerd(),
     "fail containerd: its base_runtime_spec is in a table that containerd ignores": containerd(
@@ -266,6 +286,7 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     ),
     "warning timer: reconcile.service failed": systemctl("exit 0"),
     "warning timer: systemd is not running": lambda node: node.path("/run/systemd/system").rmdir(),
+    f"warning timer: the options in {CONF}: unknown option '--lingr'": without_systemd_and_with_a_typo,
     "warning timer: differ from those of the hook": written(CONF, "OPTIONS=--linger=1\n"),
     f"warning timer: the options in {UNITS}.service differ from those of the hook": hooks_with_other_options_alone,
     "warning groups/x.json: Expecting": torn_record,
