@@ -217,7 +217,7 @@ def make_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
         hint = f"more groups than RMIDs ({few}), or groups that others leaked"
         return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
     if error.errno == errno.EBUSY:
-        problem = "no RMID is left: some were freed a moment ago, but the kernel cannot reuse them yet"
+        problem = "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)"
         hint = (
             "they come back once little of the cache is theirs: info/L3_MON/max_threshold_occupancy raises that limit"
         )

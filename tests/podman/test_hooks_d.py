@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hook.node import config, hooksd
 from tests.podman.node import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
@@ -118,13 +119,84 @@ def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(n
     assert "cri-o" in node.lab.inspect("web", "{{.Config.Annotations}}"), "or it is about nothing"
 
 
-def test_podman_refuses_a_malformed_file(node: PodmanNode) -> None:
-    """So that the tests above can fail: Podman does read these files strictly."""
-    install_shipped(node)
-    shipped = node.lab.hooks_dir / SHIPPED[0].name
-    shipped.write_text(shipped.read_text().replace('"stages": ["createRuntime"', '"stages": ["createRunTime"'))
-    options = [*node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true"]
-    assert node.lab.podman("run", *options, check=False).returncode != 0
+def runs(node: PodmanNode) -> bool:
+    """Whether Podman starts a container."""
+    options = [*node.lab.options("web"), "--rm", "--rootfs", str(node.lab.rootfs), "/bin/true"]
+    return node.lab.podman("run", *options, check=False).returncode == 0
+
+
+THEIRS = (
+    '{"version": "1.0.0", "hook": {"path": "/bin/true", "args": ["x"]}, '
+    '"when": {"always": true}, "stages": ["poststop"]}'
+)
+WHEN = '"always": true'
+
+
+def test_doctor_judges_a_file_as_podman_does(node: PodmanNode) -> None:
+    for path in node.lab.hooks_dir.iterdir():
+        path.unlink()
+    path = node.lab.hooks_dir / "50-x.json"
+    texts = [
+        THEIRS,
+        THEIRS.replace('"when": {"always": true}, ', ""),
+        THEIRS.replace('{"always": true}', "null"),
+        THEIRS.replace("version", "Version").replace("path", "PATH"),
+        THEIRS.replace('"version"', '"version": "7", "Version"'),
+        THEIRS.replace('"version": "1.0.0"', '"Version": "1.0.0", "version": "7"'),
+        THEIRS.replace('"x"', '"\udcff"'),
+        THEIRS + "\udcff",
+        THEIRS.replace('"x"', '"\t"'),
+        THEIRS.replace(WHEN, '"commands": ["("]'),
+        THEIRS.replace(WHEN, '"commands": ["*"]'),
+        THEIRS.replace(WHEN, '"commands": ["^*", "[\\\\d-z]"]'),
+        THEIRS.replace(WHEN, '"commands": ["("]').replace("/bin/true", "/nowhere"),
+        THEIRS.replace("poststop", "postStop").replace("/bin/true", "/nowhere"),
+        THEIRS.replace("poststop", "postStop"),
+        THEIRS.replace('"path"', '"timeout": 60.0, "path"'),
+        '{"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}',
+        "null",
+        "",
+    ]
+    judged = []
+    for text in texts:
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        judged.append((text, runs(node), hooksd.read_entry(str(path)).problem is None))
+    path.unlink()
+    path.symlink_to("/nowhere")
+    judged.append(("a link to nothing", runs(node), hooksd.read_entry(str(path)).problem is None))
+    assert [it for it in judged if it[1] is not it[2]] == []
+    assert {it[1] for it in judged} == {True, False}
+
+
+def test_doctor_finds_hooks_dir_where_podman_does(node: PodmanNode, tmp_path: Path) -> None:
+    """The directory has an invalid file, so Podman starts no container if it reads the directory."""
+    for path in node.lab.hooks_dir.iterdir():
+        path.unlink()
+    (node.lab.hooks_dir / "50-x.json").write_text("{")
+    usual = node.lab.containers_conf.read_text()
+    (line,) = [it for it in usual.splitlines() if it.startswith("hooks_dir")]
+    escapes = "".join(f"\\u{ord(it):04x}" for it in str(node.lab.hooks_dir))
+    texts = [
+        usual,
+        usual.replace(line, ""),
+        line + "\n" + usual.replace(line, ""),
+        usual.replace(line, "").replace("[engine]", f"{line}\n[engine]"),
+        usual.replace(line, f'hooks_dir = ["{escapes}"]'),
+        usual.replace(line, f'hooks_dir = ["""\n{node.lab.hooks_dir}"""]'),
+        usual.replace(line, f'Hooks_Dir = ["{node.lab.hooks_dir}"]'),
+        usual.partition("[engine]")[0] + f"[other]\nx = 1\n[engine.other]\n{line}",
+        f'engine = {{ {line}, events_logger = "file", lock_type = "file" }}\n' + usual.partition("[engine]")[0],
+    ]
+    conf = tmp_path / "etc/containers/containers.conf"
+    conf.parent.mkdir(parents=True)
+    judged = []
+    for text in texts:
+        node.lab.containers_conf.write_text(text)
+        conf.write_text(text)
+        reads = str(node.lab.hooks_dir) in config.PODMAN.read_hooks_dirs(str(tmp_path))
+        judged.append((text, not runs(node), reads))
+    assert [it for it in judged if it[1] is not it[2]] == []
+    assert {it[1] for it in judged} == {True, False}
 
 
 def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:

@@ -65,6 +65,20 @@ def test_deep_json_is_one_kind_of_error(tmp_path: Path) -> None:
         door.read_json(str(tmp_path / "x"), door.CONFIGURATION)
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("x = ", r"not TOML: Invalid value \(at end of document\)"),
+        ("x = 0000-00-00", "not TOML: "),
+        ("x = " + "[" * 100_000, "not TOML of a configuration: nested too deeply"),
+    ],
+)
+def test_what_is_no_toml_is_one_kind_of_error(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "x").write_text(text)
+    with pytest.raises(Unreadable, match=f"^x: {why}"):
+        Tree("", str(tmp_path)).read_toml("x", door.CONFIGURATION)
+
+
 def test_a_file_may_be_as_long_as_the_limit_and_its_head_is_read_whatever_its_size(files: Tree, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("123456789")
     assert files.read_text("x", 9) == "123456789"

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hook.base import procfs, system
 from hook.base.explain import make_error
 from hook.base.resctrl import Resctrl
 from hook.cli import command_line as cli
@@ -40,6 +41,8 @@ NONE_FREE = {**ASSIGNABLE, "L3_MON/available_mbm_cntrs": "0=0;1=0\n"}
 TOO_FEW = {**ASSIGNABLE, "L3_MON/available_mbm_cntrs": "0=2;1=1\n"}
 NO_ASSIGNMENT = {**ASSIGNABLE, "L3_MON/mbm_assign_on_mkdir": "0\n"}
 DEFAULT_MODE = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "mbm_event\n[default]\n"}
+OLD_NAME = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "[mbm_cntr_assign]\ndefault\n"}
+OLD_DEFAULT = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "mbm_cntr_assign\n[default]\n"}
 MPAM = {
     "L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\n",
     "L3_MON/num_rmids": "32\n",
@@ -102,6 +105,8 @@ MODE = "mbm_assign_mode is default: the CPU takes counters from groups between r
         (TOO_FEW, (NEXT_IN_ONE, USE_FEWER), RESTART),
         (NO_ASSIGNMENT, ("new groups get no hardware counter", TURN_ON), f"{TURN_ON}, then restart their pods"),
         (DEFAULT_MODE, (MODE, f"at boot, before pods start: echo mbm_event > {INFO}/mbm_assign_mode"), None),
+        (OLD_NAME, None, RESTART),
+        (OLD_DEFAULT, (MODE, f"at boot, before pods start: echo mbm_cntr_assign > {INFO}/mbm_assign_mode"), None),
     ],
 )
 def test_want_of_hardware_counters_is_reported_with_what_helps(
@@ -193,6 +198,27 @@ def test_without_resctrl_or_monitoring_the_remedy_is_this_architectures(
     assert ("mpam_resctrl.c" if is_arm64 else "rdt=") in how
     assert ("MPAM" if is_arm64 else "Intel RDT or AMD QoS") in remedy
     assert ("CONFIG_ARM64_MPAM" in remedy) is is_arm64
+
+
+# --- RMIDs in limbo
+
+
+def test_rmids_in_limbo_are_no_free_ones(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel showed it when it refused a new group. An old refusal, or another reason, says nothing of now."""
+    write(node, {"L3_MON/max_threshold_occupancy": "40960\n"})
+    node.live("web")
+    used = list_lines(capsys, node)[0].removeprefix("RMIDs: ")
+    now = system.boottime()
+    node.fail("old", "rmids_in_limbo", boottime=now - 600)
+    node.fail("other", "denied", boottime=now)
+    assert check(node, "RMIDs") == [("ok", used, "")]
+    node.fail("app", "rmids_in_limbo", boottime=now - 30, starttime=int((now - 720) * procfs.TICKS))
+    node.fail("db", "rmids_in_limbo", boottime=now - 30, starttime=int((now - 60) * procfs.TICKS))
+    problem = "no RMID is free: the freed ones are in limbo; without one: 2 containers for up to 12 min"
+    why = "the kernel reuses a freed RMID once it has less of the cache than that, now 40960 bytes"
+    remedy = f"echo 81920 > {INFO}/max_threshold_occupancy ({why})"
+    assert check(node, "RMIDs") == [("FAIL", f"{used}: {problem}", remedy)]
+    assert f"{problem}; remedy: {remedy}" in list_lines(capsys, node)
 
 
 # --- RMIDs of MPAM
