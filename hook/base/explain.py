@@ -218,9 +218,7 @@ def make_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
         return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
     if error.errno == errno.EBUSY:
         problem = "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)"
-        hint = (
-            "they come back once little of the cache is theirs: info/L3_MON/max_threshold_occupancy raises that limit"
-        )
+        hint = "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy"
         return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
     return kernel_error(resctrl, path, error, "making the mon_group", f"mkdir {path}")
 

@@ -20,6 +20,7 @@ from hook.stages.entry import parse, read_words
 from hook.stages.identity import OPT
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
+_NO_CONDITION = "it has no condition: no container gets the hook"
 _BAD_TIMEOUT = "a short one makes containers fail, without one a hook can block forever"
 _STAGES = ("createRuntime", "poststop")
 _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
@@ -194,11 +195,7 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
             "a stage is missing: the hook needs createRuntime and poststop",
             'set "stages": ["createRuntime", "poststop"]',
         ),
-        (
-            not any(condition for _name, condition in file.when or ()),
-            "it has no condition: no container gets the hook",
-            f'set "when" as in the file that {NAME} install writes',
-        ),
+        (not any(value for _name, value in file.when or ()), _NO_CONDITION, 'set "when" as in the shipped file'),
         (not hook.env, _NO_ENV, 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'),
         ((hook.timeout or 0) < _SHORTEST_TIMEOUT, f"timeout {hook.timeout}: {_BAD_TIMEOUT}", 'set "timeout": 60'),
         (options.strict, "--strict: a container that cannot be monitored does not start", "remove that from its args"),

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hook.base import procfs
+from hook.base import procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.models import Options
 from hook.install import steps
@@ -259,13 +259,9 @@ def _list_remarks(wanted: Wanted) -> list[str]:
     for it in (config.PODMAN, config.CRIO):
         # Others than CRI-O start the containers of Kubernetes, too.
         is_used = it.target in wanted.targets and (it is config.PODMAN or programs.find_program(it.program, places.top))
-        if not is_used:
-            continue
-        try:
-            if places.hooks_dir not in (reads := it.read_hooks_dirs(places.top)):
-                found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
-        except door.Unreadable as error:
-            found.append(f"unclear whether {it.name} reads {places.hooks_dir}: {error}")
+        reads = system.try_call(it.read_hooks_dirs, places.top) or ["unclear directories (see doctor)"]
+        if is_used and places.hooks_dir not in reads:
+            found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
     if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not programs.has_systemd():

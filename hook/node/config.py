@@ -43,13 +43,11 @@ class Engine(NamedTuple):
     def read_hooks_dirs(self, top: str = "") -> list[str]:
         """The hooks directories in its configuration below `top`. A later one takes precedence. Raises Unreadable."""
         directories, appends = [hooksd.SYSTEM], False
-        for path, value in _read_settings(self.list_files(top), *self.table, "hooks_dir"):
-            if not isinstance(value, list):
-                raise Unreadable(path, "hooks_dir is not a list")
+        for value in _read_settings(self.list_files(top), *self.table, "hooks_dir"):
             # The mark {append = true} also holds for later files.
-            marks = [part["append"] for part in value if isinstance(part, dict) and "append" in part]
-            appends = bool([appends, *marks][-1])
-            texts = [text.rstrip("/") for text in value if isinstance(text, str)]
+            for mark in value if isinstance(value, list) else ():
+                appends = mark.get("append", appends) if isinstance(mark, dict) else appends
+            texts = [text.rstrip("/") for text in _list_texts(value)]
             directories = [*directories, *texts] if appends else texts
         return directories
 
@@ -128,12 +126,11 @@ def read_graph_root() -> str:
 
 def _read_text(files: Sequence[str], *names: str) -> str:
     """The text of a setting in the last file that has it; empty if there is none. Raises Unreadable."""
-    value = [("", None), *_read_settings(files, *names)][-1][1]
-    return value if isinstance(value, str) else ""
+    return ["", *(value for value in _read_settings(files, *names) if isinstance(value, str))][-1]
 
 
-def _read_settings(files: Sequence[str], *names: str) -> Iterator[tuple[str, object]]:
-    """The value of a setting in each file that has it, with the path of the file. Raises Unreadable.
+def _read_settings(files: Sequence[str], *names: str) -> Iterator[object]:
+    """The value of a setting in each file that has it. Raises Unreadable.
 
     `names`: of its tables and of the setting. The engines accept names of any case (BurntSushi/toml).
     """
@@ -143,7 +140,12 @@ def _read_settings(files: Sequence[str], *names: str) -> Iterator[tuple[str, obj
             table = value if isinstance(value, dict) else {}
             value = table.get(name, next((found for key, found in table.items() if key.lower() == name), None))
         if value is not None:
-            yield path, value
+            yield value
+
+
+def _list_texts(value: object) -> list[str]:
+    """The strings in a list; none if the value is no list, which an engine refuses."""
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 # --- Names by the kubelet: a record that was rebuilt from the kernel has none
@@ -293,7 +295,7 @@ class _Reader:
                 continue
             self._note_change(path)
             self._note_settings(path, tables)
-            imports = self._read_texts(path, tables[0][1], "imports")
+            imports = _list_texts(tables[0][1].get("imports"))
             waiting += [found for text in imports for found in self._list_imports(path, text)]
 
     def _note_settings(self, path: str, tables: Sequence[_Table]) -> None:
@@ -303,21 +305,11 @@ class _Reader:
             # NRI's default validator rejects hooks, unless it is disabled.
             if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:
                 self.found.rejecting.append(path)
-            self.found.pod_annotations.extend(self._read_texts(path, table, "pod_annotations"))
-            spec = table.get("base_runtime_spec", "")
-            if not isinstance(spec, str):
-                self._complain(f"{path}: base_runtime_spec is not a string")
-            elif spec:
+            self.found.pod_annotations.extend(_list_texts(table.get("pod_annotations")))
+            spec = table.get("base_runtime_spec")
+            if isinstance(spec, str) and spec:
                 self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in names)))
                 self._note_change(spec)
-
-    def _read_texts(self, path: str, table: Mapping[str, Any], name: str) -> list[str]:
-        """The strings of a setting."""
-        texts = table.get(name, [])
-        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-            return texts
-        self._complain(f"{path}: {name} is not a list of strings")
-        return []
 
     def _list_imports(self, parent: str, path: str) -> list[str]:
         """The files that an import names.

@@ -154,9 +154,7 @@ class Tree:
             found: dict[str, Any] = tomllib.loads(text)
         except ImportError:
             raise Unreadable(path, "needs Python 3.11 to read TOML") from None
-        except RecursionError:
-            raise Unreadable(path, "not TOML of a configuration: nested too deeply") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unreadable(path, f"not TOML: {error}") from None
         return found
 

@@ -34,8 +34,6 @@ READERS = {
 
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
-_FIELDS = ("version", "hook", "path", "args", "env", "timeout", "when", "always", "annotations", "commands")
-_FIELDS_BY_LOWER_CASE = {name.lower(): name for name in (*_FIELDS, "hasBindMounts", "stages")}
 # Regular expressions with the same meaning in Go and Python, except $, which in Python also matches before a last \n.
 _ESCAPE = r"\\[dDwW!-/:-@\[-`{-~]"
 _CLASS = rf"\[\^?(?:(?!--|&&|~~|\|\|)[^][\\^]|{_ESCAPE})+\]"
@@ -72,7 +70,8 @@ class Entry:
 def read_entry(path: str) -> Entry:
     """Parse and validate a file of hooks.d, in the order in which its readers do."""
     try:
-        found = _read_fields(path)
+        # As Go decodes it, which replaces what is invalid UTF-8 in a string.
+        found = _name_fields(jsontext.loads(door.read(path, door.CONFIGURATION).decode("utf-8", "replace")))
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
@@ -82,6 +81,13 @@ def read_entry(path: str) -> Entry:
         if error.is_missing:
             return Entry(path, remark="it does not exist, or is a link to nothing, so readers skip it")
         return Entry(path, problem=f"cannot read it: {error.why}")
+    except ValueError as error:
+        return Entry(path, problem=f"cannot read it: {error}")
+    return _check_fields(path, file)
+
+
+def _check_fields(path: str, file: HookFile) -> Entry:
+    """The entry of a file whose fields have the right types."""
     if not file.hook.path:
         return Entry(path, problem="hook.path is empty")
     if not os.path.exists(file.hook.path):
@@ -92,28 +98,19 @@ def read_entry(path: str) -> Entry:
     if unknown := [stage for stage in file.stages if stage not in _STAGES]:
         return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
     if unclear := [pattern for pattern, valid in patterns.items() if valid is None]:
-        remark = f"cannot check the syntax of the regular expression {unclear[0]!r}: readers may reject it"
-        return Entry(path, file, remark=remark)
+        return Entry(path, file, remark=f"cannot check the regular expression {unclear[0]!r}: readers may reject it")
     return Entry(path, file)
 
 
-def _read_fields(path: str) -> Any:  # noqa: ANN401  any JSON
-    """The JSON of a file, with the fields' own names. Raises Unreadable.
+def _name_fields(found: Any, depth: int = 2) -> Any:  # noqa: ANN401  any JSON
+    """Give fields their own names, which Go finds in any case, and leave out null, as Go does.
 
-    As Go decodes it: invalid UTF-8 in a string is replaced, names match in any case, and null is as if left out.
+    `depth`: the levels of objects that have fields.
     """
-    try:
-        found = jsontext.loads(door.read(path, door.CONFIGURATION).decode("utf-8", "replace"))
-    except ValueError as error:
-        raise door.Unreadable(path, str(error)) from None
-    if isinstance(found, dict):
-        found = _rename_fields(found)
-        found = {name: _rename_fields(it) if isinstance(it, dict) else it for name, it in found.items()}
-    return found
-
-
-def _rename_fields(found: dict[str, Any]) -> dict[str, Any]:
-    return {_FIELDS_BY_LOWER_CASE.get(name.lower(), name): it for name, it in found.items() if it is not None}
+    if not isinstance(found, dict) or depth == 0:
+        return found
+    fields = {name.lower(): _name_fields(it, depth - 1) for name, it in found.items() if it is not None}
+    return {"hasBindMounts" if name == "hasbindmounts" else name: it for name, it in fields.items()}
 
 
 def read_directory(directory: str) -> list[Entry]:

@@ -20,7 +20,7 @@ OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
 """The kernel's word for an event of a group that has no hardware counter."""
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
-_MODES = ("mbm_event", "mbm_cntr_assign")  # the same mode, by its name in Linux 6.18 and in kernels before
+_ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is its name in older kernels
 _RECENT = 180.0  # seconds: reconcile tries each container again every minute
 _LEAST_THRESHOLD = 65536  # bytes
 
@@ -45,15 +45,13 @@ class Rmids:
 class AssignableCounters:
     """The hardware counters for memory traffic, if they must be assigned: a group needs one for each of `events`.
 
-    `directory`: where their settings are. `mode`: the kernel's name of the mode in which they are assigned; `enabled`:
-    this is the mode now; in the mode `default` the CPU itself moves counters between groups. `on_mkdir`: whether new
-    groups get counters. `limits` and `free`: the numbers of all and of unassigned counters, by domain (the number of an
-    L3 cache).
+    `directory`: where their settings are. `enabled`: the mode is mbm_event; in the mode `default` the CPU itself moves
+    counters between groups. `on_mkdir`: whether new groups get counters. `limits` and `free`: the numbers of all and of
+    unassigned counters, by domain (the number of an L3 cache).
     """
 
     directory: str
     events: tuple[str, ...]
-    mode: str
     enabled: bool
     on_mkdir: bool
     limits: dict[str, int]
@@ -95,13 +93,11 @@ def read_assignable(root: str) -> AssignableCounters | None:
     limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
     if not any(limits.values()):
         return None
-    events, modes = list_events(root), _read(f"{directory}/mbm_assign_mode")
-    mode = next((it for it in _MODES if it in modes), _MODES[0])
+    events = list_events(root)
     return AssignableCounters(
         directory,
         events=tuple(event for event in TRAFFIC if event in events),
-        mode=mode,
-        enabled=f"[{mode}]" in modes,
+        enabled=not {*_read(f"{directory}/mbm_assign_mode").split()}.isdisjoint(_ENABLED),
         on_mkdir=_read(f"{directory}/mbm_assign_on_mkdir").strip() != "0",
         limits=limits,
         free=_read_per_domain(f"{directory}/available_mbm_cntrs"),
@@ -162,24 +158,23 @@ def explain_limbo(failures: Sequence[Failure], root: str) -> tuple[str, str] | N
 
     Only a new group would show this, so it is known from the failures on record.
     """
-    now = system.boottime()
+    now, threshold = system.boottime(), f"{root}/info/L3_MON/max_threshold_occupancy"
     refused = [it for it in failures if it.reason == Reason.RMIDS_IN_LIMBO and now - (it.boottime or 0.0) < _RECENT]
     if not refused:
         return None
-    seconds = max(now - it.starttime / procfs.TICKS if it.starttime is not None else 0.0 for it in refused)
-    waiting = f"{format_count(len(refused), 'container')} for up to {seconds / 60:.0f} min"
-    threshold = f"{root}/info/L3_MON/max_threshold_occupancy"
-    now_bytes = _to_number(_read(threshold))
-    raised = f"echo {max(_LEAST_THRESHOLD, 2 * now_bytes)} > {threshold}"
-    why = f"the kernel reuses a freed RMID once it has less of the cache than that, now {now_bytes} bytes"
-    return f"no RMID is free: the freed ones are in limbo; without one: {waiting}", f"{raised} ({why})"
+    minutes = max(now - (it.starttime or 0) / procfs.TICKS for it in refused) / 60
+    waiting = f"{format_count(len(refused), 'container')} for up to {minutes:.0f} min"
+    size = _to_number(_read(threshold))
+    why = f"the kernel reuses a freed RMID once it has less of the cache than that, now {size} bytes"
+    remedy = f"echo {max(_LEAST_THRESHOLD, 2 * size)} > {threshold} ({why})"
+    return f"no RMID is free: the freed ones are in limbo; without one: {waiting}", remedy
 
 
 def explain_shortage(counters: AssignableCounters) -> tuple[str, str] | None:
     """Why the next group will not be counted, or not reliably."""
     if not counters.enabled:
         found = "mbm_assign_mode is default: the CPU takes counters from groups between reads, and their use is lost"
-        return found, f"at boot, before pods start: echo {counters.mode} > {counters.directory}/mbm_assign_mode"
+        return found, f"at boot, before pods start: echo mbm_event > {counters.directory}/mbm_assign_mode"
     if not counters.on_mkdir:
         return "new groups get no hardware counter", f"echo 1 > {counters.directory}/mbm_assign_on_mkdir"
     if any(free < len(counters.events) for free in counters.free.values()):

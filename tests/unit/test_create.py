@@ -318,7 +318,7 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
         assert node.groups() == {GROUP: {7}}
     else:
         error = refused(lambda: node.start(rmid_wait=1.5))
-        assert "max_threshold_occupancy raises that limit" in (error.hint or "")
+        assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (error.hint or "")
         assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 

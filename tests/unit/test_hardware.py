@@ -42,7 +42,6 @@ TOO_FEW = {**ASSIGNABLE, "L3_MON/available_mbm_cntrs": "0=2;1=1\n"}
 NO_ASSIGNMENT = {**ASSIGNABLE, "L3_MON/mbm_assign_on_mkdir": "0\n"}
 DEFAULT_MODE = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "mbm_event\n[default]\n"}
 OLD_NAME = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "[mbm_cntr_assign]\ndefault\n"}
-OLD_DEFAULT = {**ASSIGNABLE, "L3_MON/mbm_assign_mode": "mbm_cntr_assign\n[default]\n"}
 MPAM = {
     "L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\n",
     "L3_MON/num_rmids": "32\n",
@@ -106,7 +105,6 @@ MODE = "mbm_assign_mode is default: the CPU takes counters from groups between r
         (NO_ASSIGNMENT, ("new groups get no hardware counter", TURN_ON), f"{TURN_ON}, then restart their pods"),
         (DEFAULT_MODE, (MODE, f"at boot, before pods start: echo mbm_event > {INFO}/mbm_assign_mode"), None),
         (OLD_NAME, None, RESTART),
-        (OLD_DEFAULT, (MODE, f"at boot, before pods start: echo mbm_cntr_assign > {INFO}/mbm_assign_mode"), None),
     ],
 )
 def test_want_of_hardware_counters_is_reported_with_what_helps(
