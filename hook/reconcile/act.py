@@ -292,7 +292,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         key = create.create_runtime(context, container, key, ctrl_group)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
-        if error.reason == Reason.NO_RMIDS:  # an RMID in limbo (RMIDS_IN_LIMBO) may come back at any time
+        if error.reason == Reason.NO_RMIDS:  # an RMID in limbo (RMIDS_IN_LIMBO) comes back within seconds
             seen.refusal = error
         if key is not None:
             _show_again(context, key.name)
