@@ -410,14 +410,14 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    begin, now, event = group.begin.get(counter), group.now.get(counter), counters.event_of(counter)
+    total, event = group.totals.get(counter, Total()), counters.event_of(counter)
     return {
-        "begin": begin,
-        "end" if group.is_over else "now": now,
+        "begin": group.begin.get(counter),
+        "end" if group.is_over else "now": group.now.get(counter),
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
-        "known": to_number(group.totals.get(counter, Total()).value),
-        "from_nothing": counters.starts_from_nothing(counter, begin, now),
+        "known": to_number(total.value),
+        "from_nothing": total.from_nothing > 0,
         "unit": event.unit if event else None,
     }
 
