@@ -21,7 +21,7 @@ from hook.cli.options import ARGUMENTS, History
 from hook.cli.verbs import VERBS, Usage
 from hook.observe import snapshot
 from hook.observe.jobs import list_recent_names
-from hook.observe.screens import format_name
+from hook.observe.screens import NOTHING, format_name
 from hook.observe.snapshot import SeenKey
 from hook.state.records import Broken, Records, glance_index
 
@@ -86,7 +86,7 @@ def _list_names(key: str, state: KeyState | Broken | None) -> Iterator[str]:
     yield key
     if isinstance(state, KeyState):
         shown = format_name(SeenKey(state, [], {}))
-        named = (state.name, *(it.name for it in state.members.values()), shown.strip("-"))
+        named = (state.name, *(it.name for it in state.members.values()), shown if shown != NOTHING else None)
         yield from (*list_pod_names(state.pod_namespace, state.pod_name), *state.members, *filter(None, named))
 
 

@@ -120,7 +120,7 @@ def exporting(hook: Hook, resctrl: Mounted, way: str, *words: str) -> Iterator[A
 def test_an_exported_counter_never_dips(
     hook: Hook, resctrl: Mounted, init: Task, way: str, words: tuple[str, ...]
 ) -> None:
-    """Neither when a domain is untracked for a while, nor when it counts from 0 afterwards; and never more is charged."""
+    """Neither when a domain is untracked for a while, nor when it counts from 0 afterwards; it is never too high."""
     hook(created("c1", init.pid, pod_uid=UID))
     texts = [(100, "Unavailable"), ("Unavailable", 30), (120, 30), (120, "Unavailable"), (7, 50), (130, 60)]
     with exporting(hook, resctrl, way, *words) as ask:

@@ -48,8 +48,7 @@ def as_value(given: object) -> Value:
 class Counters:
     """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so.
 
-    untracked: memory traffic of an RMID says Unavailable until a test counts some, as AMD's hardware says of one that it
-    does not track.
+    untracked: memory traffic of an RMID says Unavailable until a test counts some, as on AMD.
     """
 
     def __init__(self, l3_domains: int, packages: int, perf: bool, l3_events: tuple[str, ...] = L3_EVENTS) -> None:

@@ -70,6 +70,13 @@ def test_plan_of_naming_says_the_names(node: Node) -> None:
     assert named(node) == (None, None, {IDS[0]: None})
 
 
+def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) -> None:
+    start(node, IDS[0])
+    assert node.verbs() == ["name"]
+    assert named(node)[:2] == ("shop", "web")
+    assert node.state().labels == {"namespace": "", "pod": "", "container": ""}
+
+
 def test_names_on_record_stay(node: Node) -> None:
     said = {
         "io.kubernetes.pod.name": "another",

@@ -25,8 +25,10 @@ from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup
 from hook.cli import command_line as cli
 from hook.observe import prometheus
-from hook.observe.prometheus import Choice, Former, make_families, parse_former
+from hook.observe.prometheus import Choice, Former, make_families
 from hook.observe.snapshot import Group, SeenKey, take_snapshot
+from hook.state import lives
+from hook.state.store import replace
 from tests.support.prometheus import program
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
@@ -202,16 +204,49 @@ def test_a_key_has_labels(node: NodeFiles, fields: dict[str, str], labels: dict[
     assert sorted(found, key=lambda it: it["ctrl_group"]) == expected
 
 
+NAMES = ("namespace", "pod", "container")
+POD = "0d174e60a699"
+
+
+def labels_of(node: NodeFiles) -> dict[str, str]:
+    """The labels of the only series of a counter."""
+    (found,) = [dict(it) for name, it in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
+    return {name: text for name, text in found.items() if name not in ("ctrl_group", "domain")}
+
+
 def test_a_container_keeps_its_series_when_its_key_has_no_member_any_more(node: NodeFiles) -> None:
-    """The records name members only."""
-    pod = {"pod_namespace": "shop", "pod_name": "web-0"}
+    pod = {"pod_namespace": "shop", "pod_name": "web-0", "name": "app"}
     path = node.make("oci-c1", counters=NOW)
-    node.record("c1", members={"c1": node.alive(path, name='a"p\\p')}, groups=[HERE], **pod)
-    text = text_of(node)
+    node.record("c1", members={"c1": node.alive(path, name="app")}, groups=[HERE], **pod)
+    before = labels_of(node)
     node.completed("c1", **pod)
-    for former, name in ((parse_former(text, 1.0), 'a"p\\p'), (None, "")):
-        (labels,) = [dict(it) for at, it in parsed(text_of(node, former=former)) if "joules" in at]
-        assert labels["container"] == name
+    assert labels_of(node) == before == {**dict(zip(NAMES, ("shop", "web-0", "app"))), "container_id": "c1"}
+
+
+def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: NodeFiles) -> None:
+    state = node.live("c1", pod_name=POD, name="app")
+    expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
+    assert labels_of(node) == expected
+    assert values(scraped(node), "key_info") == []
+    named = lives.keep_labels(state, replace(state, pod_name="keep"))
+    for again in (named, lives.keep_labels(named, replace(named, pod_name="kept", name="new"))):
+        node.record(**again.model_dump())
+        assert labels_of(node) == expected
+        infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}
+        shown = {**expected, "name": f"{again.pod_name}/{again.name}"}
+        assert infos == {("resctrl_mon_key_info", frozenset(shown.items()))}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_exported"),
+    [({}, True), ({"recovering": True}, False), ({"recovering": True, "pod_name": POD}, True)],
+)
+def test_a_key_whose_names_reconcile_will_look_for_is_not_exported_until_then(
+    node: NodeFiles, fields: dict[str, Any], is_exported: bool
+) -> None:
+    """Its series would have other labels afterwards, and Prometheus two series."""
+    node.live("c1", **fields)
+    assert bool(values(scraped(node), "core_energy_joules_total")) is is_exported
 
 
 # --- How the hook is

@@ -333,6 +333,8 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
         ("../groups/ab", "no key"),
         ("a", "'a' is ambiguous: a-1, ab, abc, abcde"),
         ("x", "'x' is ambiguous: shop/x (k1), test/x (k2)"),
+        ("keep/app-", "k4"),  # as `list` shows it
+        ("keep/a", "k4"),
         ("torn", "torn.json: not JSON"),
         ("c9", "container c9 is not monitored: no_rmids"),
         ("gone", "no key"),
@@ -346,6 +348,7 @@ def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
         node.record(key)
     for key, pod in {"k1": "shop x", "k2": "test x", "k3": "shop x-2"}.items():
         node.record(key, kind="pod", **dict(zip(("pod_namespace", "pod_name"), pod.split())))
+    node.record("k4", pod_name="keep", name="app-")
     node.index("abcd", "else")
     node.index("gone", "went")
     node.write("groups", "torn.json", "")
