@@ -43,11 +43,7 @@ _OTHER_TOOLS = {
     "cadvisor": "with resctrl enabled it makes its own groups, which take RMIDs",
 }
 _TRAFFIC = "memory traffic"
-_UNTRACKED = (
-    "counted in part: this CPU counts it for some groups at a time, and says Unavailable of the others; their use is "
-    "shown as at least (>=) what it says in numbers",
-    "use fewer groups; an AMD CPU with ABMC, under Linux 6.18 or newer, has counters that stay with a group",
-)
+_FEW_TRACKED = "use fewer groups; an AMD CPU with ABMC, under Linux 6.18 or newer, has counters that stay with a group"
 _LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
 
 
@@ -199,7 +195,10 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         if not problems:
             yield ok(_TRAFFIC, hardware.format_free(counters))
     elif hardware.tracks_few(root):
-        yield warning(_TRAFFIC, *_UNTRACKED)
+        found = (
+            "counted in part: this CPU says Unavailable of groups that it does not track, and use is a lower bound (>=)"
+        )
+        yield warning(_TRAFFIC, found, _FEW_TRACKED)
 
 
 # --- `doctor --self-test`: makes a group, moves a child into it, reads its counters and removes it

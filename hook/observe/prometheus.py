@@ -22,7 +22,7 @@ from hook.base.counters import EVENTS, MILLION, Event
 from hook.base.errors import Reason
 from hook.base.explain import printable
 from hook.node import door
-from hook.observe.screens import format_name
+from hook.observe.screens import NOTHING, format_name
 from hook.observe.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
 from hook.reconcile.diagnose import VERBS
 from hook.state import lives
@@ -86,9 +86,7 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     found = [*_make_event_families(used, PREFIX, "", created)]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
-    names = {(*_identify(it), ("name", format_name(it))): MILLION for it in keys if it.state.labels}
-    meaning = "1, with the present name of a key whose labels have an earlier one"
-    found.append(Family(PREFIX + "key_info", meaning, names))
+    found.append(Family(PREFIX + "key_info", "1, with the name of a key without a namespace", _name_keys(keys)))
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
@@ -344,6 +342,12 @@ def _identify(key: SeenKey) -> Labels:
     labels = lives.read_labels(key.state)
     kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
     return (*((name, printable(labels.get(name, ""))) for name in _NAMES), (kind, key.state.key))
+
+
+def _name_keys(keys: Iterable[SeenKey]) -> Values:
+    """The names by which `list` shows the keys that have no namespace in their labels."""
+    found = {(*_identify(it), ("name", format_name(it))): MILLION for it in keys}
+    return {it: one for it, one in found.items() if not dict(it)["namespace"] and dict(it)["name"] != NOTHING}
 
 
 # --- The health of the hook
