@@ -173,6 +173,28 @@ def test_domains_can_be_summed(
     assert not [labels for _, labels in found if "domain" in dict(labels)]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "each", "together"),
+    [
+        ((), ("Unavailable", "300"), [290], [290]),
+        (("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
+        (("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
+        ((), ("Unavailable", "Unavailable"), [], [0]),
+    ],
+)
+def test_what_was_not_exported_before_has_no_sample_while_it_is_untracked_but_counts_in_a_sum(
+    node: NodeFiles, before: tuple[str, ...], now: tuple[str, ...], each: list[float], together: list[float]
+) -> None:
+    """An endpoint that was restarted could only export less than before, which Prometheus would take for a restart."""
+    names = [f"mon_L3_0{at}/mbm_total_bytes" for at in range(2)]
+    path = node.make("oci-c1", counters=dict(zip(names, now)))
+    group = {"path": path, "ctrl_group": "/", "begin": dict.fromkeys(names, "10"), "before": dict(zip(names, before))}
+    node.record("c1", groups=[group])
+    assert values(scraped(node), "memory_traffic_bytes_total") == each
+    assert values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
+    assert values(scraped(node, sum_domains=True), "memory_traffic_bytes_total") == together
+
+
 # --- Labels
 
 
