@@ -17,6 +17,7 @@ MILLION = 10**6
 UNKNOWN = "Unavailable"
 """In a `before`: part of the use is lost (MonGroup.known has the rest). The kernel uses the same word."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
+_TRAFFIC = ("/mbm_total_bytes", "/mbm_local_bytes")
 _LONGEST = 30
 
 
@@ -102,9 +103,20 @@ def has_no_data(counter: str, text: str | None) -> bool:
     return text == UNKNOWN and counter.startswith(_AET)
 
 
+def is_untracked(counter: str, text: str | None) -> bool:
+    """Whether the hardware does not count an RMID's memory traffic in this domain now, as AMD's says of an idle one.
+
+    AMD CPUs track fewer RMIDs than they have. Of another one the hardware says RMID_VAL_UNAVAIL
+    (arch/x86/kernel/cpu/resctrl/monitor.c), and the kernel prints `Unavailable`; the sum of a ctrl_group lacks it
+    (commit 064855a). Once it is tracked again, the hardware counts from 0, and the kernel adds that to what the counter
+    showed before (commit 15292f1).
+    """
+    return text == UNKNOWN and counter.endswith(_TRAFFIC)
+
+
 def starts_from_nothing(counter: str, begin: str | None, now: str | None) -> bool:
     """Whether a use is counted from 0, because its RMID had no data at the begin, and has some now."""
-    return has_no_data(counter, begin) and not has_no_data(counter, now)
+    return now != UNKNOWN and (has_no_data(counter, begin) or is_untracked(counter, begin))
 
 
 def used(counter: str, begin: str | None, now: str | None) -> int | None:
@@ -113,12 +125,9 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
     None (unknown): one of the two is no number, or the counter ran backwards. So is that of an AET counter that has no
     data any more: an RMID keeps its data as long as it is the group's.
     """
-    if not has_no_data(counter, begin):
-        first = number(begin)
-    elif has_no_data(counter, now):
+    if has_no_data(counter, begin) and has_no_data(counter, now):
         return 0
-    else:
-        first = 0
+    first = 0 if starts_from_nothing(counter, begin, now) else number(begin)
     last = number(now)
     return None if first is None or last is None or last < first else last - first
 
@@ -131,11 +140,11 @@ def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
     read, as when the CPUs of a domain came online.
     """
     found: dict[str, tuple[int | None, bool]] = {}
-    for counter, own in own_use(group, now).items():
-        known, is_all = own, own is not None
+    for counter, (own, is_whole) in own_use(group, now).items():
+        known, is_all = own, is_whole
         if counter in group.before:  # else this is the first incarnation, which is the most frequent
             before = number(group.before[counter])
-            is_all = is_all and before is not None
+            is_all = is_whole and before is not None
             if before is None:
                 before = number(group.known.get(counter))
             known = own if before is None else before + (own or 0)
@@ -143,14 +152,23 @@ def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
     return found
 
 
-def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """The use of the present incarnation, by the same counters as `measure`; None: unknown."""
+def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
+    """The use of the present incarnation, by the same counters and in the same form as `measure`.
+
+    Of memory traffic that is untracked now, what is on record is known: what was used until the key began to linger.
+    """
     begin, now = (group.begin, now) if group.begin is not None else ({}, {})
-    return {
-        counter: used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0
-        for counter in {**group.before, **begin, **now}
-        if is_cumulative(counter)
-    }
+    found: dict[str, tuple[int | None, bool]] = {}
+    for counter in filter(is_cumulative, {**group.before, **begin, **now}):
+        first, text = begin.get(counter), now.get(counter)
+        if counter not in begin and counter not in now:
+            found[counter] = 0, True
+        elif is_untracked(counter, text) and (is_untracked(counter, first) or number(first) is not None):
+            found[counter] = used(counter, first, (group.last or {}).get(counter)) or 0, False
+        else:
+            own = used(counter, first, text)
+            found[counter] = own, own is not None
+    return found
 
 
 def begin_late(group: MonGroup, begin: dict[str, str], now: dict[str, str]) -> dict[str, dict[str, str]]:

@@ -175,7 +175,8 @@ class KeyState(Model):
     or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
     had used before reconcile or watch moved them into its groups. `name`: of a key that is one container, its name,
     which stays when the member has left. A pod of Podman's has no namespace; until reconcile has found its name,
-    `pod_name` is the first 12 digits of its ID.
+    `pod_name` is the first 12 digits of its ID. `labels`: the names in the labels of its metrics, if those on record
+    have changed since (lives.keep_labels): `namespace`, `pod` and `container`.
 
     For the line in --history: `history`: a hook that has this option started it. Of its present incarnation, from
     creation or return to completion: `returned`; `lives`, how often it was without a member, and plus one; `left`, the
@@ -188,6 +189,7 @@ class KeyState(Model):
     pod_namespace: str | None = None
     pod_name: str | None = None
     name: str | None = None
+    labels: dict[str, str] = {}
     recovering: bool = False
     generation: Natural = 0
     created_at: str = ""

@@ -90,6 +90,7 @@ KeyState = Form("KeyState", (
     ("pod_namespace", "pod_namespace", None, TEXT_OR_NONE),
     ("pod_name", "pod_name", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
+    ("labels", "labels", {}, TEXTS),
     ("recovering", "recovering", False, FLAG),
     ("generation", "generation", 0, (check_int, (), 0, 9223372036854775807)),
     ("created_at", "created_at", "", TEXT),

@@ -19,9 +19,9 @@ from hook.base.resctrl import Resctrl
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.options import ARGUMENTS, History
 from hook.cli.verbs import VERBS, Usage
-from hook.node import podman
 from hook.observe import snapshot
 from hook.observe.jobs import list_recent_names
+from hook.observe.screens import NOTHING, format_name
 from hook.observe.snapshot import SeenKey
 from hook.state.records import Broken, Records, glance_index
 
@@ -58,12 +58,11 @@ def _match_names(records: Records, name: str) -> dict[str, str]:
     if key is not None or not name:
         return {key: key} if key is not None else {}
     called = list[tuple[str, str, bool]]()  # what, one of its names, whether it exists now
-    shown, given = dict[str, str](), podman.Names()
+    shown = dict[str, str]()
     for key in known:
         state = records.state(key)
         shown[key] = key
         if isinstance(state, KeyState):
-            state = podman.add_names(state, given)
             shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
         is_present = not isinstance(state, KeyState) or state.completed_at is None
         called += [(key, text, is_present) for text in _list_names(key, state)]
@@ -86,7 +85,8 @@ def _list_names(key: str, state: KeyState | Broken | None) -> Iterator[str]:
     """All names by which a key can be found."""
     yield key
     if isinstance(state, KeyState):
-        named = (state.name, *(it.name for it in state.members.values()))
+        shown = format_name(SeenKey(state, [], {}))
+        named = (state.name, *(it.name for it in state.members.values()), shown if shown != NOTHING else None)
         yield from (*list_pod_names(state.pod_namespace, state.pod_name), *state.members, *filter(None, named))
 
 

@@ -80,12 +80,12 @@ def show_key(given: options.Show, request: Request) -> None:
     from hook.base.models import Failure
     from hook.base.resctrl import Resctrl
     from hook.cli.lookup import find_key
-    from hook.observe import screens, snapshot
+    from hook.observe import screens
     from hook.state.records import Records
 
     _check_directories(request.hook)
     with Records(request.hook.run_dir) as records:
-        (key,) = snapshot.add_podman_names([find_key(records, Resctrl(request.hook.resctrl_root), given.key)])
+        key = find_key(records, Resctrl(request.hook.resctrl_root), given.key)
         failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
     of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:

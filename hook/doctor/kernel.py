@@ -43,6 +43,7 @@ _OTHER_TOOLS = {
     "cadvisor": "with resctrl enabled it makes its own groups, which take RMIDs",
 }
 _TRAFFIC = "memory traffic"
+_FEW_TRACKED = "use fewer groups; an AMD CPU with ABMC, under Linux 6.18 or newer, has counters that stay with a group"
 _LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
 
 
@@ -94,7 +95,8 @@ def _find_mount_problem(root: str) -> Finding:
 def _name_counted(root: str) -> str:
     """The counted kinds besides energy, for people. MPAM and some CPUs count only one of cache and traffic."""
     events = hardware.list_events(root)
-    has = {"cache": hardware.OCCUPANCY in events, "memory traffic": not events.isdisjoint(hardware.TRAFFIC)}
+    traffic = f"{_TRAFFIC} (in part)" if hardware.tracks_few(root) else _TRAFFIC
+    has = {"cache": hardware.OCCUPANCY in events, traffic: not events.isdisjoint(hardware.TRAFFIC)}
     counted = [name for name, there in has.items() if there]
     return f"{' and '.join(counted) or 'nothing'} {'are' if len(counted) > 1 else 'is'} counted"
 
@@ -194,6 +196,11 @@ def check_traffic(site: Site) -> Iterator[Finding]:
             yield warning(_TRAFFIC, found, remedy)
         if not problems:
             yield ok(_TRAFFIC, hardware.format_free(counters))
+    elif hardware.tracks_few(root):
+        found = (
+            "counted in part: this CPU says Unavailable of groups that it does not track, and use is a lower bound (>=)"
+        )
+        yield warning(_TRAFFIC, found, _FEW_TRACKED)
 
 
 # --- `doctor --self-test`: makes a group, moves a child into it, reads its counters and removes it

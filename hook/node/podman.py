@@ -18,7 +18,7 @@ from hook.base import names, procfs, system
 from hook.base.models import KeyState
 from hook.node import config, door
 from hook.stages import identity, podman
-from hook.state import store
+from hook.state import lives, store
 
 _LISTS = ("containers.json", "volatile-containers.json")
 _LIMIT = 64 << 20  # bytes of a file of Podman's
@@ -82,13 +82,16 @@ def add_names(state: KeyState, known: Names) -> KeyState:
     nameless = {it: names.container_of(it) for it in ours if state.members[it].name is None}
     found = {it: known.containers[name] for it, name in nameless.items() if name in known.containers}
     members = {it: store.replace(state.members[it], name=identity.bounded(name)) for it, name in found.items()}
-    pod = state.pod_name or next(filter(None, (podman.find_pod([place], it) for it, place in ours.items())), None)
+    digits = state.pod_name or next(filter(None, (podman.find_pod([place], it) for it, place in ours.items())), None)
+    pod = digits
     if pod is not None and state.pod_namespace is None and len(pod) == podman.POD_DIGITS and not pod.strip(_HEX):
         pod = identity.bounded(known.pods.get(pod, pod))
     if pod == state.pod_name and not members:
         return state
     name = state.name or next((it.name for it in members.values()), None) if state.kind == "container" else None
-    return store.replace(state, pod_name=pod, name=name, members={**state.members, **members})
+    named = store.replace(state, pod_name=digits, name=name, members={**state.members, **members})
+    # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
+    return lives.keep_labels(named, store.replace(named, pod_name=pod))
 
 
 # --- libpod's database. Source: libpod/sqlite_state_internal.go, libpod/boltdb_state_internal.go

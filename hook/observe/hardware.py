@@ -23,6 +23,7 @@ _LIMIT = 4096  # bytes: a page, the most that the kernel gives
 _ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is its name in older kernels
 _RECENT = 180.0  # seconds: reconcile tries each container again every minute
 _LEAST_THRESHOLD = 65536  # bytes
+_AMD = ("AuthenticAMD", "HygonGenuine")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,16 @@ def read_assignable(root: str) -> AssignableCounters | None:
         limits=limits,
         free=_read_per_domain(f"{directory}/available_mbm_cntrs"),
     )
+
+
+def tracks_few(root: str) -> bool:
+    """Whether the CPU counts memory traffic for some of its RMIDs at a time, and says `Unavailable` of the others.
+
+    AMD's do, where the kernel does not assign counters: counters.is_untracked has the source.
+    """
+    head = system.try_call(system.read_start, "/proc/cpuinfo", _LIMIT) or ""
+    mode = _read(f"{root}/info/L3_MON/mbm_assign_mode")
+    return any(f": {vendor}\n" in head for vendor in _AMD) and (not mode or "[default]" in mode)
 
 
 def _read_per_domain(path: str) -> dict[str, int]:

@@ -224,6 +224,8 @@ def _list_names_of(job: Job) -> Iterator[str]:
     """All names by which a job can be found."""
     yield job.key
     yield from list_pod_names(job.namespace, job.pod)
+    if (shown := name_job(job)) != short_id(job.key):
+        yield shown
     for it in job.containers:
         yield from filter(None, (it.id, it.name))
 

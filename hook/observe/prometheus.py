@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from hook import __version__
 from hook.base import counters, system
@@ -23,8 +22,10 @@ from hook.base.counters import EVENTS, MILLION, Event
 from hook.base.errors import Reason
 from hook.base.explain import printable
 from hook.node import door
+from hook.observe.screens import NOTHING, format_name
 from hook.observe.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
 from hook.reconcile.diagnose import VERBS
+from hook.state import lives
 
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
@@ -34,6 +35,7 @@ Numbers = dict[Labels, "int | float"]
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
+_NAMES = ("namespace", "pod", "container")
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _LIMIT = 64 << 20
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -78,10 +80,13 @@ class Family:
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
     """Make all metrics. `former`: the samples exported before."""
     former, choice = former or Former(), choice or Choice()
-    used, unknown, created = sum_series(seen.keys, choice, former)
+    # reconcile looks for the names of a record that was lost: until then its labels could change.
+    keys = [it for it in seen.keys if not it.state.recovering or any(lives.read_labels(it.state).values())]
+    used, unknown, created = sum_series(keys, choice, former)
     found = [*_make_event_families(used, PREFIX, "", created)]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
+    found.append(Family(PREFIX + "key_info", "1, with the name of a key without a namespace", _name_keys(keys)))
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
@@ -160,12 +165,6 @@ class Former:
     age: float = 0.0
     samples: dict[Series, int] = field(default_factory=dict)
 
-    @cached_property
-    def containers(self) -> dict[str, str]:
-        """The name of each container that is a key, by its ID."""
-        found = (dict(labels) for _, labels in self.samples)
-        return {it["container_id"]: it["container"] for it in found if {"container_id", "container"} <= it.keys()}
-
     def hold(self, series: Series, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
         """Choose a counter's sample: `value`, or the former one if `value` is unknown, or smaller without a restart.
 
@@ -241,25 +240,30 @@ def sum_series(
     """
     parts: list[tuple[str, Labels, int | None]] = []
     unknown: Values = {}
+    untracked: set[Labels] = set()
     lives: dict[Labels, tuple[float | None, int | None]] = {}  # the age of a series' key, and when it was created
     for key in keys:
-        identity, life = _identify(key, former), (key.age, key.created if choice.has_created else None)
+        identity, life = _identify(key), (key.age, key.created if choice.has_created else None)
         for group in key.groups:
             place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
             for counter, value in _choose_samples(group, choice).items():
                 event, labels = get_event(counter), choice.add_domain(place, counter)
                 parts.append((event, labels, value))
                 lives[labels] = life
+                marked = (*labels, ("event", event))
                 if group.use.get(counter, 0) is None:
-                    marked = (*labels, ("event", event))
                     unknown[marked] = MILLION
+                if counters.is_untracked(counter, group.now.get(counter)):
+                    untracked.add(marked)
 
     def restarts(event: str, labels: Labels) -> bool:
         return (*labels, ("event", event)) in unknown or event not in EVENTS
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         series = PREFIX + _describe_event(event).metric, labels
-        return former.hold(series, value, lives[labels][0], may_start_again=restarts(event, labels))
+        # A sum that lacks a domain for a while has not started again.
+        is_new = restarts(event, labels) and (*labels, ("event", event)) not in untracked
+        return former.hold(series, value, lives[labels][0], may_start_again=is_new)
 
     used = _sum_parts(parts, hold if former.samples else None)
     created: dict[str, dict[Labels, int]] = {}
@@ -315,31 +319,35 @@ def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str,
 
     If a part of earlier use is unknown, this is the use of the present incarnation: a counter that restarts has to
     restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
-    read, or ran backwards), a gap is right: any lower sample would be one more restart. `together`: if one domain's
-    counter restarts, those of the other domains do, because their sum has to restart from 0.
+    read, ran backwards, or is untracked), a gap is right: any lower sample would be one more restart. `together`: if
+    one domain's counter restarts, those of the other domains do, because their sum has to restart from 0; and what is
+    untracked counts with its known part, because a sum with a gap would lack all other domains.
     """
     own = counters.own_use(group.record, group.now)
-    again = {get_event(counter) for counter, whole in group.use.items() if whole is None and together}
-    for counter, whole in group.use.items():
-        yield counter, own[counter] if whole is None or get_event(counter) in again else whole
+    lost = [it for it, before in group.record.before.items() if counters.number(before) is None]
+    again = {get_event(counter) for counter in lost} if together else set()
+    for counter, total in group.totals.items():
+        part, is_all = own[counter]
+        if not together and not is_all:
+            part = None
+        restarts = counter in lost or get_event(counter) in again
+        yield counter, part if restarts or part is None else total.known
 
 
-def _identify(key: SeenKey, former: Former) -> Labels:
+def _identify(key: SeenKey) -> Labels:
     """The labels of a key. `namespace`, `pod` and `container` are always among them, even if empty.
 
-    Otherwise Prometheus would add those of the pod in which the exporter runs. A key that is a container without
-    members has its name from the former samples, so that its series stays the same.
+    Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
-    state, container = key.state, ""
-    if state.kind == "container":
-        container = former.containers.get(state.key, "") if key.container is None else printable(key.container)
-    kind = "uid" if state.kind == "pod" else f"{state.kind}_id" if state.pod_namespace else "key"
-    return (
-        ("namespace", printable(state.pod_namespace or "")),
-        ("pod", printable(state.pod_name or "")),
-        ("container", container),
-        (kind, state.key),
-    )
+    labels = lives.read_labels(key.state)
+    kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
+    return (*((name, printable(labels.get(name, ""))) for name in _NAMES), (kind, key.state.key))
+
+
+def _name_keys(keys: Iterable[SeenKey]) -> Values:
+    """The names by which `list` shows the keys that have no namespace in their labels."""
+    found = {(*_identify(it), ("name", format_name(it))): MILLION for it in keys}
+    return {it: one for it, one in found.items() if not dict(it)["namespace"] and dict(it)["name"] != NOTHING}
 
 
 # --- The health of the hook

@@ -41,7 +41,8 @@ _TOP_HEADS = {  # in the table, and in JSON
 }
 _OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
 _NAMED = 20  # pods in a line, if the output is not a terminal
-_NOTHING = "-"
+NOTHING = "-"
+"""In a table: there is no name, or no counter."""
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
 LEAST_NAME = 12  # a name is never cut to fewer characters
@@ -131,7 +132,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     """The rows of the keys that are shown, and the total of all that match."""
     keys = [it.key for it in shown]
     short_states = {condition: word for word, condition in STATES.items()}
-    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or _NOTHING for key in keys]
+    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys]
     columns = [
         Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
         Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
@@ -193,7 +194,7 @@ def _count_alive(keys: Iterable[SeenKey]) -> int | None:
 def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, screen: Screen) -> list[str]:
     """The lines of `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
     found = _group_by_namespace(selected, sort)
-    rows = [(to_word(name) or _NOTHING, keys, use) for name, keys, use in found[:limit]]
+    rows = [(to_word(name) or NOTHING, keys, use) for name, keys, use in found[:limit]]
     if len(found) > 1:
         every = [it.key for it in selected]
         rows.append(("total", every, sum_uses(use for *_, use in found)))
@@ -340,7 +341,7 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     columns = [
         Column("COUNTER", [to_word(it) for it in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
-        *(numbers(it.upper(), [to_word(row[it] or _NOTHING) for row in rows]) for it in ("begin", last, "before")),
+        *(numbers(it.upper(), [to_word(row[it] or NOTHING) for row in rows]) for it in ("begin", last, "before")),
         numbers("USE", [format_total(uses.get(it), counters.text_of) for it in counted]),
     ]
     return lines + ["  " + line for line in lay_out(columns, Screen())]
@@ -411,14 +412,14 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    begin, now, event = group.begin.get(counter), group.now.get(counter), counters.event_of(counter)
+    total, event = group.totals.get(counter, Total()), counters.event_of(counter)
     return {
-        "begin": begin,
-        "end" if group.is_over else "now": now,
+        "begin": group.begin.get(counter),
+        "end" if group.is_over else "now": group.now.get(counter),
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
-        "known": to_number(group.totals.get(counter, Total()).value),
-        "from_nothing": counters.starts_from_nothing(counter, begin, now),
+        "known": to_number(total.value),
+        "from_nothing": total.from_nothing > 0,
         "unit": event.unit if event else None,
     }
 
@@ -493,7 +494,7 @@ def format_name(key: SeenKey) -> str:
     """`namespace/pod`, with `/container` if the key is one; Podman's pods have no namespace; `-`: unknown."""
     state = key.state
     known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), key.container]
-    return "/".join(to_word(it) for it in known if it is not None) or _NOTHING
+    return "/".join(to_word(it) for it in known if it is not None) or NOTHING
 
 
 def to_word(text: str | None) -> str:
@@ -511,7 +512,7 @@ def format_sum(total: Total | None, event: str) -> str:
 def format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
     """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
     if total is None or total.value is None:
-        return _NOTHING if total is None else _UNKNOWN
+        return NOTHING if total is None else _UNKNOWN
     at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
     return f"{at_least}{format_value(total.value)}{from_nothing}"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -19,9 +19,9 @@ from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.node import podman
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
+from hook.state import lives
 from hook.state.records import Broken, Records, leave_out
 
 _T = TypeVar("_T")
@@ -80,7 +80,10 @@ class Group:
         """The lifetime use of each cumulative counter."""
         found = {}
         for counter, (known, is_all) in counters.measure(self.record, self.now).items():
-            is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), self.now.get(counter))
+            now = self.now.get(counter)
+            if counters.is_untracked(counter, now):
+                now = (self.record.last or {}).get(counter, now)
+            is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), now)
             found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
         return found
 
@@ -112,10 +115,7 @@ class Group:
 
 @dataclass(frozen=True)
 class SeenKey:
-    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown, as in another pid namespace.
-
-    `state`: its record, with Podman's names.
-    """
+    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown (in another pid namespace)."""
 
     state: KeyState
     groups: list[Group]
@@ -131,9 +131,7 @@ class SeenKey:
     @property
     def container(self) -> str | None:
         """The name of the container that the key is; None: unknown, or it is a pod."""
-        if self.state.kind != "container":
-            return None
-        return self.state.name or next((it.name for it in self.state.members.values() if it.name), None)
+        return lives.find_name(self.state)
 
     @property
     def condition(self) -> str:
@@ -230,7 +228,8 @@ def take_snapshot(
         listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
         ctrl_groups = listed or {}
         states = {name: records.state(name) for name in records.names(KeyState)}
-        uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
+        few = has_uncharged and hardware.tracks_few(kernel.root)
+        uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=few) if has_uncharged else ({}, {})
         found = []
         for number, (name, state) in enumerate(states.items(), 1):
             if follow is not None:
@@ -244,7 +243,7 @@ def take_snapshot(
         ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
         return Inventory(
             at,
-            keys=add_podman_names(keys),
+            keys,
             unreadable=unreadable,
             failures=_list_of(Failure, failures),
             unreadable_failures=_list_of(Broken, failures),
@@ -307,12 +306,6 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
-def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
-    """Add Podman's names to keys whose records lack some. Reads Podman's files only if there is such a key."""
-    known = podman.Names()
-    return [replace(it, state=podman.add_names(it.state, known)) for it in keys]
-
-
 def _find_ours(
     ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
 ) -> tuple[int, list[str]]:
@@ -342,21 +335,27 @@ def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
 # appears in it. So the sum is no counter, but the difference of the sum and the mon_groups is one.
 
 
-def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, Readings]:
-    """The use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once."""
+def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) -> tuple[Uncharged, Readings]:
+    """The use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
+
+    `tracks_few`: as in hardware. The sum of a ctrl_group then lacks what is untracked, and an RMID that is tracked
+    again says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one
+    of the two readings may be in the sum or not.
+    """
     uncharged: Uncharged = {}
     readings: Readings = {}
     for path in ctrl_groups:
         for _ in range(_MOST_READS):
             before = _list_inodes(kernel, path)
             try:
+                first = {it: kernel.counters(it) for it in before} if tracks_few else {}
                 # The sum first: use between the reads makes the difference too low, and the next read catches up.
                 whole = kernel.counters(path)
                 parts = {it: (system.monotonic(), kernel.counters(it)) for it in before}
             except HookError:
                 continue
             if _list_inodes(kernel, path) == before:
-                own = {counter: _subtract(counter, text, parts) for counter, text in whole.items()}
+                own = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
                 uncharged["/" if path == kernel.root else path.rpartition("/")[2]] = own
                 readings.update(parts)
                 break
@@ -371,9 +370,16 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
     }
 
 
-def _subtract(counter: str, whole: str, parts: Readings) -> str:
-    """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too."""
+def _subtract(counter: str, whole: str, parts: Readings, first: dict[str, dict[str, str]]) -> str:
+    """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too.
+
+    `first`: what was read before the sum. Empty if a mon_group may be in one of the two only.
+    """
     total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
+    for path, of_group in first.items():
+        texts = of_group.get(counter), parts[path][1].get(counter)
+        if counters.is_untracked(counter, texts[0]) is not counters.is_untracked(counter, texts[1]):
+            return ""
     others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
     return "" if total is None else counters.text_of(max(0, total - sum(others)))
 
@@ -475,6 +481,8 @@ def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) ->
     """The use of each counter per second, if any have passed; of the cache, what is in use now."""
     for counter, text in now.items():
         event, begin = get_event(counter), before.get(counter)
+        if counters.is_untracked(counter, begin):
+            begin = None  # what the counter shows now may have been counted long before
         if counters.is_cumulative(counter) and seconds > 0:
             used = counters.used(counter, begin, text)
             speed = None if used is None else round(used / seconds)

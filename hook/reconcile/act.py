@@ -25,7 +25,7 @@ from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
 from hook.stages.podman import leaves_out
 from hook.stages.retry import is_recorded, remove_orphan, retire
-from hook.state import damage, records, store
+from hook.state import damage, lives, records, store
 from hook.state.store import LockedKey
 
 
@@ -152,7 +152,8 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     rebuilt = locked.state or state
     if _has_unknown(seen, rebuilt):
         raise HookError(Reason.IO, "its group has tasks that match no known container")
-    locked.commit(store.replace(rebuilt, recovering=False))
+    # With its names at once: until then its metrics are not exported, and their labels do not change any more.
+    locked.commit(store.replace(name_members(seen, rebuilt), recovering=False))
 
 
 def _make_record(context: Context, path: str) -> MonGroup:
@@ -376,7 +377,7 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "evict": _evict,
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
-    "name": lambda seen, locked, state, _action: locked.commit(name_members(seen, state)),
+    "name": lambda seen, locked, state, _action: locked.commit(lives.keep_labels(state, name_members(seen, state))),
     "prune": lambda seen, locked, _state, _action: remove.forget(seen.context, locked),
     "show": _show_key,
     "tidy": _tidy_key,

@@ -17,7 +17,7 @@ from hook.base.models import Failure, KeyState
 from hook.node import podman
 from hook.reconcile.survey import Survey, Threads
 from hook.stages import retry
-from hook.state import records, store
+from hook.state import lives, records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 _TAKE_RMIDS = ("remake", "adopt", "retry")
@@ -88,7 +88,8 @@ def _add_names(action: Action, state: KeyState) -> Action:
     """Add the recorded names of pod and container to an action."""
     member = state.members.get(action.container)
     namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
-    return replace(action, namespace=namespace, pod=pod, name=member.name if member is not None else None)
+    name = member.name if member is not None else None if action.container else lives.find_name(state)
+    return replace(action, namespace=namespace, pod=pod, name=name)
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:

@@ -268,8 +268,13 @@ def _join(
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,
         pod_namespace=state.pod_namespace or container.pod.namespace,
         pod_name=state.pod_name or container.pod.name,
-        name=member.name if state.kind == "container" else None,
+        name=(member.name or state.name) if state.kind == "container" else None,
     )
+    names = (state.pod_namespace, state.pod_name, state.name)
+    if state.groups and names != (joined.pod_namespace, joined.pod_name, joined.name):
+        from hook.state import lives
+
+        joined = lives.keep_labels(state, joined)
     return joined, group
 
 

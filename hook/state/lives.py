@@ -46,6 +46,25 @@ def rejoin(members: dict[str, Member], container: str, member: Member, *, displa
     return remaining
 
 
+def find_name(state: KeyState) -> str | None:
+    """The name of the container that a key is; None: unknown, or the key is a pod."""
+    if state.kind != "container":
+        return None
+    return state.name or next((it.name for it in state.members.values() if it.name), None)
+
+
+def read_labels(state: KeyState) -> dict[str, str]:
+    """The names in the labels of a key's metrics, empty ones too."""
+    named = {"namespace": state.pod_namespace, "pod": state.pod_name, "container": find_name(state)}
+    return state.labels or {label: name or "" for label, name in named.items()}
+
+
+def keep_labels(before: KeyState, after: KeyState) -> KeyState:
+    """Keep the labels of a key's metrics when it gets other names: one key is one series for as long as it exists."""
+    labels = read_labels(before)
+    return after if read_labels(after) == labels else replace(after, labels=labels)
+
+
 def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
     """The fields of a state that name these of its members as containers that have left."""
     left, more = dict(state.left), state.left_more

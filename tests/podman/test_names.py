@@ -162,16 +162,17 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     container, infra = node.lab.container_id("web"), node.lab.container_id(f"{pod[:12]}-infra")
     assert node.groups() == {f"oci-{container}": [node.lab.init("web").pid]}
     assert names(node) == [("live", pod[:12], "web")], "the hook knows its digits"
-    assert [(it["pod"], it["name"]) for it in run_on(scratch, node, "list")["keys"]] == [("stack", "web")]
-    assert run_on(scratch, node, "show", "stack")["key"] == container
-    metrics = scratch.run("metrics", *node.directories).stdout
-    assert f'{{namespace="",pod="stack",container="web",key="{container}"' in metrics
+    assert [it["pod"] for it in run_on(scratch, node, "list")["keys"]] == [pod[:12]], "the record decides"
+    labels = f'namespace="",pod="{pod[:12]}",container="web",key="{container}"'
+    assert f"resctrl_mon_core_energy_joules_total{{{labels}," in ask(node, "metrics")
     # Reconcile keeps the name, which outlives the pod; it adopts no infra container.
     adopted = scratch.run("reconcile", *node.directories, "--json", "--adopt")
     actions = list_actions(adopted, {container, infra})
     own = [it for it in actions if it["key"] == container or it["container"] == infra]
     assert [(it["action"], it["problem"]) for it in own] == [("name", None)]
     assert record(node, container)["pod_name"] == "stack"
+    assert f"resctrl_mon_core_energy_joules_total{{{labels}," in ask(node, "metrics"), "the same series"
+    assert f'resctrl_mon_key_info{{{labels},name="stack/web"}} 1' in ask(node, "metrics")
     assert infra not in json.dumps(node.left())
     found = json.loads(scratch.run("doctor", *node.directories, "--json").stdout)["findings"]
     assert [it for it in found if infra in it["found"]] == [], "nor does doctor miss it"
@@ -179,7 +180,7 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     node.lab.watch.wait("poststop", container)
     node.lab.remove_pod("stack")
     assert ("completed", "stack", "web") in names(node), "beside containers of others, which --adopt has taken in"
-    assert json.loads(ask(node, "show", "--json", "stack"))["name"] == "web"
+    assert json.loads(ask(node, "show", "--json", "stack/web"))["name"] == "web"
 
 
 def test_names_come_back_after_the_loss_of_all_records(node: PodmanNode, tmp_path: Path) -> None:

@@ -30,7 +30,8 @@ PERF_EVENTS = (
     "uops_retired",
 )
 UNAVAILABLE = "Unavailable"
-MODES = ("normal", UNAVAILABLE, "Error")
+UNTRACKED = "untracked"
+MODES = ("normal", UNAVAILABLE, "Error", UNTRACKED)
 
 
 Value = Union[Decimal, str]
@@ -45,7 +46,10 @@ def as_value(given: object) -> Value:
 
 
 class Counters:
-    """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so."""
+    """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so.
+
+    untracked: memory traffic of an RMID says Unavailable until a test counts some, as on AMD.
+    """
 
     def __init__(self, l3_domains: int, packages: int, perf: bool, l3_events: tuple[str, ...] = L3_EVENTS) -> None:
         self.package_events = ENERGY_EVENTS + (PERF_EVENTS if perf else ())
@@ -97,7 +101,8 @@ class Counters:
             return "Error"
         if self.mode == UNAVAILABLE and event != "llc_occupancy":
             return UNAVAILABLE
-        has_data = is_l3(domain) or rmid == 0 or (rmid, domain) in self._has_data
+        is_tracked = self.mode != UNTRACKED or rmid == 0 or not event.startswith("mbm_")
+        has_data = (is_l3(domain) and is_tracked) or rmid == 0 or (rmid, domain) in self._has_data
         fresh: Value = Decimal(0) if has_data else UNAVAILABLE
         return self._values.get((rmid, domain, event), fresh)
 

@@ -88,6 +88,8 @@ class Entry:
         if "mon_PERF_PKG_" in place and first == "Unavailable":
             begin = Decimal(0)
             now = begin if last == "Unavailable" else now
+        if "/mbm_" in place and first == "Unavailable":
+            begin = Decimal(0)
         before = _number(self.texts.get(f"{place}.before", "0"))
         if now is None or begin is None or before is None or now < begin:
             return None

@@ -22,7 +22,7 @@ EVERYTHING = Inventory(
     at=0.0,
     keys=[
         _make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
-        _make_key(KeyState(key="c2", kind="container")),
+        _make_key(KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})),
     ],
     unreadable=[],
     failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],

@@ -70,7 +70,7 @@ def test_a_number_is_exact(text: str) -> None:
 @pytest.mark.parametrize("word", WORDS)
 def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> None:
     assert counters.number(word) is None
-    assert counters.used(TRAFFIC, word, "5") is None
+    assert counters.used(TRAFFIC, word, "5") == (5 * counters.MILLION if word == counters.UNKNOWN else None)
     assert counters.used(TRAFFIC, "5", word) is None
     assert counters.used(ENERGY, "5", word) is None
     assert (counters.number(None), counters.text_of(None)) == (None, counters.UNKNOWN)
@@ -94,8 +94,12 @@ def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> 
         (ENERGY, "Error", "Unavailable", None, False),
         (ENERGY, "Error", "2.5", None, False),
         (ENERGY, None, "Unavailable", None, False),
-        (TRAFFIC, "Unavailable", "2", None, False),
+        (TRAFFIC, "Unavailable", "2", 2_000_000, True),
         (TRAFFIC, "Unavailable", "Unavailable", None, False),
+        (TRAFFIC, "2", "Unavailable", None, False),
+        (TRAFFIC, "Unavailable", "Error", None, True),
+        (TRAFFIC, "Unassigned", "2", None, False),
+        (OCCUPANCY, "Unavailable", "2", None, False),
     ],
 )
 def test_use_is_the_difference_and_energy_of_a_package_on_which_the_rmid_never_ran_is_zero(
@@ -119,6 +123,49 @@ def test_a_package_that_came_late_without_data_was_not_used() -> None:
     late = add_late(group(begin={TRAFFIC: "1"}), {TRAFFIC: "3", ENERGY: "Unavailable"})
     assert (late.begin, late.before) == ({TRAFFIC: "1", ENERGY: "Unavailable"}, {})
     assert lifetime(late, {TRAFFIC: "3", ENERGY: "5"})[ENERGY] == 5 * counters.MILLION
+
+
+UNTRACKED = "Unavailable"
+
+
+@pytest.mark.parametrize(
+    ("begin", "last", "now", "use"),
+    [
+        ("0", None, UNTRACKED, (0, False)),
+        (UNTRACKED, None, UNTRACKED, (0, False)),
+        (UNTRACKED, "7", UNTRACKED, (7, False)),
+        ("3", "7", UNTRACKED, (4, False)),
+        ("7", "3", UNTRACKED, (0, False)),  # it had counted from 0 again before it lingered
+        ("3", UNTRACKED, UNTRACKED, (0, False)),
+        ("3", "7", "9", (6, True)),
+        (UNTRACKED, "7", "9", (9, True)),
+        ("9", "12", "7", (None, False)),
+        ("Error", "7", UNTRACKED, (None, False)),
+        (None, "7", UNTRACKED, (None, False)),
+        ("3", "7", "Unassigned", (None, False)),
+        ("3", "7", None, (None, False)),
+    ],
+)
+def test_traffic_that_is_untracked_counts_as_what_is_on_record(
+    begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
+) -> None:
+    """AMD: tests/fuse/test_untracked.py. Not a number of another kind, nor a counter that is gone."""
+    texts = [{TRAFFIC: it} if it is not None else {} for it in (begin, last, now)]
+    here = replace(group(begin={ENERGY: "1", **texts[0]}), last=texts[1])
+    known = None if use[0] is None else use[0] * counters.MILLION
+    assert counters.measure(here, texts[2])[TRAFFIC] == (known, use[1])
+    known_before = (known or 0) + 5 * counters.MILLION
+    assert counters.measure(replace(here, before={TRAFFIC: "5"}), texts[2])[TRAFFIC] == (known_before, use[1])
+
+
+def test_known_traffic_goes_on_over_lives_that_end_untracked() -> None:
+    first = end_group(group(begin={TRAFFIC: "0"}), {TRAFFIC: "100"})
+    second = end_group(replace(inherit(group(), [first]), begin={TRAFFIC: UNTRACKED}), {TRAFFIC: UNTRACKED})
+    third = replace(inherit(group(), [second]), begin={TRAFFIC: UNTRACKED})
+    assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
+    assert counters.measure(third, {TRAFFIC: "7"}) == {TRAFFIC: (107 * counters.MILLION, False)}
+    late = add_late(group(begin={ENERGY: "1"}), {ENERGY: "1", TRAFFIC: UNTRACKED})
+    assert late.before == {TRAFFIC: counters.UNKNOWN}, "of a domain that came late the use so far is unknown"
 
 
 def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:

@@ -19,6 +19,7 @@ from hook.base.resctrl import Resctrl
 from hook.stages import retry
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
+from hook.state import lives
 from hook.state.store import LockedKey, RunDir
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
@@ -125,6 +126,18 @@ def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container
     for pid, pod, known in ((7, None, (None, None)), (8, "web", ("shop", "web")), (9, "other", ("shop", "web"))):
         node.start(f"c{pid}", pid, pod=pod)
         assert (node.state().pod_namespace, node.state().pod_name) == known
+        assert {*node.state().labels.values()} == (set() if pid == 7 else {""}), "its metrics keep theirs"
+
+
+def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: Node) -> None:
+    """It was renamed; or conmon was gone, and its name could not be read."""
+    for pid, name, known in ((7, "old", "old"), (8, "new", "new"), (9, None, "new")):
+        node.spawn(pid, own(ID, "none"))
+        container = Container(ID, pid, "/nowhere", {})
+        container.pod.container = name
+        create_runtime(node.context(), container)
+        assert (node.state(ID).name, lives.read_labels(node.state(ID))["container"]) == (known, "old")
+        node.stop(ID, pid)
 
 
 # --- Where a container is

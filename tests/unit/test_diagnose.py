@@ -218,6 +218,20 @@ def test_each_finding_has_its_action(facts: Facts, expected: list[str]) -> None:
     assert brief(facts) == expected
 
 
+@pytest.mark.parametrize(
+    ("fields", "about"),
+    [
+        ({**ENDED, "name": "app", "pod_name": "keep"}, "end keep app (k): "),
+        ({**ENDED, "kind": "pod", "pod_namespace": "shop", "pod_name": "web"}, "end shop/web (k): "),
+        ({"name": "app"}, "end app (k): "),
+    ],
+)
+def test_an_action_on_a_key_says_the_name_that_list_shows(fields: dict[str, Any], about: str) -> None:
+    facts = Facts(state(**fields), snapshot_ttl=0)
+    (action,) = diagnose.diagnose(facts)  # type: ignore[arg-type]
+    assert str(action).startswith(about)
+
+
 @given(st.sets(st.sampled_from(["c1", "c2", "c3"])), st.sets(st.sampled_from(["c1", "c2", "c3"])))
 def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set[str], outside: set[str]) -> None:
     facts = Facts(state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}})

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -173,6 +174,34 @@ def test_nobody_is_told_that_memory_traffic_is_counted_where_it_is_not(node: Nod
     write(node, ALL_EVENTS)
     assert check(node, TRAFFIC) == []
     assert check(node, "counters")[0][2].endswith("cache and memory traffic are counted without it")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "mode", "is_whole"),
+    [
+        ("AuthenticAMD", None, False),
+        ("HygonGenuine", None, False),
+        ("AuthenticAMD", "mbm_event\n[default]\n", False),
+        ("AuthenticAMD", "[mbm_event]\ndefault\n", True),
+        ("AuthenticAMD", "[mbm_cntr_assign]\ndefault\n", True),
+        ("GenuineIntel", None, True),
+        (None, None, True),
+    ],
+)
+def test_doctor_says_that_amd_counts_memory_traffic_in_part(
+    node: NodeFiles, vendor: str | None, mode: str | None, is_whole: bool
+) -> None:
+    """Its hardware tracks fewer RMIDs than there are, unless the kernel assigns counters (ABMC)."""
+    write(node, {**ALL_EVENTS, **({"L3_MON/mbm_assign_mode": mode} if mode is not None else {})})
+    head = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 25\n" if vendor else "processor\t: 0\n"
+    Path("/proc").mkdir(exist_ok=True)
+    Path("/proc/cpuinfo").write_text(head + "flags\t\t: cqm\n" * 1000)
+    assert hardware.tracks_few(str(node.root)) is not is_whole
+    found = check(node, TRAFFIC)
+    assert [level for level, *_ in found] == ([] if is_whole else ["warning"])
+    assert all("Unavailable" in text and ">=" in text for _, text, _ in found)
+    part = "" if is_whole else " (in part)"
+    assert check(node, "counters")[0][2].endswith(f"cache and memory traffic{part} are counted without it")
 
 
 @pytest.mark.usefixtures("arm64")

@@ -270,6 +270,8 @@ SOME = [
         ("job-1", [1, 2]),
         ("job-17 db", [1, 3]),
         ("stack", [3]),
+        ("stack/db", [3]),  # as `list` and `history` show it
+        ("stack/d", [3]),
         ("web-0", [6, 4]),
         ("shop/web-0", [4]),
         ("shop/", [4, 5]),

@@ -146,7 +146,8 @@ def test_os_is_for_people() -> None:
 
 
 OWNERS = {
-    r"^/proc(/|$)": "base/container_tasks base/procfs base/system doctor/kernel node/door node/programs stages/podman",
+    r"^/proc(/|$)": "base/container_tasks base/procfs base/system doctor/kernel node/door node/programs "
+    "observe/hardware stages/podman",
     r"^/sys/": "base/procfs node/place",
     r"^/run/": "node/place node/programs node/runtimes",
     r"^/dev/log": "doctor/installation stages/report",

@@ -56,8 +56,9 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
     for part in ("groups", "members"):
         node.remove(part)
     found = node.verbs()
-    assert (found[0], found.count("name")) == ("rebuild", 1)
+    assert (found[0], found.count("name")) == ("rebuild", 0), "at once: its metrics have the labels of before"
     assert named(node) == WHOLE
+    assert node.state().labels == {}
     assert node.verbs() == []
 
 
@@ -67,6 +68,13 @@ def test_plan_of_naming_says_the_names(node: Node) -> None:
     assert str(planned.action) == f"name shop/web ({UID}): the kubelet's logs name it"
     assert (planned.action.namespace, planned.action.pod) == ("shop", "web")
     assert named(node) == (None, None, {IDS[0]: None})
+
+
+def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) -> None:
+    start(node, IDS[0])
+    assert node.verbs() == ["name"]
+    assert named(node)[:2] == ("shop", "web")
+    assert node.state().labels == {"namespace": "", "pod": "", "container": ""}
 
 
 def test_names_on_record_stay(node: Node) -> None:

@@ -350,6 +350,22 @@ def test_names_are_added_to_a_record_that_lacks_them(
     assert (after == before) is (after is before)
 
 
+@pytest.mark.parametrize(
+    ("fields", "labels"),
+    [
+        ({}, {"namespace": "", "pod": DIGITS, "container": "web"}),  # as before the record was lost
+        ({"kind": "sandbox"}, {"namespace": "", "pod": DIGITS, "container": ""}),
+        ({"pod_name": DIGITS, "name": "web"}, {"namespace": "", "pod": DIGITS, "container": "web"}),
+        ({"pod_name": "stack"}, {}),
+        ({"member": {"cgroup": f":/machine.slice/libpod-{ID}.scope"}}, {}),
+    ],
+)
+def test_a_pods_digits_stay_its_label(known: keeper.Names, fields: dict[str, Any], labels: dict[str, str]) -> None:
+    named = keeper.add_names(state(**fields), known)
+    assert named.labels == labels
+    assert keeper.add_names(named, known) is named
+
+
 def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: keeper.Names) -> None:
     over = state(pod_name=DIGITS, members={})
     assert keeper.add_names(over, known).pod_name == "stack"

@@ -25,8 +25,10 @@ from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup
 from hook.cli import command_line as cli
 from hook.observe import prometheus
-from hook.observe.prometheus import Choice, Former, make_families, parse_former
+from hook.observe.prometheus import Choice, Former, make_families
 from hook.observe.snapshot import Group, SeenKey, take_snapshot
+from hook.state import lives
+from hook.state.store import replace
 from tests.support.prometheus import program
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
@@ -171,6 +173,28 @@ def test_domains_can_be_summed(
     assert not [labels for _, labels in found if "domain" in dict(labels)]
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "each", "together"),
+    [
+        ((), ("Unavailable", "300"), [290], [290]),
+        (("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
+        (("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
+        ((), ("Unavailable", "Unavailable"), [], [0]),
+    ],
+)
+def test_what_was_not_exported_before_has_no_sample_while_it_is_untracked_but_counts_in_a_sum(
+    node: NodeFiles, before: tuple[str, ...], now: tuple[str, ...], each: list[float], together: list[float]
+) -> None:
+    """An endpoint that was restarted could only export less than before, which Prometheus would take for a restart."""
+    names = [f"mon_L3_0{at}/mbm_total_bytes" for at in range(2)]
+    path = node.make("oci-c1", counters=dict(zip(names, now)))
+    group = {"path": path, "ctrl_group": "/", "begin": dict.fromkeys(names, "10"), "before": dict(zip(names, before))}
+    node.record("c1", groups=[group])
+    assert values(scraped(node), "memory_traffic_bytes_total") == each
+    assert values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
+    assert values(scraped(node, sum_domains=True), "memory_traffic_bytes_total") == together
+
+
 # --- Labels
 
 
@@ -202,16 +226,48 @@ def test_a_key_has_labels(node: NodeFiles, fields: dict[str, str], labels: dict[
     assert sorted(found, key=lambda it: it["ctrl_group"]) == expected
 
 
+NAMES = ("namespace", "pod", "container")
+POD = "0d174e60a699"
+
+
+def labels_of(node: NodeFiles) -> dict[str, str]:
+    """The labels of the only series of a counter."""
+    (found,) = [dict(it) for name, it in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
+    return {name: text for name, text in found.items() if name not in ("ctrl_group", "domain")}
+
+
 def test_a_container_keeps_its_series_when_its_key_has_no_member_any_more(node: NodeFiles) -> None:
-    """The records name members only."""
-    pod = {"pod_namespace": "shop", "pod_name": "web-0"}
+    pod = {"pod_namespace": "shop", "pod_name": "web-0", "name": "app"}
     path = node.make("oci-c1", counters=NOW)
-    node.record("c1", members={"c1": node.alive(path, name='a"p\\p')}, groups=[HERE], **pod)
-    text = text_of(node)
+    node.record("c1", members={"c1": node.alive(path, name="app")}, groups=[HERE], **pod)
+    before = labels_of(node)
     node.completed("c1", **pod)
-    for former, name in ((parse_former(text, 1.0), 'a"p\\p'), (None, "")):
-        (labels,) = [dict(it) for at, it in parsed(text_of(node, former=former)) if "joules" in at]
-        assert labels["container"] == name
+    assert labels_of(node) == before == {**dict(zip(NAMES, ("shop", "web-0", "app"))), "container_id": "c1"}
+
+
+def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: NodeFiles) -> None:
+    state = node.live("c1", pod_name=POD, name="app")
+    expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
+    assert labels_of(node) == expected
+    named = lives.keep_labels(state, replace(state, pod_name="keep"))
+    for again in (state, named, lives.keep_labels(named, replace(named, pod_name="kept", name="new"))):
+        node.record(**again.model_dump())
+        assert labels_of(node) == expected
+        infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}
+        shown = {**expected, "name": f"{again.pod_name}/{again.name}"}
+        assert infos == {("resctrl_mon_key_info", frozenset(shown.items()))}
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_exported"),
+    [({}, True), ({"recovering": True}, False), ({"recovering": True, "pod_name": POD}, True)],
+)
+def test_a_key_whose_names_reconcile_will_look_for_is_not_exported_until_then(
+    node: NodeFiles, fields: dict[str, Any], is_exported: bool
+) -> None:
+    """Its series would have other labels afterwards, and Prometheus two series."""
+    node.live("c1", **fields)
+    assert bool(values(scraped(node), "core_energy_joules_total")) is is_exported
 
 
 # --- How the hook is
@@ -357,7 +413,8 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
     assert text.isascii()
     assert all(line.isprintable() for line in text.splitlines())
     plain = prometheus.format_text(make_with("n", "p", "d", "new"))
-    assert len(text.splitlines()) == len(plain.splitlines()) - (reason in REASONS)
+    info = 0 if namespace else 3  # the lines of key_info
+    assert len(text.splitlines()) == len(plain.splitlines()) - (reason in REASONS) + info
     found = parsed(text)
     assert read_open(families) == found
     ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]

@@ -163,9 +163,9 @@ def make_no_begin(node: NodeFiles) -> None:
         (lambda _: None, "list unmonitored", ["none"], "!"),
         (lambda it: it.write("runs", "unrecorded", ""), "list unmonitored", [f"at least 1 failure {LOST}"], "none"),
         (lambda it: it.live("c1"), "list --resctrl-root=/run", ["resctrl is not mounted, or does not support"], "!"),
-        (make_unknown, "list", ["- c1 live / 1/1 ? 8.75* ?", FROM_0], AT_LEAST),
+        (make_unknown, "list", ["- c1 live / 1/1 ? 8.75* 4.88Ki*", FROM_0], AT_LEAST),
         (make_unknown, "show c1 -o wide", [f"{ENERGY} joules Unavailable 8.750000 - 8.750000*"], AT_LEAST),
-        (make_unknown, "show c1 -o wide", [f"{TRAFFIC} bytes Unavailable 5000 - ?"], "no initial"),
+        (make_unknown, "show c1 -o wide", [f"{TRAFFIC} bytes Unavailable 5000 - 5000*"], "no initial"),
         (make_one_package, "list", ["- c1 live / 0/0 ? 3.25 3.91Ki"], AT_LEAST),
         (make_one_package, "show c1", ["core_energy 3.25 J"], FROM_0),
         (make_one_package, "show c1 -o wide", ["mon_PERF_PKG_01/core_energy joules Unavailable Unavailable - 0"], "*"),
@@ -333,6 +333,8 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
         ("../groups/ab", "no key"),
         ("a", "'a' is ambiguous: a-1, ab, abc, abcde"),
         ("x", "'x' is ambiguous: shop/x (k1), test/x (k2)"),
+        ("keep/app-", "k4"),  # as `list` shows it
+        ("keep/a", "k4"),
         ("torn", "torn.json: not JSON"),
         ("c9", "container c9 is not monitored: no_rmids"),
         ("gone", "no key"),
@@ -346,6 +348,7 @@ def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
         node.record(key)
     for key, pod in {"k1": "shop x", "k2": "test x", "k3": "shop x-2"}.items():
         node.record(key, kind="pod", **dict(zip(("pod_namespace", "pod_name"), pod.split())))
+    node.record("k4", pod_name="keep", name="app-")
     node.index("abcd", "else")
     node.index("gone", "went")
     node.write("groups", "torn.json", "")

@@ -31,6 +31,7 @@ HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group
 OVER = {**HERE, "path": "/sys/fs/resctrl/mon_groups/their-own", "end": NOW}
 GOLD = {"path": "/sys/fs/resctrl/gold/mon_groups/oci-c1", "ctrl_group": "gold", "begin": {ENERGY: "1"}}
 NO_DATA = {ENERGY: "Unavailable"}
+UNTRACKED = {TRAFFIC: "Unavailable"}
 MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
 
 
@@ -373,6 +374,21 @@ def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> N
     assert read_uncharged(node) == {"/": {ENERGY: "", TRAFFIC: "", OCCUPANCY: "0"}}
 
 
+@pytest.mark.parametrize("is_amd", [True, False])
+def test_traffic_of_a_group_that_is_tracked_again_is_not_mistaken_for_that_of_tasks_without_a_group(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch, is_amd: bool
+) -> None:
+    """AMD's hardware says Unavailable at the first read. By then it would be missing in the ctrl_group's sum only."""
+    node.make("oci-a", counters={TRAFFIC: "Unavailable"})
+    node.make("oci-b", counters={TRAFFIC: "Unavailable"})
+    node.count_whole({TRAFFIC: "40", OCCUPANCY: "1"})
+    Path("/proc").mkdir(exist_ok=True)
+    Path("/proc/cpuinfo").write_text(f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n")
+    assert read_uncharged(node) == {"/": {TRAFFIC: "40", OCCUPANCY: "1"}}, "what stays untracked is in neither"
+    when_counted(monkeypatch, lambda: node.count("oci-a", {TRAFFIC: "39"}))
+    assert read_uncharged(node) == {"/": {TRAFFIC: "" if is_amd else "1", OCCUPANCY: "1"}}
+
+
 def test_a_package_on_which_no_task_of_a_ctrl_group_ran_used_nothing(node: NodeFiles) -> None:
     node.make("oci-a", "gold", counters={ENERGY: "Unavailable"})
     node.count_whole({ENERGY: "Unavailable"}, "gold")
@@ -434,9 +450,15 @@ CACHE = Total(known=4096 * MILLION, counted=1)
         ({}, NO_DATA, {ENERGY: "4"}, {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)}),
         ({}, NO_DATA, {}, {"core_energy": Total(0, 1)}),
         ({}, {}, {ENERGY: "1", TRAFFIC: "Error"}, dict.fromkeys(("core_energy", "mbm_total_bytes"), Total(unknown=1))),
+        ({}, UNTRACKED, {TRAFFIC: "9000000000"}, {"mbm_total_bytes": Total(unknown=1)}),
+        ({}, {}, UNTRACKED, {"mbm_total_bytes": Total(unknown=1)}),
+        ({}, UNTRACKED, UNTRACKED, {"mbm_total_bytes": Total(unknown=1)}),
         ({"end": NOW}, {}, {}, None),
     ],
-    ids=["per second", "no begin", "counted from 0", "no data", "ran backwards", "over"],
+    ids=[
+        *("per second", "no begin", "counted from 0", "no data", "ran backwards"),
+        *("tracked again", "not tracked any more", "not tracked", "over"),
+    ],
 )
 def test_a_rate_is_use_per_second(
     node: NodeFiles,
