@@ -250,14 +250,13 @@ def retry(seen: Survey, name: str) -> bool:
 
 
 def remake(seen: Survey, state: KeyState, name: str) -> bool:
-    """Make the group of a live member again, like createRuntime, and move all its tasks in. False: it has ended."""
+    """Make the group of a live member again, like createRuntime, and move all its tasks in.
+
+    False: it has ended, or another tool has taken it.
+    """
     context, member = seen.context, state.members[name]
-    _, mon_group = procfs.resctrl_groups(member.pid) or ("", "")
-    if mon_group and not mon_group.startswith(context.options.group_prefix):
-        problem = f"its process is in mon_group {mon_group[:80]!r} of another tool, and stays there"
-        raise HookError(Reason.IO, problem)
     container = Container(name, member.pid, "", {}, [])
-    if container.starttime != member.starttime:
+    if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
         _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
@@ -358,7 +357,7 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    chase = Chase(context, member)
+    chase = Chase(context, member, seen.groups)
     try:
         chase.run(read)
     except GroupGone:
@@ -374,6 +373,7 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
     "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
     "evict": _evict,
+    "note": lambda _seen, locked, state, _action: locked.commit(store.replace(state, taken=True)),
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
     "name": lambda seen, locked, state, _action: locked.commit(name_members(seen, state)),

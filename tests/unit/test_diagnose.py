@@ -28,7 +28,7 @@ NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
     **dict.fromkeys(("completed_groups", "running"), ()),
-    **{name: {} for name in ("outside", "strangers", "orphans", "failures", "asides")},
+    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides")},
     "podman": SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"}),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -38,7 +38,7 @@ NOTHING: dict[str, Any] = {
 class Facts(SimpleNamespace):
     """Stands for a Survey and its Threads: what is wrong is given.
 
-    `dead`, `vanished`: containers. `outside`: how many threads of each; `strangers`: by group. `orphans`: those groups
+    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: which group of another tool has it; `strangers`: by group. `orphans`: those groups
     without a record, and whether they have a task. `failures`: by container, None: unreadable.
     """
 
@@ -90,6 +90,9 @@ class Facts(SimpleNamespace):
 
     def is_running(self, container: str) -> bool:
         return container in self.running
+
+    def look_for_taker(self, container: str, _member: Member) -> str | None:
+        return None if (path := self.taken.get(container)) is None else str(path)
 
     def is_in_place(self, member: Member) -> bool:
         return member.name not in self.vanished

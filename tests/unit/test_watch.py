@@ -41,7 +41,7 @@ class WatchedNode(Node):
         if path.endswith(b"/cgroup.threads"):
             self.reads.append(os.fsdecode(path))
             self.kernel.now += self.seconds
-        if path.endswith(b"/cpu_resctrl_groups"):
+        if path.endswith(b"/cpu_resctrl_groups") and b"/self/" not in path:
             self.asked.append(int(path.split(b"/")[2]))
         return self._open(path, *arguments, **named)
 
