@@ -22,8 +22,9 @@ class ReconcileRecord(Model):
     `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
     `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
     threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
-    same of all containers; `elsewhere`, the threads in another ctrl_group or another tool's group, which stay there, by
-    that group's path, for at most a hundred groups. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    same of all containers; `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its
+    path, for at most a hundred groups. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState,
+    of all keys.
     """
 
     version: Version = 1

@@ -85,7 +85,9 @@ def show_key(given: options.Show, request: Request) -> None:
 
     _check_directories(request.hook)
     with Records(request.hook.run_dir) as records:
-        (key,) = snapshot.add_podman_names([find_key(records, Resctrl(request.hook.resctrl_root), given.key)])
+        kernel, prefix = Resctrl(request.hook.resctrl_root), request.hook.group_prefix
+        key = snapshot.add_taken_to_one(find_key(records, kernel, given.key), records, kernel, prefix)
+        (key,) = snapshot.add_podman_names([key])
         failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
     of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:

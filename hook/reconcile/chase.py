@@ -228,7 +228,7 @@ class Tally:
 
     def end(self, left: int, failed: int, outside: dict[str, int], elsewhere: dict[str, int]) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
-        named = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
+        named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
         counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
         seconds = system.monotonic() - self._started
         self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)

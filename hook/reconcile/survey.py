@@ -46,9 +46,9 @@ class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups; `boottime`: when it began (CLOCK_BOOTTIME, s).
 
     `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
-    processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
-    threads, by key and container. `taken`: the containers whose init is in another tool's group, with its path, by the
-    last look; they are left alone. `groups`: finds the group of a task. `adoptable`: with --adopt, running containers without a record.
+    processes in a pass; later looks read single containers. `groups`: finds the group of a task. By key and container,
+    by the last look: `outside`, the container's threads outside its group; `taken`, the path of another tool's group
+    that its init is in, so that it is left alone. `adoptable`: with --adopt, running containers without a record.
     `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
     try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
     """
@@ -83,9 +83,9 @@ class Survey:
         self.processes = container_tasks.look()
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
-        listed = resctrl.list_ctrl_groups(context.resctrl.root)
-        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded, listed)
-        others = [it for paths in listed.values() for it in paths if it not in recorded]
+        groups = resctrl.list_ctrl_groups(context.resctrl.root)
+        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded, groups)
+        others = [it for paths in groups.values() for it in paths if it not in recorded]
         self.orphans = retry.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
 

@@ -35,8 +35,16 @@ from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.base.whereabouts import Groups, find_ctrl_group
-from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, is_of_parent, is_shown_inside
-from hook.reconcile.chase import still_forking
+from hook.reconcile.chase import (
+    Chase,
+    StillOutside,
+    Tally,
+    count_late_cpu,
+    is_inside,
+    is_of_parent,
+    is_shown_inside,
+    still_forking,
+)
 from hook.stages import create, report, retry
 from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
@@ -100,7 +108,8 @@ class Place(NamedTuple):
 class Watch:
     """The watch between two steps: what it has done, what it is to look at, and the socket that it reads.
 
-    `moved`, `followed`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is scheduled.
+    `moved`, `followed`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is
+    scheduled.
     """
 
     def __init__(self, context: Context, source: Connector) -> None:

@@ -286,7 +286,10 @@ class Kernel:
         if name in shown and of_class:
             return shown[name]
         if name == "tasks":
-            every = [at, *(self._list_groups(at) if of_class else [])]  # a ctrl_group's are those of its mon_groups, too
+            every = [
+                at,
+                *(self._list_groups(at) if of_class else []),
+            ]  # a ctrl_group's are those of its mon_groups, too
             return b"".join(b"%d\n" % tid for tid in sorted(tid for it in every for tid in self.tids(it)))
         if name in counters:
             return counters[name].encode() + b"\n"

@@ -38,8 +38,9 @@ NOTHING: dict[str, Any] = {
 class Facts(SimpleNamespace):
     """Stands for a Survey and its Threads: what is wrong is given.
 
-    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: which group of another tool has it; `strangers`: by group. `orphans`: those groups
-    without a record, and whether they have a task. `failures`: by container, None: unreadable.
+    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: the group of another tool that has
+    one; `strangers`: by group. `orphans`: those groups without a record, and whether they have a task. `failures`: by
+    container, None: unreadable.
     """
 
     def __init__(

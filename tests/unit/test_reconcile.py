@@ -15,12 +15,12 @@ import pytest
 
 from hook.base.models import Failure, KeyState
 from hook.base.resctrl import Resctrl
+from hook.base.whereabouts import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import chase
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
-from hook.stages.entry import Context
 from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator.kernel import RESCTRL
@@ -92,10 +92,10 @@ def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: 
 each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the kernel shows groups", "it does not"])
 
 
-@pytest.fixture
-def taken(node: Node, shows_groups: bool) -> Node:
+@pytest.fixture(params=[True, False], ids=["the kernel shows groups", "it does not"])
+def taken(node: Node, request: pytest.FixtureRequest) -> Node:
     """A container of two processes, and a thread that exec has brought in, of which another tool has taken the init."""
-    node.kernel.shows_groups = shows_groups
+    node.kernel.shows_groups = request.param
     node.start()
     node.spawn(8, group=f"mon_groups/{GROUP}")
     node.spawn(9)
@@ -129,7 +129,6 @@ def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
     assert node.groups() == {f"{ctrl_group}theirs": set()}
 
 
-@each_kernel
 @pytest.mark.parametrize(
     "what",
     [
@@ -139,9 +138,7 @@ def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
     ],
     ids=["its group is gone", "its index entry is lost", "it has no begin"],
 )
-def test_a_taken_container_is_left_alone_whatever_else_is_wrong(
-    taken: Node, what: Callable[[Node], object], shows_groups: bool
-) -> None:
+def test_a_taken_container_is_left_alone_whatever_else_is_wrong(taken: Node, what: Callable[[Node], object]) -> None:
     what(taken)
     before = taken.groups()
     for _ in range(2):
@@ -150,8 +147,7 @@ def test_a_taken_container_is_left_alone_whatever_else_is_wrong(
     assert taken.failures() == {}
 
 
-@each_kernel
-def test_a_container_that_is_given_back_is_moved_in_and_stays_noted(taken: Node, shows_groups: bool) -> None:
+def test_a_container_that_is_given_back_is_moved_in_and_stays_noted(taken: Node) -> None:
     taken.verbs()
     taken.kernel.rmdir(f"{RESCTRL}/mon_groups/theirs")
     assert taken.verbs() == ["adopt"]
@@ -213,11 +209,8 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
     assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
 
 
-@pytest.mark.parametrize("shows_groups", [False])
-def test_groups_of_others_are_read_once_for_all_containers(
-    node: Node, shows_groups: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.kernel.shows_groups = shows_groups
+def test_groups_of_others_are_read_once_for_all_containers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.kernel.shows_groups = False
     theirs = node.make_group("theirs")
     for pid in range(1000, 1010):
         node.start(f"{pid:064d}", pid, f"{pid:08d}{UID[8:]}")
@@ -225,7 +218,12 @@ def test_groups_of_others_are_read_once_for_all_containers(
     node.verbs()
     reads: list[str] = []
     real = Resctrl.tasks
-    monkeypatch.setattr(Resctrl, "tasks", lambda self, path: (reads.append(path), real(self, path))[1])
+
+    def read(self: Resctrl, path: str) -> set[int] | None:
+        reads.append(path)
+        return real(self, path)
+
+    monkeypatch.setattr(Resctrl, "tasks", read)
     assert node.verbs() == []
     assert reads.count(theirs) == reads.count(RESCTRL) == 1
 
@@ -682,9 +680,9 @@ def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPa
     chain.is_inside, chain.ends_early = True, 1  # a link begins when the cgroup's list is opened, and lives on
     asked: list[int] = []
 
-    def locate(context: Context, tid: int, path: str) -> str | None:
+    def locate(groups: Groups, tid: int, path: str) -> str | None:
         asked.append(tid)
-        return chase.locate(context, tid, path)
+        return chase.locate(groups, tid, path)
 
     monkeypatch.setattr("hook.reconcile.survey.locate", locate)
     node.assert_settled()
