@@ -10,27 +10,22 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
 from hook.base import procfs, resctrl
+from hook.base.errors import HookError, Reason
 from hook.base.resctrl import Resctrl
 
 
 class Groups:
-    """The groups of a node. Which there are is read when that is first needed, or is given as `listed`.
+    """The groups of a node, by whose `tasks` a task is found if need be.
 
     A mon_group is ours if its name has our `prefix`, or if it is on record, with whatever prefix; any other one is
-    another tool's. `list_recorded`: lists the paths on record; called only if a mon_group has another prefix.
+    another tool's. `list_recorded`: lists the paths on record; called only if a mon_group has another prefix. What
+    cannot be read raises HookError or OSError: a task in it would be taken for a free one.
     """
 
-    def __init__(
-        self,
-        kernel: Resctrl,
-        prefix: str,
-        list_recorded: Callable[[], Collection[str]],
-        listed: Mapping[str, list[str]] | None = None,
-    ) -> None:
+    def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
         self._kernel = kernel
         self._prefix = prefix
         self._list_recorded = list_recorded
-        self._listed = listed
 
     def find(self, tid: int) -> str | None:
         """The path of the mon_group that a task is in, or else of its ctrl_group; None: it has ended, or is unknown.
@@ -54,9 +49,14 @@ class Groups:
         is_free = not above.endswith("/mon_groups") or name.startswith(self._prefix)
         return not is_free and path not in self._recorded
 
-    def read_others(self) -> dict[int, str]:
-        """The tasks that are in mon_groups of other tools now, each with the path of its group."""
-        return {tid: path for path in self._others for tid in self._kernel.tasks(path) or ()}
+    def read_others(self, ctrl_groups: Mapping[str, list[str]] | None = None) -> dict[int, str]:
+        """The tasks that are in mon_groups of other tools now, each with the path of its group.
+
+        `ctrl_groups`: as from resctrl.list_ctrl_groups; None: those of now.
+        """
+        listed = ctrl_groups if ctrl_groups is not None else resctrl.list_ctrl_groups(self._kernel.root)
+        others = (path for paths in listed.values() for path in paths if self.is_others(path))
+        return {tid: path for path in others for tid in self._read(path)}
 
     @cached_property
     def _recorded(self) -> Collection[str]:
@@ -67,18 +67,17 @@ class Groups:
         return procfs.resctrl_groups("self") is not None
 
     @cached_property
-    def _ctrl_groups(self) -> Mapping[str, list[str]]:
-        return self._listed if self._listed is not None else resctrl.list_ctrl_groups(self._kernel.root)
-
-    @cached_property
-    def _others(self) -> list[str]:
-        return [path for paths in self._ctrl_groups.values() for path in paths if self.is_others(path)]
-
-    @cached_property
     def _places(self) -> dict[int, str]:
         """The group of each task. A ctrl_group lists the tasks of its mon_groups, too, so that these come last."""
-        found = {tid: path for path in self._ctrl_groups for tid in self._kernel.tasks(path) or ()}
-        return {**found, **self.read_others()}
+        listed = resctrl.list_ctrl_groups(self._kernel.root)
+        found = {tid: path for path in listed for tid in self._read(path)}
+        return {**found, **self.read_others(listed)}
+
+    def _read(self, path: str) -> set[int]:
+        tasks = self._kernel.tasks(path)
+        if tasks is None and self._kernel.exists(path):
+            raise HookError(Reason.IO, f"cannot read which tasks are in {path}")
+        return tasks or set()
 
 
 def find_ctrl_group(path: str) -> str:

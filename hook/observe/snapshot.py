@@ -257,7 +257,7 @@ def take_snapshot(
             found.append(read_key(records, kernel, name, state, readings))
         keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
         known = list_recorded(it.state for it in keys)
-        keys = add_taken(keys, Groups(kernel, options.group_prefix, lambda: known, ctrl_groups))
+        keys = _add_taken(keys, Groups(kernel, options.group_prefix, lambda: known), ctrl_groups)
         failures = [records.failure(name) for name in records.names(Failure)]
         unhooked = records.glance(Unhooked, "unhooked")
         if unhooked is not None:
@@ -333,16 +333,19 @@ def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
     return [replace(it, state=podman.add_names(it.state, known)) for it in keys]
 
 
-def add_taken(keys: list[SeenKey], groups: Groups) -> list[SeenKey]:
+def _add_taken(keys: list[SeenKey], groups: Groups, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
     """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
-    there = groups.read_others()
+    try:
+        there = groups.read_others(ctrl_groups)
+    except (HookError, OSError):
+        return keys  # unknown: reconcile reports that
     return [replace(it, taken=_find_taken(it, there)) for it in keys] if there else keys
 
 
 def add_taken_to_one(key: SeenKey, records: Records, kernel: Resctrl, prefix: str) -> SeenKey:
     """Add its members that another tool has taken to a key that was read alone. `prefix`: of our mon_groups' names."""
     listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) or {}
-    return add_taken([key], Groups(kernel, prefix, lambda: list_recorded(records.list_states()), listed))[0]
+    return _add_taken([key], Groups(kernel, prefix, lambda: list_recorded(records.list_states())), listed)[0]
 
 
 def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
-from hook.reconcile.chase import Chase, count_late_cpu
+from hook.reconcile.chase import Chase, count_late_cpu, read_groups
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
@@ -25,7 +25,7 @@ from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
 from hook.stages.podman import leaves_out
 from hook.stages.retry import is_recorded, remove_orphan, retire
-from hook.state import damage, records, store
+from hook.state import damage, lives, records, store
 from hook.state.store import LockedKey
 
 
@@ -95,6 +95,14 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
         except HookError as error:
             if error.reason != Reason.TASK_GONE:
                 raise
+
+
+def _note_taken(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    """Note that another tool has taken a container. A group that it has removed ends, so that no view leads to it."""
+    groups = [lives.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
+    now = store.change(state, groups, taken=True)
+    locked.commit(now)
+    seen.context.view.show(now)
 
 
 def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
@@ -271,8 +279,9 @@ def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; returns their number."""
     try:
         return _bring_in(seen, state.key, name)
-    except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
-        return int(remake(seen, state, name))
+    except WrongCtrlGroup:  # its init went to another ctrl_group after the survey, on a kernel that does not show it
+        is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
+        return int(not is_taken and remake(seen, state, name))
 
 
 def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
@@ -373,7 +382,7 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
     "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
     "evict": _evict,
-    "note": lambda _seen, locked, state, _action: locked.commit(store.replace(state, taken=True)),
+    "note": _note_taken,
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
     "name": lambda seen, locked, state, _action: locked.commit(name_members(seen, state)),

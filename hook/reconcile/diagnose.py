@@ -167,7 +167,8 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
         return Action("drop", key, container, why=why)
     if taker is not None:
         why = f"another tool has moved it to {taker}: a part of its use is unknown"
-        return Action("note", key, container, why=why) if not state.taken else None
+        is_noted = state.taken and not any(it.path == member.group and seen.is_gone(it) for it in state.groups)
+        return Action("note", key, container, why=why) if not is_noted else None
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former life of a container has no index entry (names.former_life).

@@ -83,9 +83,8 @@ class Survey:
         self.processes = container_tasks.look()
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
-        groups = resctrl.list_ctrl_groups(context.resctrl.root)
-        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded, groups)
-        others = [it for paths in groups.values() for it in paths if it not in recorded]
+        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        others = [it for it in resctrl.list_mon_groups(context.resctrl.root) if it not in recorded]
         self.orphans = retry.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
 

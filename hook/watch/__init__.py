@@ -312,12 +312,12 @@ class Watch:
         if len(self._not_again) >= _MOST_KEPT:
             self._not_again.clear()
         self._not_again[place.container, member.starttime] = now + _REMEMBERED
-        groups = self._read_groups()
-        path = groups.find(member.pid)
-        if path is None or groups.is_others(path) or is_of_parent(member.group, path):
-            return False
-        problems, has_moved = self._context.run.complaints, False
+        problems, has_moved, path = self._context.run.complaints, False, None
         try:
+            groups = self._read_groups()
+            path = groups.find(member.pid)
+            if path is None or groups.is_others(path) or is_of_parent(member.group, path):
+                return False
             self._join_group(place, find_ctrl_group(path))
             has_moved = True
         except (HookError, OSError) as error:
