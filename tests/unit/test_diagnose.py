@@ -148,6 +148,11 @@ NO_PID = {"pid": None, "starttime": None}
     ("facts", "expected"),
     [
         (Facts(), []),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, outside={"c1": 3}, vanished={"c1"}), ["note c1 k"]),
+        (Facts(state("c1", taken=True), taken={"c1": "/r/mon_groups/theirs"}, index={"c1": None}), []),
+        (Facts(state("c1", taken=True), outside={"c1": 3}), ["remake c1 k"]),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, dead={"c1"}), ["drop c1 k"]),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, live=set()), ["drop c1 k"]),
         (Facts(state("c1", "c2")), []),
         # Members
         (Facts(state("c1", "c2"), dead=["c1"]), ["drop c1 k"]),
