@@ -174,9 +174,10 @@ class KeyState(Model):
     is kept for its snapshot. `cgroup` is the pod's, in the form of Member's; None: unknown. `members`: by container ID,
     or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
     had used before reconcile or watch moved them into its groups. `name`: of a key that is one container, its name,
-    which stays when the member has left. A pod of Podman's has no namespace; until reconcile has found its name,
-    `pod_name` is the first 12 digits of its ID. `labels`: the names in the labels of its metrics, if those on record
-    have changed since (lives.keep_labels): `namespace`, `pod` and `container`.
+    which stays when the member has left. `taken`: another tool has moved a container of it to its own group, so that a
+    part of its use is unknown. A pod of Podman's has no namespace; until reconcile has found its name, `pod_name` is
+    the first 12 digits of its ID. `labels`: the names in the labels of its metrics, if those on record have changed
+    since (lives.keep_labels): `namespace`, `pod` and `container`.
 
     For the line in --history: `history`: a hook that has this option started it. Of its present incarnation, from
     creation or return to completion: `returned`; `lives`, how often it was without a member, and plus one; `left`, the
@@ -200,6 +201,7 @@ class KeyState(Model):
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
     late_cpu: Seconds = 0.0
+    taken: bool = False
     history: bool = False
     lives: Natural = 1
     left: dict[Key, str | None] = {}

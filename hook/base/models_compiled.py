@@ -101,6 +101,7 @@ KeyState = Form("KeyState", (
     ("lingering_since", "lingering_since", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("lingering_until", "lingering_until", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
+    ("taken", "taken", False, FLAG),
     ("history", "history", False, FLAG),
     ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),

@@ -22,7 +22,9 @@ class ReconcileRecord(Model):
     `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
     `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
     threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
-    same of all containers. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    same of all containers; `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its
+    path, for at most a hundred groups. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState,
+    of all keys.
     """
 
     version: Version = 1
@@ -33,6 +35,7 @@ class ReconcileRecord(Model):
     left: Natural = 0
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
+    elsewhere: dict[str, Natural] = {}
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
     late_cpu: Seconds = 0.0
@@ -42,13 +45,15 @@ class WatchRecord(Model):
     """`watch.json`: the work of the running `watch` since its start. SIGTERM makes it remove this file.
 
     `started_at`, `alive_at`: Unix times (s) of its start, and of this record. `moved`: threads that it moved into their
-    groups; `failed`: processes that it could not move; `overflows`: how often the kernel dropped exec events.
+    groups; `followed`: containers that it followed to another ctrl_group; `failed`: processes that it could not move;
+    `overflows`: how often the kernel dropped exec events.
     """
 
     version: Version = 1
     started_at: Seconds = 0.0
     alive_at: Seconds = 0.0
     moved: Natural = 0
+    followed: Natural = 0
     failed: Natural = 0
     overflows: Natural = 0
 

@@ -78,7 +78,7 @@ def is_over(fields: list[str]) -> bool:
     return fields[0] in "ZX" and int(fields[17]) <= 1
 
 
-def resctrl_groups(pid: int) -> tuple[str, str] | None:
+def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
     """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, according to the kernel.
 
     None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not

@@ -47,8 +47,8 @@ class List(Model):
         "", "only the containers that are not monitored: each of them, and why", alias="WHAT"
     )
     namespace: list[str] = _NAMESPACE
-    state: list[Literal["live", "missing", "recovering", "lingering", "completed"]] = _said(
-        "STATE", "only keys in this state: live, missing, recovering, lingering, completed (repeatable)", []
+    state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _said(
+        "STATE", "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)", []
     )
     sort: Literal["energy", "traffic", "memory", "age", "name"] = _said(
         "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"

@@ -80,12 +80,13 @@ def show_key(given: options.Show, request: Request) -> None:
     from hook.base.models import Failure
     from hook.base.resctrl import Resctrl
     from hook.cli.lookup import find_key
-    from hook.observe import screens
+    from hook.observe import screens, snapshot
     from hook.state.records import Records
 
     _check_directories(request.hook)
     with Records(request.hook.run_dir) as records:
-        key = find_key(records, Resctrl(request.hook.resctrl_root), given.key)
+        kernel, prefix = Resctrl(request.hook.resctrl_root), request.hook.group_prefix
+        key = snapshot.add_taken_to_one(find_key(records, kernel, given.key), records, kernel, prefix)
         failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
     of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:

@@ -37,6 +37,11 @@ def check_records(site: Site) -> Iterator[Finding]:
     for condition in ("group missing", "recovering"):
         if keys := [key.state.key for key in seen.keys if key.condition == condition]:
             yield warning("records", f"{condition}: {name_first(keys)}", again)
+    if taken := seen.list_taken():
+        called = [f"{key.name_member(it)} in {path}" for key, it, path in taken]
+        found = f"{format_count(len(taken), 'container')} in groups of other tools: {name_first(called)}"
+        remedy = "have that tool leave containers alone; after a rmdir of its group reconcile brings them back"
+        yield warning("taken", found, remedy)
     by_reason: dict[str, list[str]] = {}
     for it in seen.failures:
         by_reason.setdefault(it.reason, []).append(who(it.container, it.namespace, it.pod, it.name))

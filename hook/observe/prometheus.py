@@ -83,10 +83,13 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [it for it in seen.keys if not it.state.recovering or any(lives.read_labels(it.state).values())]
     used, unknown, created = sum_series(keys, choice, former)
+    unknown.update(_mark_taken(keys, choice))
     found = [*_make_event_families(used, PREFIX, "", created)]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
     found.append(Family(PREFIX + "key_info", "1, with the name of a key without a namespace", _name_keys(keys)))
+    taken = "Containers whose init is in a mon_group of another tool, which counts what they use, by that group"
+    found.append(Family(PREFIX + "taken_containers", taken, _count_taken(seen)))
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
@@ -274,6 +277,27 @@ def sum_series(
     return used, unknown, created
 
 
+def _mark_taken(keys: Iterable[SeenKey], choice: Choice) -> Values:
+    """Mark the uses of keys that another tool has, or had, a container of. What is known of them goes on."""
+    found: Values = {}
+    for key in keys:
+        for group in key.groups if key.was_taken else ():
+            place = (*_identify(key), ("ctrl_group", printable(group.record.ctrl_group)))
+            for counter in filter(choice.has, group.use):
+                marked = (*choice.add_domain(place, counter), ("event", get_event(counter)))
+                found[marked] = MILLION
+    return found
+
+
+def _count_taken(seen: Inventory) -> Values:
+    """The number of containers that another tool has taken, by key and by that tool's group, which has an RMID."""
+    found: Values = {}
+    for key, _container, path in seen.list_taken():
+        labels = (*_identify(key), ("group", printable(path)))
+        found[labels] = found.get(labels, 0) + MILLION
+    return found
+
+
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
     """The use of tasks outside of all mon_groups, by event and labels."""
     parts: list[tuple[str, Labels, int | None]] = []
@@ -384,6 +408,8 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
         yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
         yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
+        elsewhere = "Threads in another ctrl_group, or a mon_group of another tool, by that group"
+        yield "elsewhere_threads", elsewhere, _by("group", dict(run.elsewhere))
         yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
         undone = _by("kind", {"failed": run.failed, "left": run.left})
         yield "reconcile_undone", "What the reconcile that last ended left: failed actions, others' problems", undone
@@ -394,6 +420,8 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
         yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
         yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
+        followed = "Containers that watch followed to another ctrl_group, since its start"
+        yield "watch_followed_containers_total", followed, watch.followed
         yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
         yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
     yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
@@ -406,7 +434,14 @@ def _by(label: str, counts: dict[str, int]) -> Numbers:
 
 
 def _count_states(seen: Inventory) -> Numbers:
-    counts = {"live": 0, "lingering": 0, "completed": 0, "recovering": 0, "unreadable": len(seen.unreadable)}
+    counts = {
+        "live": 0,
+        "taken": 0,
+        "lingering": 0,
+        "completed": 0,
+        "recovering": 0,
+        "unreadable": len(seen.unreadable),
+    }
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
     return _by("state", counts)

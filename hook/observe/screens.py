@@ -15,11 +15,11 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.explain import format_count, printable, who
 from hook.base.models import Failure
 from hook.observe import hardware
-from hook.observe.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_use, sum_uses, to_number
+from hook.observe.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
 from hook.observe.terminal import Column, Screen, lay_out, numbers
 from hook.state.records import name_unhooked
 
-STATES = {it.split()[-1]: it for it in ("live", "group missing", "recovering", "lingering", "completed")}
+STATES = {it.split()[-1]: it for it in ("live", "taken", "group missing", "recovering", "lingering", "completed")}
 """SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
 RUNNING = [word for word in STATES if word != "completed"]
 TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
@@ -62,7 +62,7 @@ def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequ
     order, conditions = _ORDERS[sort], [*STATES.values()]
     wanted = [STATES[word] for word in states or STATES]
     found = [
-        KeyUse(key, sum_use(key.groups))
+        KeyUse(key, sum_key(key))
         for key in keys
         if key.condition in wanted and (not namespaces or key.state.pod_namespace in namespaces)
     ]
@@ -219,12 +219,17 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
                 by_reason.setdefault(to_word(failure.reason), []).append(_name_failed(failure))
         found = [_name_some(f"  {reason}", sorted(those), screen) for reason, those in sorted(by_reason.items())]
         yield f"{head} (see list unmonitored):", found
-    if (record := seen.reconciled) is not None and record.outside_total:
-        called = {
-            container: who(container, state.pod_namespace, state.pod_name, member.name)
-            for state in (key.state for key in seen.keys)
-            for container, member in state.members.items()
-        }
+    by_group: dict[str, list[str]] = {}
+    for key, container, path in seen.list_taken():
+        by_group.setdefault(path, []).append(key.name_member(container))
+    lines = [_name_some(f"  {to_word(path)}", sorted(those), screen) for path, those in sorted(by_group.items())]
+    yield "taken: another tool has moved them to its group, and counts what they use:", _limit_lines(lines)
+    if (record := seen.reconciled) is not None and record.elsewhere:
+        counts = sorted(record.elsewhere.items(), key=lambda it: (-it[1], it[0]))
+        lines = [f"  {to_word(path)}: {format_count(number, 'thread')}" for path, number in counts]
+        yield "in groups of other tools or in other ctrl_groups, as of the last reconcile:", _limit_lines(lines)
+    if record is not None and record.outside_total:
+        called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
         outside = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
         line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
         yield "outside of their group, as of the last reconcile:", [line]
@@ -237,6 +242,12 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
         )
         yield "", [unchecked] if unhooked.unchecked else []
     yield "", [screen.paint("red", line) for line in format_missing(seen)]
+
+
+def _limit_lines(lines: list[str]) -> list[str]:
+    """The first lines, and the number of the others."""
+    more = [f"  and {len(lines) - _NAMED} more groups"] if len(lines) > _NAMED else []
+    return [*lines[:_NAMED], *more]
 
 
 def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
@@ -282,7 +293,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
 
 def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
     """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
-    sums = sum_use(key.groups, has_gauges=True)
+    sums = sum_key(key, has_gauges=True)
     events = [event for event in EVENTS if event in sums]
     if not events:
         return []
@@ -304,6 +315,7 @@ def _format_member(key: SeenKey, container: str) -> list[str]:
         "group": member.group,
         "cgroup": member.cgroup,
         "taken from": member.taken_from,
+        "taken by": key.taken.get(container),
     }
     return [
         f"  {_name_member(key, container)}: {life[key.alive[container]]}, pid {member.pid}",
@@ -380,6 +392,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
             "containers": [{"container": it, **dict(pod)} for it, pod in sorted(unhooked.containers.items())],
         },
         "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
+        "elsewhere": dict(seen.reconciled.elsewhere) if seen.reconciled is not None else {},
         "unassigned": seen.unassigned,
         "run_dir_full": seen.is_full,
         "unrecorded": seen.unrecorded,
@@ -389,11 +402,11 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
 def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     """`show --json`: the fields of `list --json`, and more."""
     members = {
-        container: {**member.model_dump(), "alive": key.alive[container]}
+        container: {**member.model_dump(), "alive": key.alive[container], "taken_by": key.taken.get(container)}
         for container, member in key.state.members.items()
     }
     return {
-        **_summary_to_json(key, sum_use(key.groups)),
+        **_summary_to_json(key, sum_key(key)),
         "generation": key.state.generation,
         "late_cpu_seconds": key.state.late_cpu,
         "members": members,
@@ -461,6 +474,7 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
         "age_seconds": None if key.age is None else round(key.age, 3),
         "members_alive": alive,
         "members_dead": None if alive is None else len(key.alive) - alive,
+        "taken": key.taken,
         "ctrl_groups": [group.record.ctrl_group for group in key.groups],
         "use": _uses_to_json(use),
     }

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from hook.base import counters, procfs, resctrl, system
 from hook.base.errors import HookError
+from hook.base.explain import who
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
+from hook.base.whereabouts import Groups
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
 from hook.state import lives
-from hook.state.records import Broken, Records, leave_out
+from hook.state.records import Broken, Records, leave_out, list_recorded
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")
@@ -115,11 +117,15 @@ class Group:
 
 @dataclass(frozen=True)
 class SeenKey:
-    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown (in another pid namespace)."""
+    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown (in another pid namespace).
+
+    `taken`: the live members whose init is in a mon_group of another tool, with its path.
+    """
 
     state: KeyState
     groups: list[Group]
     alive: dict[str, bool | None]
+    taken: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
@@ -135,14 +141,21 @@ class SeenKey:
 
     @property
     def condition(self) -> str:
-        """`recovering`, `completed`, `lingering`, `group missing` (another tool removed it) or `live`."""
+        """`recovering`, `completed`, `lingering`, `taken`, `group missing` (another tool removed it) or `live`."""
         if self.state.recovering:
             return "recovering"
         if self.state.completed_at is not None:
             return "completed"
         if self.state.lingering_since is not None and not self.state.members:
             return "lingering"
+        if self.taken:
+            return "taken"
         return "live" if all(group.exists or group.is_over for group in self.groups) else "group missing"
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether another tool has, or had, a container of it in its own group: a part of its use is unknown."""
+        return self.state.taken or bool(self.taken)
 
     @property
     def age(self) -> float | None:
@@ -159,6 +172,11 @@ class SeenKey:
             return int(datetime.fromisoformat(self.state.created_at.replace("Z", "+00:00")).timestamp())
         except ValueError:
             return None
+
+    def name_member(self, container: str) -> str:
+        """Name a member and its pod for people."""
+        state = self.state
+        return who(container, state.pod_namespace, state.pod_name, state.members[container].name)
 
     def list_alive(self) -> list[str]:
         """The members that are not known to be dead."""
@@ -207,6 +225,10 @@ class Inventory:
         groups = (group for key in self.keys for group in key.groups if group.exists)
         return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
 
+    def list_taken(self) -> list[tuple[SeenKey, str, str]]:
+        """The containers that another tool has taken: the key, the container and the path of that tool's group."""
+        return [(key, container, path) for key in self.keys for container, path in key.taken.items()]
+
     def list_unreadable(self) -> list[Broken]:
         """The unreadable records of all kinds."""
         return [*self.unreadable, *self.unreadable_failures]
@@ -236,6 +258,8 @@ def take_snapshot(
                 follow(f"reading key {number} of {len(states)}")
             found.append(read_key(records, kernel, name, state, readings))
         keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
+        known = list_recorded(it.state for it in keys)
+        keys = _add_taken(keys, Groups(kernel, options.group_prefix, lambda: known), ctrl_groups)
         failures = [records.failure(name) for name in records.names(Failure)]
         unhooked = records.glance(Unhooked, "unhooked")
         if unhooked is not None:
@@ -304,6 +328,27 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     except HookError:
         now = {}  # it is gone or unreadable: its use is unknown
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
+
+
+def _add_taken(keys: list[SeenKey], groups: Groups, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
+    """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
+    try:
+        there = groups.read_others(ctrl_groups)
+    except (HookError, OSError):
+        return keys  # unknown: reconcile reports that
+    return [replace(it, taken=_find_taken(it, there)) for it in keys] if there else keys
+
+
+def add_taken_to_one(key: SeenKey, records: Records, kernel: Resctrl, prefix: str) -> SeenKey:
+    """Add its members that another tool has taken to a key that was read alone. `prefix`: of our mon_groups' names."""
+    listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) or {}
+    return _add_taken([key], Groups(kernel, prefix, lambda: list_recorded(records.list_states())), listed)[0]
+
+
+def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:
+    """The members of a key among the tasks of other tools' groups. Pids are the host's, so `alive` must be known."""
+    inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
+    return {container: there[pid] for container, pid in inits.items() if pid in there}
 
 
 def _find_ours(
@@ -423,6 +468,17 @@ def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
     return add_up((get_event(counter), total) for use in every for counter, total in use.items())
 
 
+def sum_key(key: SeenKey, *, has_gauges: bool = False) -> Uses:
+    """Add up the use of a key as `sum_use` does. If another tool has or had a container of it, a part is unknown."""
+    sums = sum_use(key.groups, has_gauges=has_gauges)
+    return {**sums, **_mark_part(sum_use(key.groups))} if key.was_taken else sums
+
+
+def _mark_part(use: Uses) -> Uses:
+    """Mark sums as those of which a part is unknown."""
+    return {event: total._replace(unknown=total.unknown or total.counted) for event, total in use.items()}
+
+
 def get_event(counter: str) -> str:
     """The event of a counter `<domain>/<event>`."""
     return counter.rpartition("/")[2]
@@ -455,9 +511,7 @@ class Rates:
 def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     """The rates between two snapshots; none for a key that only one of them has."""
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
-    rates = [
-        KeyUse(key, add_up(_list_speeds_of_key(key, former))) for key in second.keys if key.state.completed_at is None
-    ]
+    rates = [KeyUse(key, _measure_speed(key, former)) for key in second.keys if key.state.completed_at is None]
     seconds = second.at - first.at
     rest = add_up(
         speed
@@ -466,6 +520,12 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     )
     node = sum_uses([rest, *(rate.use for rate in rates)])
     return Rates(time, seconds, rates, rest, node)
+
+
+def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group]) -> Uses:
+    """The rates of a key. While another tool has a container of it, a part is unknown."""
+    found = add_up(_list_speeds_of_key(key, former))
+    return _mark_part(found) if key.taken else found
 
 
 def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:

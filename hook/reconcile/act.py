@@ -17,7 +17,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
-from hook.reconcile.chase import Chase, count_late_cpu
+from hook.reconcile.chase import Chase, count_late_cpu, read_groups
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
@@ -95,6 +95,14 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
         except HookError as error:
             if error.reason != Reason.TASK_GONE:
                 raise
+
+
+def _note_taken(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    """Note that another tool has taken a container. A group that it has removed ends, so that no view leads to it."""
+    groups = [lives.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
+    now = store.change(state, groups, taken=True)
+    locked.commit(now)
+    seen.context.view.show(now)
 
 
 def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
@@ -251,14 +259,13 @@ def retry(seen: Survey, name: str) -> bool:
 
 
 def remake(seen: Survey, state: KeyState, name: str) -> bool:
-    """Make the group of a live member again, like createRuntime, and move all its tasks in. False: it has ended."""
+    """Make the group of a live member again, like createRuntime, and move all its tasks in.
+
+    False: it has ended, or another tool has taken it.
+    """
     context, member = seen.context, state.members[name]
-    _, mon_group = procfs.resctrl_groups(member.pid) or ("", "")
-    if mon_group and not mon_group.startswith(context.options.group_prefix):
-        problem = f"its process is in mon_group {mon_group[:80]!r} of another tool, and stays there"
-        raise HookError(Reason.IO, problem)
     container = Container(name, member.pid, "", {}, [])
-    if container.starttime != member.starttime:
+    if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
         _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
@@ -273,8 +280,9 @@ def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; returns their number."""
     try:
         return _bring_in(seen, state.key, name)
-    except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
-        return int(remake(seen, state, name))
+    except WrongCtrlGroup:  # its init went to another ctrl_group after the survey, on a kernel that does not show it
+        is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
+        return int(not is_taken and remake(seen, state, name))
 
 
 def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
@@ -359,7 +367,7 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    chase = Chase(context, member)
+    chase = Chase(context, member, seen.groups)
     try:
         chase.run(read)
     except GroupGone:
@@ -375,6 +383,7 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
     "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
     "evict": _evict,
+    "note": _note_taken,
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
     "name": lambda seen, locked, state, _action: locked.commit(lives.keep_labels(state, name_members(seen, state))),

@@ -22,7 +22,9 @@ from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
 from hook.base.node_models import ReconcileRecord
 from hook.base.validation import MOST_NATURAL
+from hook.base.whereabouts import Groups, find_ctrl_group
 from hook.stages.entry import Context
+from hook.state import records
 from hook.state.store import RunDir, replace
 
 _FIRST_LOOK = 10.0  # seconds to move the threads of the first look, which may be thousands
@@ -34,7 +36,7 @@ _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a t
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 _SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
-_MOST_NAMED = 100  # containers, so that the record stays small
+_MOST_NAMED = 100  # containers or groups, so that the record stays small
 _INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has lost few counts
 
 
@@ -52,16 +54,17 @@ class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
     `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
-    before they were moved.
+    before they were moved. `groups`: see locate; None: those of now.
     """
 
-    def __init__(self, context: Context, member: Member) -> None:
+    def __init__(self, context: Context, member: Member, groups: Groups | None = None) -> None:
         self.moved = self.outside = 0
         self.has_moved = False
         self.late_cpu = 0.0
         self.forking: dict[int, int] = {}
         self._context = context
         self._member = member
+        self._groups = groups if groups is not None else read_groups(context)
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
@@ -95,6 +98,8 @@ class Chase:
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self._member.group) or set()
+            if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
+                self._settled |= self._groups.read_others().keys()
             new -= self._settled
         for tid in new:
             if self._move(tid):
@@ -107,7 +112,7 @@ class Chase:
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group, or must stay. False: it has ended."""
         group = self._member.group
-        if locate(self._context, tid, group) in ("inside", "elsewhere"):
+        if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
         try:
             self._context.resctrl.put(group, tid)
@@ -150,33 +155,43 @@ def count_late_cpu(context: Context, key: str, seconds: float) -> None:
         context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
 
 
-# --- The group of a thread, by its /proc/PID/cpu_resctrl_groups
+# --- The group of a thread
+
+INSIDE, OUTSIDE = "inside", "outside"
 
 
-def locate(context: Context, tid: int, path: str) -> str | None:
-    """Where a thread is, seen from a mon_group: `inside`, `outside`, or `elsewhere`, from where it is not moved in.
+def read_groups(context: Context) -> Groups:
+    """The groups of the node as they are now."""
+    kernel, prefix = context.resctrl, context.options.group_prefix
+    return Groups(kernel, prefix, lambda: records.list_recorded(context.run.list_states()))
 
-    That is in another ctrl_group, or in a group of another tool. None: it has ended, or the kernel does not show it.
+
+def locate(groups: Groups, tid: int, path: str) -> str | None:
+    """Where a thread is, seen from a mon_group: INSIDE, OUTSIDE, or the path of the group from which it is not moved.
+
+    That is a group of another tool, or one in another ctrl_group. None: it has ended, or the kernel does not show it.
     """
+    place = groups.find(tid)
+    if place is None or place == path:
+        return place and INSIDE
+    return OUTSIDE if is_of_parent(path, place) and not groups.is_others(place) else place
+
+
+def is_shown_inside(context: Context, tid: int, path: str) -> bool | None:
+    """Whether a thread is in a mon_group; None: it has ended, or the kernel does not show it."""
     groups = procfs.resctrl_groups(tid)
-    if groups is None:
-        return None
-    ctrl_group, mon_group = groups
-    if mon_group and context.resctrl.path(ctrl_group, mon_group) == path:
-        return "inside"
-    is_free = not mon_group or mon_group.startswith(context.options.group_prefix)
-    return "outside" if is_free and is_of_parent(context, path, ctrl_group) else "elsewhere"
+    return context.resctrl.path(*groups) == path if groups is not None else None
 
 
 def is_inside(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
-    place = locate(context, tid, path)
-    return place == "inside" if place is not None else tid in (context.resctrl.tasks(path) or ())
+    is_shown = is_shown_inside(context, tid, path)
+    return is_shown if is_shown is not None else tid in (context.resctrl.tasks(path) or ())
 
 
-def is_of_parent(context: Context, path: str, ctrl_group: str) -> bool:
-    """Whether a mon_group is in this ctrl_group."""
-    return context.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
+def is_of_parent(path: str, place: str) -> bool:
+    """Whether a mon_group is in the ctrl_group that this group is, or is in."""
+    return find_ctrl_group(path) == find_ctrl_group(place)
 
 
 # --- The counts since boot
@@ -211,12 +226,12 @@ class Tally:
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(self, left: int, failed: int, outside: dict[str, int]) -> None:
+    def end(self, left: int, failed: int, outside: dict[str, int], elsewhere: dict[str, int]) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
-        named = dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED])
+        named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
         counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
         seconds = system.monotonic() - self._started
-        self.save(ended_at=system.unix_time(), seconds=seconds, outside=named, **counts)
+        self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add the counts since the last save to the record, and set these fields of it.
@@ -242,6 +257,10 @@ class Tally:
             run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
+
+
+def _choose_largest(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda it: -it[1])[:_MOST_NAMED])
 
 
 def _open_lock(run: RunDir) -> int:

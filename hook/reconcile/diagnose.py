@@ -21,7 +21,7 @@ from hook.state import lives, records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 _TAKE_RMIDS = ("remake", "adopt", "retry")
-_TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy")
+_TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy")
 VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
 """In the order of execution."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
@@ -161,10 +161,15 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
-    is_in_place = threads is None or threads.is_in_place(member)
+    taker = threads.look_for_taker(container, member) if threads is not None else None
+    is_in_place = threads is None or taker is not None or threads.is_in_place(member)
     outside = threads.count_outside(container, member) if threads is not None and is_in_place else 0
     if is_listed is False:
         return Action("drop", key, container, why=why)
+    if taker is not None:
+        why = f"another tool has moved it to {taker}: a part of its use is unknown"
+        is_noted = state.taken and not any(it.path == member.group and seen.is_gone(it) for it in state.groups)
+        return Action("note", key, container, why=why) if not is_noted else None
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former life of a container has no index entry (names.former_life).

@@ -11,7 +11,7 @@ from typing import Any
 
 from hook.base import container_tasks, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import as_hook_error, format_count, short_id, system_error, who
+from hook.base.explain import as_hook_error, format_count, printable, short_id, system_error, who
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
@@ -161,7 +161,10 @@ def repair(
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
-        tally.end(len(result.left), len(result.failed), outside)
+        elsewhere = Counter[str]()
+        for it in seen.outside.values():
+            elsewhere.update(dict(it.elsewhere))
+        tally.end(len(result.left), len(result.failed), outside, elsewhere)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again
@@ -243,15 +246,24 @@ def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> It
 
 def _list_left(seen: Survey) -> Iterator[str]:
     """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
+    for (key, container), path in seen.taken.items():
+        yield f"another tool has moved {_name_place(seen, key, container)} to {printable(path)}, where it stays"
     for (key, container), found in seen.outside.items():
-        state = seen.states[key]
-        for number, what, why in (
-            (found.elsewhere, "thread", "in another ctrl_group or another tool's group"),
-            (found.unread, "cgroup", "not read: it has too many; a program there may stay outside"),
-        ):
-            if number:
-                name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
-                yield f"{format_count(number, what)} of {name} of {short_id(key)} {why}"
+        for path, number in found.elsewhere:
+            threads = f"{format_count(number, 'thread')} of {_name_place(seen, key, container)}"
+            yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
+        if found.unread:
+            cgroups = f"{format_count(found.unread, 'cgroup')} of {_name_place(seen, key, container)}"
+            yield f"{cgroups} not read: it has too many; a program there may stay outside"
+
+
+def _name_place(seen: Survey, key: str, container: str) -> str:
+    """Name a container and its key for people. A container that was recorded since the survey has no other names."""
+    state = seen.states.get(key)
+    member = state.members.get(container) if state is not None else None
+    if state is None or member is None:
+        return f"{short_id(container)} of {short_id(key)}"
+    return f"{who(container, state.pod_namespace, state.pod_name, member.name)} of {short_id(key)}"
 
 
 def _list_unhooked(seen: Survey) -> Iterator[str]:

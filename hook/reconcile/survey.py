@@ -16,8 +16,9 @@ from hook.base.container_tasks import Process, Processes
 from hook.base.errors import UNNAMED, HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
 from hook.base.node_models import Unhooked
+from hook.base.whereabouts import Groups
 from hook.node import config, podman
-from hook.reconcile.chase import is_of_parent, locate
+from hook.reconcile.chase import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.stages import retry
 from hook.stages.entry import Context
 from hook.state import lives, records
@@ -32,12 +33,12 @@ Place = tuple[str, str]
 class Outside(NamedTuple):
     """The number of a container's threads outside its group, by the last look.
 
-    `elsewhere`: those in another ctrl_group or another tool's group, which stay there. `unread`: at least so many
-    cgroups below its own were not read.
+    `elsewhere`: those in another ctrl_group or another tool's group, which stay there, by the path of that group.
+    `unread`: at least so many cgroups below its own were not read.
     """
 
     to_move: int = 0
-    elsewhere: int = 0
+    elsewhere: tuple[tuple[str, int], ...] = ()
     unread: int = 0
 
 
@@ -45,8 +46,9 @@ class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups; `boottime`: when it began (CLOCK_BOOTTIME, s).
 
     `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
-    processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
-    threads, by key and container. `adoptable`: with --adopt, running containers without a record.
+    processes in a pass; later looks read single containers. `groups`: finds the group of a task. By key and container,
+    by the last look: `outside`, the container's threads outside its group; `taken`, the path of another tool's group
+    that its init is in, so that it is left alone. `adoptable`: with --adopt, running containers without a record.
     `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
     try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
     """
@@ -59,6 +61,7 @@ class Survey:
         self.boottime = system.boottime()
         self.is_mounted = context.resctrl.is_mounted()
         self.outside: dict[Place, Outside] = {}
+        self.taken: dict[Place, str] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
         self.kubelet, self.podman = config.KubeletNames(), podman.Names()
@@ -79,7 +82,8 @@ class Survey:
         # After the records, so that the init of each member is among the processes.
         self.processes = container_tasks.look()
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
-        recorded = {it.path for state in self.states.values() if state.completed_at is None for it in state.groups}
+        recorded = records.list_recorded(self.states.values())
+        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
         others = [it for it in resctrl.list_mon_groups(context.resctrl.root) if it not in recorded]
         self.orphans = retry.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
@@ -232,26 +236,45 @@ class Threads:
         self._inside = {path: kernel.tasks(path) for path in there}
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
+    def look_for_taker(self, container: str, member: Member) -> str | None:
+        """The path of the group of another tool that a container's init is in (Survey.taken); None: it is in none."""
+        place = self._key, container
+        self._seen.taken.pop(place, None)
+        taker = self._find_init(member)
+        if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
+            return None
+        self._seen.taken[place] = taker
+        return taker
+
     def is_in_place(self, member: Member) -> bool:
-        """Whether a container's group exists, and its init is in the same ctrl_group, if the kernel shows that."""
+        """Whether a container's group exists, and its init is in the same ctrl_group, as far as that is known."""
         if self._inside.get(member.group) is None:
             return False
-        groups = procfs.resctrl_groups(member.pid)
-        return groups is None or is_of_parent(self._seen.context, member.group, groups[0])
+        place = self._find_init(member)
+        return place is None or is_of_parent(member.group, place)
+
+    def _find_init(self, member: Member) -> str | None:
+        """The path of the group that a container's init is in; None: it has ended, or this is unknown."""
+        is_inside = member.pid in (self._inside.get(member.group) or ())
+        return member.group if is_inside else self._seen.groups.find(member.pid)
 
     def count_outside(self, container: str, member: Member) -> int:
-        """Count the threads of a container that are outside its group and may be moved in."""
+        """Count the threads of a container that are outside its group and may be moved in: none, if it is taken."""
         processes, there = self._seen.processes, self._inside.get(member.group) or set()
         own = processes.read_own_cgroup(member)
         fresh, unread = own if own is not None else (set[int](), 0)
         of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
+        if (self._key, container) in self._seen.taken:
+            self._seen.outside.pop((self._key, container), None)
+            return 0
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = self._locate(member, missing)
-        to_move = places["outside"] + places[None]
-        self._seen.outside[self._key, container] = Outside(to_move, places["elsewhere"], unread)
+        to_move = places[OUTSIDE] + places[None]
+        elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
+        self._seen.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
         return to_move
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
@@ -260,12 +283,12 @@ class Threads:
         A program that forks and exits in its group can end before its place is read. So this looks again until a thread
         is known to be outside, or none ended too early. After the last look those that ended count.
         """
-        context = self._seen.context
+        context, groups = self._seen.context, self._seen.groups
         places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
-            places = {tid: locate(context, tid, member.group) for tid in missing}
+            places = {tid: locate(groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
-            is_known = not ended or "outside" in places.values()
+            is_known = not ended or OUTSIDE in places.values()
             own = None if is_known else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break

@@ -84,7 +84,7 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
                 event = counter.rpartition("/")[2]
                 if value is not None:
                     known[event] = known.get(event, 0) + sign * value
-                if not is_all:
+                if not is_all or state.taken:
                     unknown.add(event)
     return known, unknown
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -135,6 +135,11 @@ def name_unhooked(seen: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
     found = sorted(seen.containers.items(), key=lambda it: (str(it[1].namespace), str(it[1].pod), str(it[1].name)))
     return [who(container, it.namespace, it.pod, it.name) for container, it in found]
+
+
+def list_recorded(states: Iterable[KeyState]) -> set[str]:
+    """The paths of the mon_groups that these keys have; those of a completed one are gone."""
+    return {group.path for state in states if state.completed_at is None for group in state.groups}
 
 
 def glance_index(run: RunDir, container: str) -> str | None:

@@ -2,9 +2,13 @@
 """`watch`: moves a process that entered a container by exec, and the children that it forked, into its group.
 
 The rules are those of reconcile: a thread is moved if it is in the container's own cgroup, in no group of another tool,
-and in the ctrl_group of the container's group. No lock is taken, so no hook ever waits for this. A container counts
+and in the ctrl_group of the container's group. No lock is taken for that, so no hook waits for it. A container counts
 while its init is in its group, which is the last step of createRuntime. So its hook handles a container that starts,
 its poststop one that ends, and reconcile a group that another tool removed.
+
+A hook after ours, as of a CDI device, can move a container's init to another ctrl_group, and so out of its group. When
+that init execs, which is its first step after all hooks, it is given a group there, as by reconcile's `remake`: by the
+steps of createRuntime, under the key's lock. If a hook holds that lock, or no RMID is free, reconcile does it.
 
 A process is moved as soon as its exec is known. Its container is chased (reconcile/chase) a moment later, because a
 child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
@@ -24,21 +28,32 @@ from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook.base import cgroups, container_tasks, explain, names, procfs, system
+from hook.base import cgroups, container_tasks, counters, explain, names, procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate, still_forking
-from hook.stages import report
+from hook.base.whereabouts import Groups, find_ctrl_group
+from hook.reconcile.chase import (
+    Chase,
+    StillOutside,
+    Tally,
+    count_late_cpu,
+    is_inside,
+    is_of_parent,
+    is_shown_inside,
+    still_forking,
+)
+from hook.stages import create, report, retry
 from hook.stages.entry import Context
-from hook.state import damage, records
-from hook.state.store import RunDir
+from hook.stages.identity import Container, Key
+from hook.state import damage, ending, lives, records
+from hook.state.store import RunDir, replace
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 
-__all__ = ["damage", "run"]
+__all__ = ["counters", "damage", "ending", "lives", "run"]
 _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 _SHARE = 20
@@ -93,7 +108,8 @@ class Place(NamedTuple):
 class Watch:
     """The watch between two steps: what it has done, what it is to look at, and the socket that it reads.
 
-    `moved`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is scheduled.
+    `moved`, `followed`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is
+    scheduled.
     """
 
     def __init__(self, context: Context, source: Connector) -> None:
@@ -101,7 +117,7 @@ class Watch:
         self._source = source
         self._saved = -_SAVE
         self._started_at = system.unix_time()
-        self.moved = self.failed = self.overflows = 0
+        self.moved = self.followed = self.failed = self.overflows = 0
         self.looks_at_all = True  # from here on no exec is missed
         self._due = 0.0
         self._waiting: dict[str, Place] = {}
@@ -110,6 +126,8 @@ class Watch:
         self._forget_at = 0.0
         self._version = 0
         self._found: dict[tuple[str, ...], Place | None] = {}
+        self._recorded: set[str] | None = None  # the paths on record, as long as `_found` holds
+        self._not_again: dict[tuple[str, int], float] = {}  # until when which container is not followed again
 
     def step(self) -> None:
         """Wait for an exec, a second at most, and act on it. Raises OSError if the socket is broken."""
@@ -141,7 +159,10 @@ class Watch:
         if place is None or is_inside(self._context, pid, place.member.group):
             return
         was_idle = self.wait() is None
-        has_moved = self._chase(place, pid)
+        if pid == place.member.pid and self._follow(place):
+            has_moved, place = True, self.find(places) or place
+        else:
+            has_moved = self._chase(place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
         if is_dead and now >= self._due:
@@ -193,6 +214,7 @@ class Watch:
         version = records.version(run)
         if version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
+            self._recorded = None
             self._version = version
         name = tuple(places)
         if name in self._found:
@@ -226,7 +248,7 @@ class Watch:
         """Whether a container's cgroup has a thread that is not known to be in its group."""
         tids, group = self._read_threads(place), place.member.group
         new = tids - self._inside.get(place.container, set())
-        outside = {tid for tid in new if locate(self._context, tid, group) != "inside"}
+        outside = {tid for tid in new if not is_shown_inside(self._context, tid, group)}
         self._inside[place.container] = tids - outside
         return bool(outside)
 
@@ -243,7 +265,7 @@ class Watch:
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return False
-        chase = Chase(self._context, member)
+        chase = Chase(self._context, member, self._read_groups())
         try:
             if pid is not None:
                 chase.move({pid})
@@ -266,6 +288,68 @@ class Watch:
         count_late_cpu(self._context, place.key, chase.late_cpu)
         return chase.moved > 0
 
+    # --- Where it is
+
+    def _read_groups(self) -> Groups:
+        """The groups of the node as they are now."""
+        return Groups(self._context.resctrl, self._context.options.group_prefix, self._list_recorded)
+
+    def _list_recorded(self) -> set[str]:
+        run = self._context.run
+        if self._recorded is None or not records.is_settled(run):
+            self._recorded = records.list_recorded(run.list_states())
+        return self._recorded
+
+    def _follow(self, place: Place) -> bool:
+        """Give a container a group in the ctrl_group to which its init has gone; returns whether that was done.
+
+        Not if another tool has the init in its own group. Nothing is waited for. A search for an RMID has the limits of
+        a hook's, and each container is tried once a minute, however often its init execs.
+        """
+        member, now = place.member, system.monotonic()
+        if self._not_again.get((place.container, member.starttime), 0.0) > now:
+            return False
+        if len(self._not_again) >= _MOST_KEPT:
+            self._not_again.clear()
+        self._not_again[place.container, member.starttime] = now + _REMEMBERED
+        problems, has_moved, path = self._context.run.complaints, False, None
+        try:
+            groups = self._read_groups()
+            path = groups.find(member.pid)
+            if path is None or groups.is_others(path) or is_of_parent(member.group, path):
+                return False
+            self._join_group(place, find_ctrl_group(path))
+            has_moved = True
+        except (HookError, OSError) as error:
+            problems.append(explain.as_hook_error("cannot read or write a file", error))
+        self.followed += has_moved
+        self.failed += not has_moved
+        for problem in problems:
+            _say(f"following {place.container} to {path}: {problem}; the next reconcile does what is left")
+        problems.clear()
+        return has_moved
+
+    def _join_group(self, place: Place, ctrl_group: str) -> None:
+        """Make the container's group in this ctrl_group, move its init in, and remove its former group if it is empty.
+
+        As `remake` of reconcile does; killed in between, that does the rest.
+        """
+        options = replace(self._context.options, lock_timeout=0.0, rmid_wait=0.0)
+        context = Context(self._context.resctrl, self._context.run, options)
+        context.notes_history = False
+        container = Container(place.container, place.member.pid, "", {}, [])
+        state = context.run.glance(KeyState, place.key)
+        if state is None or container.starttime != place.member.starttime:
+            raise HookError(Reason.TASK_GONE, "it has ended")
+        try:
+            create.create_runtime(
+                context, container, Key(state.key, state.kind), ctrl_group[len(context.resctrl.root) + 1 :] or "/"
+            )
+        finally:  # also without a new RMID: the former group may hold the last one
+            # If a hook has the lock now, that group stays on record and goes with its key.
+            with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:
+                retry.retire(context, locked, left=place.member.group)
+
     # --- Its record
 
     def _save(self) -> None:
@@ -273,7 +357,7 @@ class Watch:
         self._saved = system.monotonic()
         if self._context.late_cpu:
             Tally(self._context).save()
-        counts = {"moved": self.moved, "failed": self.failed, "overflows": self.overflows}
+        counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         record = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:
             self._context.run.write(WatchRecord, "watch", record)

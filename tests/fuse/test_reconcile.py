@@ -137,6 +137,57 @@ def test_a_group_that_went_alone_or_with_its_ctrl_group_is_made_where_its_contai
     settled(hook)
 
 
+def test_a_container_that_another_tool_takes_stays_there_until_that_gives_it_back(
+    hook: Hook, family: Task, own: Cgroup
+) -> None:
+    """On a kernel that does not show groups, its tasks were moved back by each run."""
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    every = threads(*own.pids())
+    theirs = hook.resctrl_root / "mon_groups/theirs"
+    theirs.mkdir()
+    for tid in every - {max(every)}:
+        (theirs / "tasks").write_text(str(tid))
+    with task() as late:
+        own.add(late.pid)
+        for expected in (["note"], [], []):
+            assert verbs(reconcile(hook)) == expected
+            assert set(map(int, (theirs / "tasks").read_text().split())) == every - {max(every)}
+            assert hook.tasks(f"oci-{UID}") == {max(every)}
+        (key,) = json.loads(hook.ask("list", "--json").stdout)["keys"]
+        assert (key["state"], key["taken"]) == ("taken", {ID: str(theirs)})
+        shown = json.loads(hook.ask("show", UID, "--json").stdout)
+        assert shown["members"][ID]["taken_by"] == str(theirs)
+        metrics = hook.ask("metrics").stdout
+        assert f'group="{theirs}"}} 1\n' in metrics
+        assert 'resctrl_mon_keys{state="taken"} 1\n' in metrics
+        theirs.rmdir()
+        assert verbs(reconcile(hook)) == ["adopt"]
+        assert hook.tasks(f"oci-{UID}") == {*every, late.pid}
+        (key,) = json.loads(hook.ask("list", "--json").stdout)["keys"]
+        assert (key["state"], key["taken"]) == ("live", {})
+        assert all(it["at_least"] for it in key["use"].values())
+        settled(hook)
+
+
+def test_threads_in_groups_of_others_and_in_other_ctrl_groups_stay_and_are_no_failure(
+    hook: Hook, family: Task, own: Cgroup
+) -> None:
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    one, two, *_rest = sorted(threads(*own.pids()) - {family.pid})
+    places = {hook.resctrl_root / "mon_groups/theirs": one, hook.resctrl_root / "gold": two}
+    for path, tid in places.items():
+        path.mkdir()
+        (path / "tasks").write_text(str(tid))
+    for _ in range(2):
+        assert reconcile(hook) == []
+        assert all(str(tid) in (path / "tasks").read_text().split() for path, tid in places.items())
+    found = json.loads(hook.ask("list", "--json").stdout)
+    assert (found["outside"], found["elsewhere"]) == ({}, {str(path): 1 for path in places})
+    assert found["keys"][0]["state"] == "live"
+
+
 def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
     """The group on record is there, but the first container cannot be in it any more."""
     gold, pod = hook.resctrl_root / "gold", {"io.kubernetes.pod.uid": UID}

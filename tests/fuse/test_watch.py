@@ -55,6 +55,28 @@ def exec_into(own: Cgroup, *command: str) -> Iterator[Task]:
 # --- What it does
 
 
+def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_exec(hook: Hook, own: Cgroup) -> None:
+    """As the hook of a CDI device does, before the runtime lets the init become the container's program."""
+    script = 'read word && exec sh -c "sleep infinity & wait"'
+    with watching.watching(hook), subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as init:
+        try:
+            assert init.stdin is not None
+            own.add(init.pid)
+            assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
+            gold = hook.resctrl_root / "gold"
+            gold.mkdir()
+            (gold / "tasks").write_text(str(init.pid))
+            init.stdin.write(b"go\n")
+            init.stdin.close()
+            wait(lambda: len(own.pids()) == 2)
+            wait(lambda: hook.tasks(f"gold/{GROUP}") == {*own.pids()})
+            wait(lambda: hook.groups() == {f"gold/{GROUP}"})
+            assert [it["path"] for it in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
+        finally:
+            for pid in own.pids():
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, own: Cgroup) -> None:
     with watching.watching(hook), exec_into(own) as first, exec_into(own) as second:
         wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})

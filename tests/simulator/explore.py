@@ -36,6 +36,7 @@ def play(
     """Play one schedule of a scenario; `trace`: gets its system calls."""
     options, before, lanes = read_scenario(scenario)
     run = SimulatedRun(Kernel(options.pop("rmids", 1000), options.pop("limbo", 0)), plan, random)
+    run.kernel.shows_groups = bool(options.pop("shows_groups", 1))
     run.trace = trace
     if options.pop("history", 0):
         run.fs.create_dir(posixpath.dirname(HISTORY))

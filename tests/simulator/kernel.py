@@ -239,6 +239,8 @@ class Kernel:
         if first in ("self", "1"):
             shown: dict[str, Content] = {"": ["ns"], "ns/pid": self.pid_namespace, "cgroup": b"0::/\n"}
             shown["uid_map"] = b"         0          0 4294967295\n"
+            if self.shows_groups:
+                shown["cpu_resctrl_groups"] = _show_groups(RESCTRL)
             return KernelNode(shown[rest], 1, None) if rest in shown else None
         task = self.tasks.get(int(first)) if first.isdecimal() else None
         content = self._show_task(task, rest) if task is not None else None
@@ -284,7 +286,11 @@ class Kernel:
         if name in shown and of_class:
             return shown[name]
         if name == "tasks":
-            return b"".join(b"%d\n" % tid for tid in sorted(self.tids(at)))
+            every = [
+                at,
+                *(self._list_groups(at) if of_class else []),
+            ]  # a ctrl_group's are those of its mon_groups, too
+            return b"".join(b"%d\n" % tid for tid in sorted(tid for it in every for tid in self.tids(it)))
         if name in counters:
             return counters[name].encode() + b"\n"
         below = {it[len(name) + 1 :].partition("/")[0] for it in counters if it.startswith(name + "/")}

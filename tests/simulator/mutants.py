@@ -76,6 +76,11 @@ MUTANTS = {
         "the line of a key is written after its record", "stages.remove", "history=1; c1 | p1 c2 p2 | r",
         {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
     ),
+    "M13": BrokenRule(
+        "a container that another tool has taken is moved back", "reconcile.diagnose",
+        "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
+        {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
+    ),
 }  # fmt: skip
 
 

@@ -30,7 +30,8 @@ _WITHOUT_CONTAINER = "crtgX"
 class ContainerLife:
     """One start of a container; `pids`: its init first. `is_member`: its createRuntime has succeeded.
 
-    `is_out`, `is_lost`, `is_unindexed`: another tool has taken it out of its group, its record, or the index;
+    `is_out`, `is_lost`, `is_unindexed`: another tool has taken it out of its group, its record, or the index; `taker`:
+    the group of another tool that its processes, but those that entered later, are in;
     `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
@@ -48,6 +49,8 @@ class ContainerLife:
         self.is_alive = True
         self.is_stopped = False
         self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = False
+        self.taker: str | None = None
+        self.taken: list[int] = []
 
     @property
     def group(self) -> str:
@@ -160,8 +163,13 @@ class SimulatedNode:
 
     def watch(self, number: int, *_: object) -> None:
         """A process enters its cgroup from outside, and watch brings it in."""
-        pid = self.exec(number)
+        self._let_watch_act_on(self.exec(number))
 
+    def watch_init(self, number: int, *_: object) -> None:
+        """Its init execs, as it does after all hooks, and watch acts on that."""
+        self._let_watch_act_on(self.find(number).pid)
+
+    def _let_watch_act_on(self, pid: int) -> None:
         def body() -> None:
             context = Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
             Watch(context, None).bring_in(pid)  # type: ignore[arg-type]
@@ -233,6 +241,25 @@ class SimulatedNode:
             it.is_out, it.ctrl_group = True, path
             for pid in it.pids:
                 self.kernel.move(pid, path)
+
+    def capture(self, number: int, group: str | None, *_: object) -> None:
+        """Another tool moves its processes to its own mon_group, in this ctrl_group."""
+        it = self.find(number)
+        path = f"{self._find_class(group)}/mon_groups/theirs"
+        if it.is_alive and it.is_member:
+            if path not in self.kernel.groups:
+                self.kernel.mkdir(path)
+            it.is_out, it.taker, it.taken = True, path, [*it.pids]
+            for pid in it.pids:
+                self.kernel.move(pid, path)
+
+    def give_back(self, number: int, *_: object) -> None:
+        """Another tool removes its own group, so that the tasks in it are in no mon_group."""
+        path = self.find(number).taker or ""
+        for it in [it for it in self.lives if path and it.taker == path]:
+            it.ctrl_group, it.taker = path.partition("/mon_groups/")[0], None
+        if path in self.kernel.groups:
+            self.kernel.rmdir(path)
 
     def tear(self, number: int, *_: object) -> None:
         """The record of its key becomes unreadable."""
@@ -336,9 +363,11 @@ STEPS: dict[str, Callable[..., object]] = {
     "c": SimulatedNode.create, "a": SimulatedNode.create_again,
     "p": SimulatedNode.stop, "l": SimulatedNode.late_stop, "d": SimulatedNode.end,
     "r": SimulatedNode.reconcile, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
+    "y": SimulatedNode.watch_init,
     "f": SimulatedNode.leave_ghost, "s": SimulatedNode.let_in,
     "x": SimulatedNode.take_group, "g": SimulatedNode.take_empty, "X": SimulatedNode.remount,
-    "m": SimulatedNode.move, "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
+    "m": SimulatedNode.move, "o": SimulatedNode.capture, "b": SimulatedNode.give_back,
+    "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former

@@ -86,6 +86,9 @@ class StepOracle:
     def _look_at_tasks(self, actor: str) -> None:
         """No live member is out of its group by our doing."""
         for it in self._list_members():
+            in_their_group = [pid for pid in it.taken if pid in self._kernel.tasks] if it.taker is not None else []
+            for pid in in_their_group:
+                expect(self._kernel.group_of(pid) == it.taker, actor, "took", pid, "of", it, "away from another tool")
             if self._node.is_in_group(it):
                 it.is_out = False
             expect(it.is_out or self._node.is_in_group(it), actor, "took", it, "out of its group")
@@ -186,6 +189,12 @@ class LastOracle:
         elif failure is not None:
             is_short = failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
             expect(is_short, it, "is not monitored:", failure)
+        elif it.taker is not None:
+            expect(
+                state is not None and is_recorded and state["taken"],
+                it,
+                "is in a group of another tool, and not noted as that",
+            )
         else:
             expect(not is_recorded, it, "is on record and not in its group")
             expect(not it.is_member, it, "was monitored and is not any more")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What begins beside what: `[OPTION=VALUE ...;] STEPS before | STEPS | STEPS ...`, the last ones each in a lane.
 
-Steps: tests.simulator.node.STEPS. `rmids` and `limbo` are of the kernel, `history=1` means oracle.HISTORY, others are
-options of hooks and reconcile.
+Steps: tests.simulator.node.STEPS. `rmids`, `limbo` and `shows_groups` are of the kernel, `history=1` means
+oracle.HISTORY, others are options of hooks and reconcile.
 """
 
 from __future__ import annotations
@@ -89,11 +89,28 @@ SCENARIOS = (
     "c1 p1 | c2 | g",
     "c1 | p1 | X | r",
     "c1 s1 | r | c2",
+    # another tool takes a container to its own group, and may give it back
+    "c1 | o1 | r",
+    "c1 o1 | r | r | c2",
+    "c1 o1 e1 | r | w1",
+    "c1 o1 | x1 r | p1",
+    "c1 c2 o1 | p2 | p1 | r",
+    "c1 o1@gold | r | c2@gold",
+    "c1 o1 r | b1 | r",
+    "shows_groups=0; c1 | o1 | r",
+    "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
+    "shows_groups=0; c1 o1@gold | x1 r | r",
+    "shows_groups=0; c1 o1 r | b1 | r",
     # exec, and what outlives an init
     "c1 | w1 | r",
     "c1 | e1 r | w1",
     "c1 | w1 | p1",
     "c1 | w1 | x1 r",
+    "c1 m1@gold | y1 | r",
+    "c1 c2 m1@gold | y1 | p2 | r",
+    "c1 | m1@gold y1 | c2@gold",
+    "shows_groups=0; c1 m1@gold | y1 | r",
+    "rmids=2; c1 m1@gold | y1 | c5 | r",
     "c1 f1 | p1 | r",
     "c1 f1 d1 | r | c2",
     # what keys used

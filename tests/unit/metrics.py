@@ -15,7 +15,8 @@ _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "m
 
 
 def _make_key(state: KeyState) -> SeenKey:
-    return SeenKey(state, [Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)], {})
+    group = Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)
+    return SeenKey(state, [group], {}, {"c9": "/r/mon_groups/theirs"} if state.key == "c2" else {})
 
 
 EVERYTHING = Inventory(
@@ -31,7 +32,7 @@ EVERYTHING = Inventory(
     orphans=[],
     runs={("poststop", "ok"): 1},
     unhooked=Unhooked(since="", containers={}, unchecked=0, rules="", others=[]),
-    reconciled=ReconcileRecord(started_at=1.0, ended_at=2.0),
+    reconciled=ReconcileRecord(started_at=1.0, ended_at=2.0, elsewhere={"/r/gold": 1}),
     watched=WatchRecord(),
     host_pids=True,
     assignable=None,

@@ -145,6 +145,12 @@ class NodeFiles:
         """A member whose process runs."""
         return {"pid": self.pid, "starttime": procfs.starttime(self.pid), "group": group, **fields}
 
+    def take(self, name: str = "theirs", ctrl_group: str = "/") -> str:
+        """Another tool has moved the process that is a member to a group of its own; returns the path of that group."""
+        path = self.make(name, ctrl_group)
+        (self.path(name, ctrl_group) / "tasks").write_text(f"1\n{self.pid}\n")
+        return path
+
     def dead(self, group: str) -> dict[str, Any]:
         """A member whose process is gone: this pid is another one's now."""
         return {"pid": self.pid, "starttime": 1, "group": group}

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from hook.base import procfs
+from hook.base.errors import HookError
 from hook.base.explain import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase, StillOutside
@@ -232,6 +233,42 @@ def test_what_is_in_another_tools_place_stays_and_is_not_counted(chain: Chain, w
     chain.node.machine.changes.clear()
     chase = chain.chase()
     assert (chase.moved, chase.outside, chain.node.machine.changes) == (0, 0, [])
+
+
+def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that_does_not_show_groups(
+    chain: Chain,
+) -> None:
+    chain.kernel.shows_groups = False
+    theirs = chain.node.make_group("theirs")
+    chain.fork(1000, 1001)
+    chain.hidden = {1001}
+
+    def appear() -> None:
+        chain.hidden.clear()
+        chain.kernel.move(1001, theirs)
+
+    chain.during = appear
+    chase = chain.chase()
+    assert (chase.outside, chain.groups()) == (0, {INIT, 1000})
+    assert chain.kernel.tids(theirs) == {1001}
+
+
+@pytest.mark.parametrize("error", [5, 13])
+def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: Chain, error: int) -> None:
+    chain.kernel.shows_groups = False
+    theirs = chain.node.make_group("theirs")
+    chain.kernel.move(1000, theirs)
+    read = chain.node.machine.read
+
+    def refuse(descriptor: int, size: int) -> bytes:
+        if chain.node.machine._opened(descriptor).path == f"{theirs}/tasks":
+            raise OSError(error, "refused")
+        return read(descriptor, size)
+
+    chain.node.machine.read = refuse  # type: ignore[method-assign]
+    with pytest.raises(HookError, match=f"cannot read which tasks are in {theirs}"):
+        chain.chase()
+    assert chain.groups() == {INIT}
 
 
 def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:

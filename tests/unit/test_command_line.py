@@ -416,7 +416,7 @@ def complete(pyz: Path, shell: str, line: str) -> set[str]:
         (
             "list --s",
             {f"--sort={it}" for it in ("energy", "traffic", "memory", "age", "name")}
-            | {"--state=" + it for it in ("live", "missing", "recovering", "lingering", "completed")},
+            | {"--state=" + it for it in ("live", "taken", "missing", "recovering", "lingering", "completed")},
         ),
         ("list --sort=n", {"--sort=name"}),
         ("completion ", {"bash", "zsh", "fish"}),

@@ -28,7 +28,7 @@ NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
     **dict.fromkeys(("completed_groups", "running"), ()),
-    **{name: {} for name in ("outside", "strangers", "orphans", "failures", "asides")},
+    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides")},
     "podman": SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"}),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -38,8 +38,9 @@ NOTHING: dict[str, Any] = {
 class Facts(SimpleNamespace):
     """Stands for a Survey and its Threads: what is wrong is given.
 
-    `dead`, `vanished`: containers. `outside`: how many threads of each; `strangers`: by group. `orphans`: those groups
-    without a record, and whether they have a task. `failures`: by container, None: unreadable.
+    `dead`, `vanished`: containers. `outside`: how many threads of each; `taken`: the group of another tool that has
+    one; `strangers`: by group. `orphans`: those groups without a record, and whether they have a task. `failures`: by
+    container, None: unreadable.
     """
 
     def __init__(
@@ -90,6 +91,9 @@ class Facts(SimpleNamespace):
 
     def is_running(self, container: str) -> bool:
         return container in self.running
+
+    def look_for_taker(self, container: str, _member: Member) -> str | None:
+        return None if (path := self.taken.get(container)) is None else str(path)
 
     def is_in_place(self, member: Member) -> bool:
         return member.name not in self.vanished
@@ -144,6 +148,11 @@ NO_PID = {"pid": None, "starttime": None}
     ("facts", "expected"),
     [
         (Facts(), []),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, outside={"c1": 3}, vanished={"c1"}), ["note c1 k"]),
+        (Facts(state("c1", taken=True), taken={"c1": "/r/mon_groups/theirs"}, index={"c1": None}), []),
+        (Facts(state("c1", taken=True), outside={"c1": 3}), ["remake c1 k"]),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, dead={"c1"}), ["drop c1 k"]),
+        (Facts(state("c1"), taken={"c1": "/r/mon_groups/theirs"}, live=set()), ["drop c1 k"]),
         (Facts(state("c1", "c2")), []),
         # Members
         (Facts(state("c1", "c2"), dead=["c1"]), ["drop c1 k"]),

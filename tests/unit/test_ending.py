@@ -139,6 +139,20 @@ def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: b
     assert (line["use"], line["unknown"]) == (known, ["core_energy"])
 
 
+@pytest.mark.parametrize("is_given_back", [True, False])
+def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: Node, is_given_back: bool) -> None:
+    node.start(ID, 7, None, **ON)
+    use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
+    node.kernel.move(7, node.make_group("theirs"))
+    assert node.verbs(options=ON) == ["note"]
+    if is_given_back:
+        node.kernel.rmdir(f"{RESCTRL}/mon_groups/theirs")
+        assert node.verbs(options=ON) == ["adopt"]
+    node.stop(ID, 7, **ON)
+    (line,) = read(node)
+    assert (line["use"], line["unknown"]) == ({"core_energy": 6.0}, ["core_energy"])
+
+
 def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
     for _ in range(2):
         node.start(ID, 7, None, **ON)

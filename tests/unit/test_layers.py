@@ -27,6 +27,7 @@ FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {
     "base/container_tasks",
     "base/node_models",
     "base/node_models_compiled",
+    "base/whereabouts",
 }
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""

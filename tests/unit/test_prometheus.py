@@ -290,8 +290,8 @@ def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     node.fail("c9", Reason.USAGE, monitored=True)
     node.write("runs", "createRuntime-ok", "....")
     found = scraped(node)
-    names = ("live", "lingering", "completed", "recovering", "unreadable")
-    assert [value(found, "keys", state=it) for it in names] == [3, 1, 1, 1, 1]
+    names = ("live", "taken", "lingering", "completed", "recovering", "unreadable")
+    assert [value(found, "keys", state=it) for it in names] == [3, 0, 1, 1, 1, 1]
     assert [value(found, "members", state=it) for it in ("alive", "dead")] == [2, 1]
     assert [value(found, "rmids_in_use", owner=it) for it in ("ours", "others")] == [2, 4]
     unmonitored = {it: value(found, "unmonitored_containers", reason=it) for it in (*REASONS, 'new"\\n')}
@@ -300,6 +300,32 @@ def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     assert value(found, "build_info", version=__version__) == 1
     single = {"members_taken_from_others": 1, "rmids": 8, "orphan_groups": 1, "mounted": 1, "node_supported": 1}
     assert {name: value(found, name) for name in single} == single
+
+
+def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_group(node: NodeFiles) -> None:
+    """What is known of their use goes on as it is, and is marked."""
+    node.live("c1", kind="pod", pod_namespace="shop", pod_name="web")
+    before = scraped(node)
+    assert not [name for name, _ in before if "taken_containers" in name or name.endswith("use_unknown")]
+    theirs = node.take('th"eirs')
+    found = scraped(node)
+    assert (value(found, "keys", state="taken"), value(found, "keys", state="live")) == (1, 0)
+    labels = {"namespace": "shop", "pod": "web", "container": "", "uid": "c1"}
+    assert value(found, "taken_containers", **labels, group=theirs) == 1
+    assert value(found, "use_unknown", **labels, ctrl_group="/", domain="mon_PERF_PKG_00", event="core_energy") == 1
+    energy = "core_energy_joules_total"
+    place = {**labels, "ctrl_group": "/", "domain": "mon_PERF_PKG_00"}
+    assert value(found, energy, **place) == value(before, energy, **place) == 3.25
+
+
+def test_a_counter_of_a_taken_key_does_not_begin_again_and_one_that_dips_is_held(node: NodeFiles) -> None:
+    group = {**HERE, "before": {ENERGY: "100"}}
+    path = node.make("oci-c1", counters=NOW)
+    node.record("c1", groups=[group], members={"c1": node.alive(path)}, created_boottime=1.0, taken=True)
+    former = prometheus.keep_former(make_families(take_snapshot(node.options)), 1.0)
+    node.count("oci-c1", {ENERGY: "8.5"})
+    families = {it.name: it for it in make_families(take_snapshot(node.options), former)}
+    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103_250_000]
 
 
 RUN = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
@@ -313,10 +339,12 @@ NO_WATCH = dict.fromkeys(("watch_start_timestamp_seconds", "watch_moved_tasks_to
         ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_end_timestamp_seconds": 1e9 - 60, "outside_threads": 0}),
         ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_duration_seconds": 0.25, "late_cpu_seconds_total": 1.5}),
         ("reconcile", {**RUN, "outside": {"c1": 17, "c2": 1}, "outside_total": 20}, {"outside_threads": 20}),
+        ("reconcile", RUN, {"elsewhere_threads": None}),
         ("reconcile", {"started_at": 1e9}, {"reconcile_start_timestamp_seconds": 1e9, **NO_END}),
         ("watch", {"started_at": 1e9, "alive_at": 1e9 + 60}, {"watch_alive_timestamp_seconds": 1e9 + 60}),
         ("watch", {"moved": 7, "failed": 2}, {"watch_moved_tasks_total": 7, "watch_failures_total": 2}),
         ("watch", {"overflows": 1}, {"watch_overflows_total": 1}),
+        ("watch", {"followed": 3}, {"watch_followed_containers_total": 3}),
         ("watch", {"moved": -1}, NO_WATCH),
         ("none", {}, {**NO_WATCH, **NO_END, "unhooked_containers": None}),
     ],
@@ -327,6 +355,12 @@ def test_reconcile_and_watch_are_seen(
     node.write("", f"{record}.json", json.dumps({"version": 1, **content}))
     found = scraped(node)
     assert {name: value(found, name) for name in expected} == expected
+
+
+def test_threads_that_stay_elsewhere_are_counted_by_group(node: NodeFiles) -> None:
+    node.reconciled(**RUN, elsewhere={"/r/gold": 2, "/r/x": 1})
+    found = scraped(node)
+    assert [value(found, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [2, 1]
 
 
 def test_the_actions_of_reconcile_are_counted_by_verb(node: NodeFiles) -> None:

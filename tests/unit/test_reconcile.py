@@ -14,12 +14,13 @@ from collections.abc import Callable
 import pytest
 
 from hook.base.models import Failure, KeyState
+from hook.base.resctrl import Resctrl
+from hook.base.whereabouts import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import chase
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
-from hook.stages.entry import Context
 from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator.kernel import RESCTRL
@@ -86,19 +87,145 @@ def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: 
     node.assert_settled()
 
 
-@pytest.mark.parametrize("shows_groups", [True, False])
-def test_a_process_in_a_group_of_another_tool_stays_there_where_the_kernel_shows_that(
+# --- What another tool has moved to its own group, or to another ctrl_group
+
+each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the kernel shows groups", "it does not"])
+
+
+@pytest.fixture(params=[True, False], ids=["the kernel shows groups", "it does not"])
+def taken(node: Node, request: pytest.FixtureRequest) -> Node:
+    """A container of two processes, and a thread that exec has brought in, of which another tool has taken the init."""
+    node.kernel.shows_groups = request.param
+    node.start()
+    node.spawn(8, group=f"mon_groups/{GROUP}")
+    node.spawn(9)
+    node.kernel.move(7, node.make_group("theirs"))
+    return node
+
+
+@each_kernel
+@pytest.mark.parametrize("ctrl_group", ["", "gold/"])
+def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
+    node: Node, shows_groups: bool, ctrl_group: str
+) -> None:
+    node.kernel.shows_groups = shows_groups
+    node.kernel.add_class("gold")
+    node.start()
+    theirs = f"{RESCTRL}/{ctrl_group}mon_groups/theirs"
+    node.kernel.mkdir(theirs)
+    node.kernel.move(7, theirs)
+    node.spawn(9)
+    before = node.groups()
+    done = node.repair()
+    assert [it.action.verb for it in done.outcomes] == ["note"]
+    assert f"moved it to {theirs}: a part of its use is unknown" in done.outcomes[0].action.why
+    assert done.left == [f"another tool has moved {ID[:12]} of {UID} to {theirs}, where it stays"]
+    for _ in range(2):
+        again = node.repair()
+        assert (again.outcomes, again.is_whole, again.outside, again.left) == ([], True, {}, done.left)
+    assert (node.groups(), node.state().taken, node.reconciled().left) == (before, True, 1)
+    assert node.reconciled().elsewhere == {}, "they are the taken container's"
+    node.stop(ID, 7, 9)
+    assert node.groups() == {f"{ctrl_group}theirs": set()}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda node: node.kernel.rmdir(f"{RESCTRL}/mon_groups/{GROUP}"),
+        lambda node: node.remove(f"members/{ID}.json"),
+        lambda node: node.edit(f"groups/{UID}.json", groups=[{**dict(node.state().groups[0]), "begin": None}]),
+    ],
+    ids=["its group is gone", "its index entry is lost", "it has no begin"],
+)
+def test_a_taken_container_is_left_alone_whatever_else_is_wrong(taken: Node, what: Callable[[Node], object]) -> None:
+    what(taken)
+    before = taken.groups()
+    for _ in range(2):
+        assert {*taken.verbs()} <= {"note"}
+        assert taken.groups() == before
+    assert taken.failures() == {}
+
+
+def test_a_container_that_is_given_back_is_moved_in_and_stays_noted(taken: Node) -> None:
+    taken.verbs()
+    taken.kernel.rmdir(f"{RESCTRL}/mon_groups/theirs")
+    assert taken.verbs() == ["adopt"]
+    assert (taken.groups(), taken.state().taken) == ({GROUP: {7, 8, 9}}, True)
+    taken.assert_settled()
+
+
+@each_kernel
+def test_threads_in_a_group_of_another_tool_or_in_another_ctrl_group_stay_and_are_named(
     node: Node, shows_groups: bool
 ) -> None:
-    """As after a rename of its group. Elsewhere it is moved to a new one."""
     node.kernel.shows_groups = shows_groups
     node.start()
-    node.kernel.move(7, node.make_group("theirs"))
-    node.kernel.rmdir(f"{RESCTRL}/mon_groups/{GROUP}")
-    problems = [it.problem or "" for it in node.repair().outcomes]
-    assert any("'theirs' of another tool" in it for it in problems) is shows_groups
-    node.stop(ID, 7)
-    assert node.groups() == {"theirs": set()}
+    theirs, gold = node.make_group("theirs"), node.kernel.add_class("gold")
+    for pid, path in ((8, theirs), (9, theirs), (10, gold), (11, RESCTRL)):
+        node.spawn(pid)
+        node.kernel.move(pid, path)
+    done = node.repair()
+    assert [(it.action.verb, it.action.why) for it in done.outcomes] == [
+        ("adopt", "1 of its threads were not in its group")
+    ]
+    assert {line.split(",")[0] for line in done.left} == {
+        f"2 threads of {ID[:12]} of {UID} in {theirs}",
+        f"1 thread of {ID[:12]} of {UID} in {gold}",
+    }
+    again = node.repair()
+    assert (again.outcomes, again.outside, again.is_whole) == ([], {}, True)
+    assert node.groups() == {GROUP: {7, 11}, "theirs": {8, 9}}
+    assert (node.reconciled().elsewhere, node.state().taken) == ({theirs: 2, gold: 1}, False)
+
+
+@each_kernel
+def test_threads_of_a_container_in_a_ctrl_group_that_went_to_the_root_one_stay(node: Node, shows_groups: bool) -> None:
+    node.kernel.shows_groups = shows_groups
+    gold = node.kernel.add_class("gold")
+    node.spawn(7, group="gold")
+    node.machine.add("/b/config.json", b'{"linux": {"intelRdt": {"closID": "gold"}}}')
+    node.start(bundle="/b")
+    node.spawn(8)
+    for _ in range(2):
+        done = node.repair()
+        assert (done.outcomes, node.reconciled().elsewhere) == ([], {RESCTRL: 1})
+    assert node.kernel.tids(f"{gold}/mon_groups/{GROUP}") == {7}
+
+
+@each_kernel
+@pytest.mark.parametrize("pid", [7, 8], ids=["its init", "another process"])
+def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, shows_groups: bool, pid: int) -> None:
+    """Its tasks were left there for ever, as those of another tool."""
+    node.kernel.shows_groups = shows_groups
+    node.start("c1", 70, uid=None, group_prefix="k8s-", linger=600)
+    node.stop("c1", 70, group_prefix="k8s-", linger=600)
+    node.start()
+    if pid == 8:
+        node.spawn(8)
+    node.kernel.move(pid, f"{RESCTRL}/mon_groups/k8s-c1")
+    done = node.repair()
+    assert ([it.action.verb for it in done.outcomes], done.left) == (["adopt"], [])
+    assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
+
+
+def test_groups_of_others_are_read_once_for_all_containers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.kernel.shows_groups = False
+    theirs = node.make_group("theirs")
+    for pid in range(1000, 1010):
+        node.start(f"{pid:064d}", pid, f"{pid:08d}{UID[8:]}")
+        node.kernel.move(pid, theirs)
+    node.verbs()
+    reads: list[str] = []
+    real = Resctrl.tasks
+
+    def read(self: Resctrl, path: str) -> set[int] | None:
+        reads.append(path)
+        return real(self, path)
+
+    monkeypatch.setattr(Resctrl, "tasks", read)
+    assert node.verbs() == []
+    assert reads.count(theirs) == reads.count(RESCTRL) == 1
 
 
 # --- CPU time before a task was in its group
@@ -553,9 +680,9 @@ def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPa
     chain.is_inside, chain.ends_early = True, 1  # a link begins when the cgroup's list is opened, and lives on
     asked: list[int] = []
 
-    def locate(context: Context, tid: int, path: str) -> str | None:
+    def locate(groups: Groups, tid: int, path: str) -> str | None:
         asked.append(tid)
-        return chase.locate(context, tid, path)
+        return chase.locate(groups, tid, path)
 
     monkeypatch.setattr("hook.reconcile.survey.locate", locate)
     node.assert_settled()

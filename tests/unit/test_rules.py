@@ -64,6 +64,8 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
         ("unless on (job, instance) resctrl_mon_run_directory_full == 1", ""),
         ('unless on (job, instance) resctrl_mon_unmonitored_containers{reason="no_rmids"} > 0', ""),
         ('{reason=~"no_rmids|rmids_in_limbo"}', '{reason="io"}'),
+        ("(job, instance, group)", "(job, instance)"),
+        ("unless on (job, instance, uid, key, container_id, sandbox_id) resctrl_mon_taken_containers", ""),
     ],
 )
 def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:

@@ -82,10 +82,16 @@ def make_problems(node: NodeFiles) -> None:
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     node.live("c3", **SHOP)
     node.unhooked("c4", unchecked=2)
-    node.reconciled(failed=2, outside={"c3": 17, "c5": 1}, outside_total=18)
+    node.reconciled(failed=2, outside={"c3": 17, "c5": 1}, outside_total=18, elsewhere={"/r/gold": 1, "/r/b \n": 7})
     node.write("runs", "unrecorded", "..")
     node.write("groups", "torn.json", "{")
     node.write("unmonitored", "odd.json", "[]")
+
+
+def make_taken(node: NodeFiles) -> None:
+    node.live("c1", **SHOP)
+    node.take()
+    node.live("c2", taken=True, members={})
 
 
 def make_wiped(node: NodeFiles) -> None:
@@ -147,6 +153,37 @@ def make_no_begin(node: NodeFiles) -> None:
             ],
             "!",
         ),
+        (
+            make_problems,
+            "list",
+            [
+                "in groups of other tools or in other ctrl_groups, as of the last reconcile:",
+                "/r/b\\x20\\n: 7 threads",
+                "/r/gold: 1 thread",
+            ],
+            "taken",
+        ),
+        (
+            make_taken,
+            "list",
+            [
+                "shop/x c1 taken / 1/1 ? >=3.25 >=3.91Ki",
+                "- c2 live / 0/0 ? >=3.25 >=3.91Ki",
+                "total >=6.50 >=7.81Ki",
+                "taken: another tool has moved them to its group, and counts what they use:",
+                "/sys/fs/resctrl/mon_groups/theirs: 1 container: shop/x (c1)",
+                AT_LEAST,
+            ],
+            "reconcile",
+        ),
+        (make_taken, "list --state=taken", ["shop/x c1 taken / 1/1 ? >=3.25 >=3.91Ki"], "- c2"),
+        (
+            make_taken,
+            "show c1",
+            ["state taken", "core_energy >=3.25 J", "taken by /sys/fs/resctrl/mon_groups/theirs", AT_LEAST],
+            "taken from",
+        ),
+        (make_taken, "list --by=namespace", ["shop 1 1 >=3.25 >=3.91Ki"], "taken"),
         (
             make_problems,
             "list unmonitored",
@@ -384,6 +421,7 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
             "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
         },
         "outside": {"c1": 17},
+        "elsewhere": {},
         "unassigned": [],
         "run_dir_full": False,
         "unrecorded": 2,
@@ -391,7 +429,7 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
     assert key == {
         **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "state": "live"},
         **{"created_at": "2026-01-02T03:00:00Z", "completed_at": None, "age_seconds": 100.0},
-        **{"members_alive": 1, "members_dead": 0, "ctrl_groups": ["/"]},
+        **{"members_alive": 1, "members_dead": 0, "taken": {}, "ctrl_groups": ["/"]},
         "use": {
             "core_energy": {"value": 3.25, "at_least": False, "unit": "joules", "unknown": 0, "from_nothing": 0},
             "mbm_total_bytes": {"value": 4000, "at_least": False, "unit": "bytes", "unknown": 0, "from_nothing": 0},
@@ -399,6 +437,26 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
     }
     assert json.loads(run("list", "--json", f"--resctrl-root={node.run}"))["rmids"] is None
     assert run("list", "-o", "json") == run("list", "--json")
+
+
+def test_what_is_taken_is_in_json_with_the_group_that_has_it(node: NodeFiles, run: Run) -> None:
+    make_taken(node)
+    node.reconciled(elsewhere={"/r/gold": 1})
+    found = json.loads(run("list", "--json"))
+    theirs = "/sys/fs/resctrl/mon_groups/theirs"
+    assert [(it["state"], it["taken"]) for it in found["keys"]] == [("live", {}), ("taken", {"c1": theirs})]
+    assert [it["use"]["core_energy"]["at_least"] for it in found["keys"]] == [True, True]
+    assert found["elsewhere"] == {"/r/gold": 1}
+    shown = json.loads(run("show", "c1", "--json"))
+    assert (shown["state"], shown["members"]["c1"]["taken_by"]) == ("taken", theirs)
+    assert shown["groups"][0]["counters"][ENERGY]["use"] == 3.25, "the group has counted that, whatever it lacks"
+
+
+def test_many_groups_of_others_are_twenty_lines(node: NodeFiles, run: Run) -> None:
+    node.reconciled(elsewhere={f"/r/g{number}": 1 for number in range(100, 123)})
+    lines = run("list").splitlines()
+    assert [it for it in lines if it.startswith("  /r/g")] == [f"  /r/g{it}: 1 thread" for it in range(100, 120)]
+    assert lines[-1] == "  and 3 more groups"
 
 
 def test_show_as_json(node: NodeFiles, run: Run) -> None:

@@ -20,7 +20,17 @@ from hook.base.errors import HookError, Reason
 from hook.base.models import Model
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
-from hook.observe.snapshot import Inventory, Rates, SeenKey, Total, Uncharged, compare, sum_use, take_snapshot
+from hook.observe.snapshot import (
+    Inventory,
+    Rates,
+    SeenKey,
+    Total,
+    Uncharged,
+    compare,
+    sum_key,
+    sum_use,
+    take_snapshot,
+)
 from hook.state import records
 from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
@@ -107,6 +117,70 @@ def test_a_key_has_a_condition_and_a_sum_over_domains_and_groups(
     node.record("c1", **fields)
     key = only(take_snapshot(node.options))
     assert (key.condition, sum_use(key.groups).get("core_energy")) == (condition, energy)
+
+
+# --- What another tool has taken
+
+
+@pytest.mark.parametrize("ctrl_group", ["/", "gold"])
+def test_a_key_whose_container_another_tool_has_taken_says_so_and_a_part_of_its_use_is_unknown(
+    node: NodeFiles, ctrl_group: str
+) -> None:
+    path = node.live("c1").groups[0].path
+    node.record("c2", members={"c2": node.dead(path)})
+    assert [key.taken for key in take_snapshot(node.options).keys] == [{}, {}]
+    theirs = node.take(ctrl_group=ctrl_group)
+    seen = take_snapshot(node.options)
+    assert [(key.state.key, key.condition, key.taken) for key in seen.keys] == [
+        ("c1", "taken", {"c1": theirs}),
+        ("c2", "live", {}),
+    ]
+    assert seen.list_taken() == [(seen.keys[0], "c1", theirs)]
+    use = sum_key(seen.keys[0], has_gauges=True)
+    assert use["core_energy"] == Total(3_250_000, counted=1, unknown=1)
+    assert use["llc_occupancy"] == Total(4096 * MILLION, counted=1)
+
+
+def test_what_another_tool_had_taken_for_a_while_stays_unknown_in_part(node: NodeFiles) -> None:
+    node.live("c1", taken=True)
+    key = only(take_snapshot(node.options))
+    assert (key.condition, sum_key(key)["core_energy"]) == ("live", Total(3_250_000, counted=1, unknown=1))
+
+
+def test_a_group_on_record_has_taken_nobody_whatever_its_prefix(node: NodeFiles) -> None:
+    """A member is recorded in one group, and is in another one, of a hook with another prefix."""
+    node.live("c1")
+    theirs = node.take()
+    node.record("c2", groups=[{"path": theirs, "ctrl_group": "/"}])
+    assert {key.condition for key in take_snapshot(node.options).keys} == {"live"}
+    node.record("c2", groups=[{"path": theirs, "ctrl_group": "/", "end": {}}], completed_at="x")
+    assert [key.condition for key in take_snapshot(node.options).keys] == ["taken", "completed"]
+
+
+def test_tasks_of_another_pid_namespace_are_nobodys(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.live("c1")
+    node.take()
+    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
+    assert only(take_snapshot(node.options)).condition == "live"
+
+
+def test_others_groups_are_read_once_for_all_members(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        node.live(f"c{number}")
+    theirs = node.take()
+    reads: list[str] = []
+    read = Resctrl.tasks
+
+    def tasks(self: Resctrl, path: str) -> set[int] | None:
+        reads.append(path)
+        return read(self, path)
+
+    monkeypatch.setattr(Resctrl, "tasks", tasks)
+    assert len(take_snapshot(node.options).list_taken()) == 20
+    assert reads == [theirs]
+
+
+# --- Sums
 
 
 def test_a_sum_without_a_known_part_has_no_value() -> None:
@@ -427,6 +501,13 @@ def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch:
 
 
 # --- Rates
+
+
+def test_a_part_of_the_rate_of_a_taken_key_is_unknown(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.live("c1")
+    node.take()
+    (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
+    assert rate.use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
 
 
 def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> Rates:

@@ -41,7 +41,7 @@ class WatchedNode(Node):
         if path.endswith(b"/cgroup.threads"):
             self.reads.append(os.fsdecode(path))
             self.kernel.now += self.seconds
-        if path.endswith(b"/cpu_resctrl_groups"):
+        if path.endswith(b"/cpu_resctrl_groups") and b"/self/" not in path:
             self.asked.append(int(path.split(b"/")[2]))
         return self._open(path, *arguments, **named)
 
@@ -229,6 +229,27 @@ def test_where_the_kernel_does_not_show_groups_the_tasks_file_tells(node: Watche
     assert moved(node) == set()
 
 
+def test_where_the_kernel_does_not_show_groups_tasks_of_other_tools_are_left(node: WatchedNode) -> None:
+    """They were moved in at each look, and another tool moved them back."""
+    node.kernel.shows_groups = False
+    node.kernel.add_class("gold")
+    theirs = node.make_group("theirs")
+    for pid, path in ((8, theirs), (9, f"{RESCTRL}/gold"), (10, RESCTRL)):
+        node.spawn(pid)
+        node.kernel.move(pid, path)
+    node.machine.changes.clear()
+    it = pursue(node)
+    it.bring_in(8)
+    look_at_all(it)
+    assert (it.moved, it.failed, node.groups()) == (1, 0, {GROUP: {7, 10}, "theirs": {8}})
+
+
+def test_group_on_record_with_another_prefix_is_not_another_tools(node: WatchedNode) -> None:
+    node.start("c1", 70, uid=None, group_prefix="k8s-")
+    node.spawn(8, group="mon_groups/k8s-c1")
+    assert moved(node) == {8}
+
+
 def test_no_lock_is_needed(node: WatchedNode) -> None:
     """A hook of another container of the pod may hold it meanwhile."""
     node.spawn(8)
@@ -253,6 +274,7 @@ def test_no_lock_is_needed(node: WatchedNode) -> None:
         {"group": "mon_groups/kepler-1"},
         {"group": f"gold/mon_groups/{GROUP}"},
     ],
+    ids=str,
 )
 def test_exec_outside_of_the_recorded_cgroup_or_in_another_tools_place_is_left(
     node: WatchedNode, where: dict[str, Any]
@@ -300,6 +322,104 @@ def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callab
     node.spawn(8)
     what(node)
     assert (moved(node), node.run_context.run.complaints) == (set(), [])
+
+
+# --- An init that a hook after ours has moved to another ctrl_group
+
+each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the kernel shows groups", "it does not"])
+
+
+@pytest.fixture
+def gold(node: WatchedNode) -> str:
+    """The ctrl_group to which the init of the container has been moved."""
+    found = node.kernel.add_class("gold")
+    node.kernel.put(found, b"7")
+    return found
+
+
+@each_kernel
+def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, gold: str, shows_groups: bool) -> None:
+    """Its group is recorded before it is made, and its counters are read before the init is in it."""
+    node.kernel.shows_groups = shows_groups
+    node.kernel.fork(7, 8)  # just after the exec
+    it = pursue(node)
+    node.machine.changes.clear()
+    it.bring_in(7)
+    path = f"{gold}/mon_groups/{GROUP}"
+    calls = [(call, where) for call, where in node.machine.changes if "resctrl/" in where]
+    assert calls == [("mkdir", path), ("put", path), ("rmdir", f"{RESCTRL}/mon_groups/{GROUP}")]
+    (group,) = node.state().groups
+    assert (group.path, group.begin is not None, node.member().group) == (path, True, path)
+    assert (it.followed, it.failed) == (1, 0)
+    node.kernel.now += it.wait() or 0
+    it.look()
+    assert node.groups() == {f"gold/{GROUP}": {7, 8}}
+    assert node.run_context.late_cpu == {}, "it was counted in its former group"
+    node.assert_settled()
+
+
+@pytest.mark.usefixtures("gold")
+def test_group_of_a_followed_container_stays_if_another_container_needs_it(node: WatchedNode) -> None:
+    node.start(OTHER, 70)
+    pursue(node).bring_in(7)
+    assert node.groups() == {GROUP: {70}, f"gold/{GROUP}": {7}}
+
+
+@each_kernel
+@pytest.mark.parametrize("ctrl_group", ["", "gold/"])
+def test_init_in_a_group_of_another_tool_is_not_followed(
+    node: WatchedNode, gold: str, shows_groups: bool, ctrl_group: str
+) -> None:
+    node.kernel.shows_groups = shows_groups
+    theirs = f"{RESCTRL}/{ctrl_group}mon_groups/theirs"
+    node.kernel.mkdir(theirs)
+    node.kernel.move(7, theirs)
+    node.spawn(8)
+    it = pursue(node)
+    it.bring_in(7)
+    it.bring_in(8)
+    assert (it.followed, it.failed, node.groups()) == (0, 0, {GROUP: set(), f"{ctrl_group}theirs": {7}})
+    assert gold
+
+
+def test_init_of_a_namesake_is_not_followed(node: WatchedNode, gold: str) -> None:
+    node.spawn(7, group="gold", born=101)
+    it = pursue(node)
+    it.bring_in(7)
+    assert (it.followed, node.groups(), gold in node.kernel.groups) == (0, {GROUP: set()}, True)
+
+
+@pytest.mark.parametrize("why", ["a lock", "no RMID"])
+def test_what_cannot_be_followed_at_once_is_left_to_reconcile(
+    node: WatchedNode, gold: str, lines: list[str], why: str
+) -> None:
+    before = node.kernel.now
+    it = pursue(node)
+    if why == "a lock":
+        with RunDir(RUN).lock(UID, 0.0):
+            it.bring_in(7)
+    else:
+        node.machine.refusals["mkdir"] = [28]
+        it.bring_in(7)
+    assert (it.followed, it.failed, node.kernel.now - before) == (0, 1, 0)
+    assert f"following {ID} to {gold}: " in lines[0]
+    assert node.run_context.run.complaints == []
+    it.bring_in(7)
+    assert it.failed == 1, "not again and again, however often it execs"
+    node.repair()
+    assert node.groups() == {f"gold/{GROUP}": {7}}
+    node.assert_settled()
+
+
+def test_container_is_followed_again_a_minute_later(node: WatchedNode, gold: str) -> None:
+    it = pursue(node)
+    it.bring_in(7)
+    node.kernel.put(RESCTRL, b"7")
+    it.bring_in(7)
+    assert node.groups() == {f"gold/{GROUP}": set()}
+    node.kernel.now += 61
+    it.bring_in(7)
+    assert (it.followed, node.groups(), gold in node.kernel.groups) == (2, {GROUP: {7}}, True)
 
 
 # --- Which container a process is in

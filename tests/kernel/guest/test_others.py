@@ -102,6 +102,36 @@ def test_a_task_in_another_tools_group_is_taken(hook: Hook, init: Task, ctrl_gro
     assert hook.leftovers() == set()
 
 
+@pytest.mark.parametrize("ctrl_group", ["", "gold"])
+def test_a_container_that_another_tool_takes_later_is_left_there_and_named(
+    hook: Hook, init: Task, ctrl_group: str
+) -> None:
+    """The kernel shows where it is. So do the tasks of the other group, which `list` reads."""
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    theirs = hook.resctrl_root / ctrl_group / "mon_groups/theirs"
+    theirs.parent.parent.mkdir(exist_ok=True)
+    theirs.mkdir()
+    if ctrl_group:
+        (hook.resctrl_root / ctrl_group / "tasks").write_text(str(init.pid))
+    (theirs / "tasks").write_text(str(init.pid))
+    for expected in (["note"], []):
+        done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
+        found = json.loads(done.stdout)
+        assert [it["action"] for it in found["actions"]] == expected
+        assert [line for line in found["left"] if f"to {theirs}, where it stays" in line]
+        assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:theirs\n"
+    done = subprocess.run([*hook.command("list"), "--json"], capture_output=True, check=True, env={})
+    (key,) = json.loads(done.stdout)["keys"]
+    assert (key["state"], key["taken"]) == ("taken", {"c1": str(theirs)})
+    theirs.rmdir()
+    done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
+    assert [it["action"] for it in json.loads(done.stdout)["actions"]] == ["remake" if ctrl_group else "adopt"]
+    assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:{GROUP}\n"
+    end(init)
+    hook(stopped("c1"))
+    hook.assert_clean()
+
+
 def test_children_inherit_and_live_on_in_the_root_group(hook: Hook) -> None:
     script = "read word; sleep 1000 & echo $!; wait"
     with subprocess.Popen(["sh", "-c", script], stdin=-1, stdout=-1, text=True, bufsize=1) as init:
