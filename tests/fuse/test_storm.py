@@ -24,8 +24,9 @@ from tests.support.real_node import RealKernel, RealNode, RealRun
 
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""
-PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [tw]\d|history=", it)]
-"""All but those with a pid that comes again, time that passes, or energy that is counted for the history.
+PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [twy]\d|history=|shows_groups=", it)]
+"""All but those with a pid that comes again, time that passes, energy that is counted for the history, or another
+kernel.
 
 Processes that come in are in test_watch.py, the history of real hooks is in test_history_writer.py.
 """

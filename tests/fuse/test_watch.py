@@ -69,8 +69,8 @@ def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_e
             init.stdin.write(b"go\n")
             init.stdin.close()
             wait(lambda: len(own.pids()) == 2)
-            wait(lambda: hook.tasks(f"gold/{GROUP}") == {*own.pids()})
             wait(lambda: hook.groups() == {f"gold/{GROUP}"})
+            wait(lambda: hook.tasks(f"gold/{GROUP}") == {*own.pids()})
             assert [it["path"] for it in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
         finally:
             for pid in own.pids():

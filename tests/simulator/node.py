@@ -251,7 +251,8 @@ class SimulatedNode:
                 self.kernel.mkdir(path)
             it.is_out, it.taker, it.taken = True, path, [*it.pids]
             for pid in it.pids:
-                self.kernel.move(pid, path)
+                for place in (path.partition("/mon_groups/")[0], path):  # the kernel takes it from this ctrl_group only
+                    self.kernel.move(pid, place)
 
     def give_back(self, number: int, *_: object) -> None:
         """Another tool removes its own group, so that the tasks in it are in no mon_group."""

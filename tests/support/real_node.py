@@ -110,6 +110,9 @@ class RealKernel:
         with suppress(ProcessLookupError, FileNotFoundError):
             (self.where(path) / "tasks").write_text(str(pid))
 
+    def mkdir(self, path: str) -> None:
+        make_group(self.where(path))
+
     def rmdir(self, path: str) -> None:
         with suppress(FileNotFoundError):
             self.where(path).rmdir()

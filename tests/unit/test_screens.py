@@ -293,6 +293,12 @@ def test_list_does_not_say_none_while_the_run_directory_is_full(
     assert Records(str(node.run)).is_full() is is_full
 
 
+def test_doctor_names_what_another_tool_has_taken(node: NodeFiles) -> None:
+    make_taken(node)
+    found = {it.found for it in check_records(Site(Places(), node.options)) if it.level == "warning"}
+    assert found == {"1 container in groups of other tools: shop/x (c1) in /sys/fs/resctrl/mon_groups/theirs"}
+
+
 def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     def check() -> list[Finding]:
         return [*check_records(Site(Places("/usr", "/h"), node.options, ()))]

@@ -115,17 +115,15 @@ def test_a_container_that_another_tool_takes_later_is_left_there_and_named(
         (hook.resctrl_root / ctrl_group / "tasks").write_text(str(init.pid))
     (theirs / "tasks").write_text(str(init.pid))
     for expected in (["note"], []):
-        done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
-        found = json.loads(done.stdout)
+        found = json.loads(hook.ask("reconcile", "--json").stdout)
         assert [it["action"] for it in found["actions"]] == expected
         assert [line for line in found["left"] if f"to {theirs}, where it stays" in line]
         assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:theirs\n"
-    done = subprocess.run([*hook.command("list"), "--json"], capture_output=True, check=True, env={})
-    (key,) = json.loads(done.stdout)["keys"]
+    (key,) = json.loads(hook.ask("list", "--json").stdout)["keys"]
     assert (key["state"], key["taken"]) == ("taken", {"c1": str(theirs)})
     theirs.rmdir()
-    done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
-    assert [it["action"] for it in json.loads(done.stdout)["actions"]] == ["remake" if ctrl_group else "adopt"]
+    found = json.loads(hook.ask("reconcile", "--json").stdout)
+    assert [it["action"] for it in found["actions"]] == ["remake" if ctrl_group else "adopt"]
     assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:{GROUP}\n"
     end(init)
     hook(stopped("c1"))

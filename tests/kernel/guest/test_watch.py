@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import watching
-from tests.support.cgroups import container_cgroup, mount_point
-from tests.support.hook import DEADLINE, UID, Hook, created, end, finish
+from tests.support.cgroups import mount_point
+from tests.support.hook import DEADLINE, Hook, end, finish
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
 ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
 """A process enters a cgroup and groups, and becomes another program there."""
 CHURN = 200
-ID = "5f3c" * 16
 
 
 def pids_in(name: str) -> set[int]:
@@ -77,30 +75,6 @@ def test_what_is_in_another_ctrl_group_or_in_a_group_of_others_stays_there(
         assert (root / "mon_groups/theirs/tasks").read_text() == f"{theirs}\n"
         assert str(gold) in (root / "gold/tasks").read_text().split()
     container.finish()
-
-
-def test_init_that_was_moved_to_another_ctrl_group_after_our_hook_is_followed_at_its_exec(
-    hook: Hook, root: Path
-) -> None:
-    gold = root / "gold"
-    gold.mkdir()
-    with container_cgroup(UID, ID) as own, watching.watching(hook):
-        script = 'read word && exec sh -c "sleep infinity & wait"'
-        with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as process:
-            try:
-                assert process.stdin is not None
-                own.add(process.pid)
-                assert hook(created(ID, process.pid, pod_uid=UID)).stderr == ""
-                (gold / "tasks").write_text(str(process.pid))
-                process.stdin.write(b"go\n")
-                process.stdin.close()
-                wait(lambda: len(own.pids()) == 2)
-                wait(lambda: hook.tasks(f"gold/oci-{UID}") == {*own.pids()})
-                groups = {Path(f"/proc/{pid}/cpu_resctrl_groups").read_text() for pid in own.pids()}
-                assert groups == {f"res:gold\nmon:oci-{UID}\n"}
-            finally:
-                for pid in own.pids():
-                    os.kill(pid, signal.SIGKILL)
 
 
 def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, runtimes: Runtimes) -> None:
