@@ -11,10 +11,9 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, NamedTuple
 
 from hook.base import cgroups, container_tasks, procfs, system
@@ -87,19 +86,18 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
     deadline, pipe = system.monotonic() + seconds, subprocess.PIPE
     is_starting = True
     try:
-        # In a session of its own, so that it is killed together with all its children.
-        program = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            cwd="/",
-            env=_ENVIRONMENT,
-            start_new_session=True,
-            # What cli/deadline blocks would be blocked in it, too, and in all that it starts. This waits for no thread.
-            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, ()),  # noqa: PLW1509
-        )
+        with _unblock_signals():
+            # In a session of its own, so that it is killed together with all its children.
+            program = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                cwd="/",
+                env=_ENVIRONMENT,
+                start_new_session=True,
+            )
     except OSError as error:
         return Exit(None, "", f"cannot start: {errno_name(error)}")
     finally:
@@ -120,6 +118,26 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # one in the kernel's hands ends later
                 os.killpg(program.pid, signal.SIGKILL)
                 program.wait(1.0)
+
+
+@contextmanager
+def _unblock_signals() -> Iterator[None]:
+    """Block no signal while a program is started: what cli/deadline blocks would be blocked in it, too.
+
+    One that comes in this time would end us, and leave the program behind. So it is sent again, once it is blocked.
+    """
+    came: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = {it: signal.signal(it, lambda number, _frame: came.append(number)) for it in blocked}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in came:
+            os.kill(os.getpid(), number)
 
 
 def _talk(streams: Sequence[IO[bytes]], stdin: str, deadline: float) -> tuple[bytes, bytes]:

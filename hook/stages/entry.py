@@ -93,7 +93,7 @@ def dispatch(arguments: list[str]) -> int:
         except BaseException as error:  # noqa: BLE001  no exception may fail a container
             from hook.stages import report
 
-            return report.survive(error)
+            return report.survive(error, arguments[0], arguments[1:])
     from hook.cli import command_line
 
     return command_line.main(arguments)
@@ -229,7 +229,7 @@ def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any],
             continue
         kind = kinds[name]
         if not equals and kind is not False:
-            if not rest:
+            if not rest or rest[0].startswith("--"):  # the next option, which counts
                 complaints.append(f"{option} wants a value")
                 continue
             text = rest.pop(0)

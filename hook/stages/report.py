@@ -29,18 +29,26 @@ _WHITE = frozenset(" \t\n\r")
 # --- What a hook reports
 
 
-def survive(error: BaseException) -> int:
-    """Report an exception that escaped everything else; returns the exit status."""
+def survive(error: BaseException, verb: str, words: list[str]) -> int:
+    """Report and count an exception that escaped everything else; returns the exit status.
+
+    The command line is all that is known of the call.
+    """
     say(str(unforeseen_error(error)))
-    return 0
+    try:
+        RunDir(entry.parse(words)[0].run_dir).count_run(verb + "-failed")
+    except Exception:  # noqa: BLE001, S110  the defect may be there
+        pass
+    return int(verb == "createRuntime" and "--strict" in words)
 
 
 def report(call: Call, run: RunDir | None, error: BaseException) -> int:
-    """Report that a container is not monitored; returns the exit status."""
-    if not isinstance(error, (HookError, OSError)):
-        leave_traces(call, run, unforeseen_error(error), is_monitored=False)
-        return 0
-    run = leave_traces(call, run, as_hook_error("a file could not be read or written", error), is_monitored=False)
+    """Report that a container is not monitored; returns the exit status. A defect counts as any other failure."""
+    if isinstance(error, (HookError, OSError)):
+        error = as_hook_error("a file could not be read or written", error)
+    else:
+        error = unforeseen_error(error)
+    run = leave_traces(call, run, error, is_monitored=False)
     complain(call, run, is_monitored=False)
     if run is not None:
         run.count_run(call.stage + "-failed")
@@ -154,16 +162,17 @@ def record(run: RunDir | None, failure: Failure) -> None:
             with run.lock(failure.container, system.monotonic() + remove.FAILURE_PATIENCE):
                 _write(run, failure)
         except (HookError, OSError):  # a full /run may have room for the record alone
-            _write(run, failure)
+            _write(run, failure, owner=f"unlocked-{system.process_id()}")
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         say(f"could not write the record of this failure: {explain_exception(error)}")
         run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
 
 
-def _write(run: RunDir, failure: Failure) -> None:
+def _write(run: RunDir, failure: Failure, owner: str = "") -> None:
+    """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
     # A late poststop may fail beside the next life of the container, whose own failure stays on record.
     if failure.stage != "poststop" or not remove.has_live_failure(run, failure.container):
-        run.write(Failure, failure.container, failure)
+        run.write(Failure, failure.container, failure, owner)
 
 
 def make_failure(
