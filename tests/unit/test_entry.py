@@ -59,7 +59,7 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
 def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
     node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    def act(call: entry.Call, kernel: object, run_dir: RunDir) -> bool:
+    def act(_call: entry.Call, _kernel: object, run_dir: RunDir) -> bool:
         run_dir.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 

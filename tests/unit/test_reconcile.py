@@ -416,6 +416,22 @@ def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
     assert (node.verbs(), node.groups()) == (["end"], {})
 
 
+def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(node: Node) -> None:
+    """The removal of a temporary file of the same key hid it: exit status 0, and 1 only at the next run."""
+    node.start(linger=5)
+    node.stop(ID, 7, linger=5)
+    node.kernel.now += 5
+    node.machine.refusals["rename"] = [errno.EACCES] * 99
+    first = node.repair()
+    assert [(it.action.verb, it.has_failed) for it in first.outcomes] == [
+        ("end", True), ("show", False), ("tidy", False),
+    ]  # fmt: skip
+    assert ([it.action.verb for it in first.failed], first.is_whole) == (["end"], False)
+    node.machine.refusals.clear()
+    assert node.verbs()[0] == "end"
+    assert node.repair().is_whole
+
+
 # --- A hook that holds the lock. What else runs beside reconcile: tests/simulator
 
 
