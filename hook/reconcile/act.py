@@ -8,6 +8,7 @@ each of which survives a kill.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
-from hook.reconcile.chase import Chase, count_late_cpu
+from hook.reconcile.chase import Chase, count_late_cpu, limit_late
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
@@ -271,7 +272,7 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
 def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; returns their number."""
     try:
-        return _bring_in(seen, state.key, name)
+        return _bring_in(seen, state.key, name, limit_late(seen.context, name))
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
         return int(remake(seen, state, name))
 
@@ -306,7 +307,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         remove.forget_failure(context.run, container.id, container.pid)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
-        _bring_in(seen, key.name, container.id, was_in=was_in)
+        _bring_in(seen, key.name, container.id, None if was_in else math.inf)
     return key is not None
 
 
@@ -338,9 +339,10 @@ def _show_again(context: Context, key: str) -> None:
             raise
 
 
-def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> int:
+def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
     """Move every thread of a container into its group; returns their number. Raises StillOutside, HookError.
 
+    `longest_late`: as limit_late; None: none of their CPU time is late.
     The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
     """
     context, processes = seen.context, seen.processes
@@ -358,14 +360,14 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    chase = Chase(context, member)
+    chase = Chase(context, member, has_others=has_others, longest_late=longest_late or 0.0)
     try:
         chase.run(read)
     except GroupGone:
         if not procfs.is_dead(member.pid, member.starttime):
             raise
     finally:
-        count_late_cpu(context, key, 0.0 if was_in else chase.late_cpu)
+        count_late_cpu(context, key, 0.0 if longest_late is None else chase.late_cpu)
     return chase.moved
 
 

@@ -63,8 +63,8 @@ class Result:
     """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
 
     `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
-    then. `outside`: the number of each container's threads outside its group, by the last look. `needed`: the ids of the
-    actions that the last look still found.
+    then. `outside`: the number of each container's threads outside its group, by the last look. `needed`: the ids of
+    the actions that the last look still found.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -166,7 +166,7 @@ def repair(
             outcomes += adopted
         needed = {it.id for it in planned}
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside, needed=needed)
-        tally.end(len(result.left), len(result.failed), outside)
+        tally.end(len(result.left), len(result.failed), outside, seen.boottime)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again

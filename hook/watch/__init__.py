@@ -30,7 +30,17 @@ from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, Tally, count_late_cpu, is_inside, locate, still_forking
+from hook.reconcile.chase import (
+    Chase,
+    StillOutside,
+    Tally,
+    count_late_cpu,
+    is_inside,
+    limit_late,
+    locate,
+    note_last_look,
+    still_forking,
+)
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records
@@ -99,6 +109,7 @@ class Watch:
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
         self._source = source
+        self._tally = Tally(context)
         self._saved = -_SAVE
         self._started_at = system.unix_time()
         self.moved = self.failed = self.overflows = 0
@@ -243,7 +254,7 @@ class Watch:
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return False
-        chase = Chase(self._context, member)
+        chase = Chase(self._context, member, longest_late=limit_late(self._context, place.container))
         try:
             if pid is not None:
                 chase.move({pid})
@@ -271,8 +282,9 @@ class Watch:
     def _save(self) -> None:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
+        note_last_look(self._context)
         if self._context.late_cpu:
-            Tally(self._context).save()
+            self._tally.save()
         counts = {"moved": self.moved, "failed": self.failed, "overflows": self.overflows}
         record = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

@@ -12,7 +12,6 @@ import pytest
 from hook.base import procfs, system
 from hook.base.models import KeyState
 from hook.base.node_models import WatchRecord
-from hook.reconcile import chase
 from hook.state import records
 from hook.state.store import RunDir
 from hook.watch import Watch
@@ -201,11 +200,10 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
 
 
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
-    node: WatchedNode, monkeypatch: pytest.MonkeyPatch
+    node: WatchedNode,
 ) -> None:
-    monkeypatch.setattr(chase, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
-    node.spawn(8)
-    node.spawn(9, group="mon_groups/foreign")
+    node.spawn(8).user_ticks = 25
+    node.spawn(9, group="mon_groups/foreign").user_ticks = 400
     for pid in (8, 9):
         pursue(node).bring_in(pid)
     assert node.run_context.late_cpu == {UID: 0.25}
