@@ -249,7 +249,7 @@ def caught_signals(pid: int) -> int | None:
     return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16) if status is not None else None
 
 
-def find_origin(tid: int) -> int:
+def find_creator(tid: int) -> int:
     """Return the process of a thread, or the parent of a process; 0 if it is gone. Source: proc_pid_status(5)."""
     status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
     process, parent = (int(status.partition(f"\n{it}:\t")[2].partition("\n")[0] or 0) for it in ("Tgid", "PPid"))

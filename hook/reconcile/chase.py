@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from hook.base import cgroups, procfs, system
-from hook.base.container_tasks import find_origin
+from hook.base.container_tasks import find_creator
 from hook.base.errors import HookError, Reason
 from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
@@ -158,7 +158,7 @@ class Chase:
         if self._is_in_cgroup(tid):
             return  # the next look shows that it is inside
         kernel = self._context.resctrl
-        ctrl_group, mon_group = procfs.resctrl_groups(find_origin(tid)) or ("", "")
+        ctrl_group, mon_group = procfs.resctrl_groups(find_creator(tid)) or ("", "")
         with suppress(HookError):  # it has ended, or its group has
             if mon_group:
                 kernel.put(kernel.path(ctrl_group, mon_group), tid)
