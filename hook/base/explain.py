@@ -190,7 +190,7 @@ def cgroup_error(bundle: str) -> HookError:
 
 def sandbox_error(sandbox_id: str) -> HookError:
     """`bad_key`: the annotation for `--key=sandbox` (io.kubernetes.cri-o.SandboxID) is no container ID."""
-    problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}"
+    problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}; its own ID is its key"
     return HookError(Reason.BAD_KEY, problem, hint=_WITHOUT)
 
 

@@ -198,8 +198,8 @@ def ask_interpreter(path: str) -> Interpreter | str:
 # --- The processes of the host itself, whose names, command lines, root and current directories can be trusted
 #
 # The author of a container names its processes, fills their command lines, and makes their root directory. A process of
-# the host has the pid, mount and user namespaces of pid 1, and is in no cgroup of a container or pod. Of all others we
-# use only facts of the kernel: pid, parent, start time, cgroups, threads, counters.
+# the host has the pid, mount and user namespaces of pid 1, runs as root, and is in no cgroup of a container or pod. Of
+# all others we use only facts of the kernel: pid, parent, start time, cgroups, threads, counters.
 #
 # Comparing namespaces needs CAP_SYS_PTRACE, which the units and the DaemonSet of the chart do not have: without it no
 # process is trusted. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
@@ -225,7 +225,7 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found({}, [])
     for it in container_tasks.list_processes():  # so that none has time to become a container's
-        if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
+        if _is_in_container(it.cgroups) or not _is_of_root(it.pid) or not is_wanted(words := _read_words(it.pid)):
             continue
         try:
             if _is_of_host(it):
@@ -247,6 +247,12 @@ def _is_of_host(process: container_tasks.Process) -> bool:
         if has_ended or _is_in_container(procfs.cgroups(process.pid)):  # by now
             return False
         raise
+
+
+def _is_of_root(pid: int) -> bool:
+    """Whether all user IDs of a process are 0: the others of this machine can start anything. proc_pid_status(5)."""
+    status = (system.try_call(door.read_head, f"/proc/{pid}/status", _HEAD) or b"").decode("ascii", "replace")
+    return status.partition("\nUid:\t")[2].partition("\n")[0].split() == 4 * ["0"]
 
 
 def _is_in_container(places: Iterable[str]) -> bool:

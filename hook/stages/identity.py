@@ -81,7 +81,7 @@ class Container:
 
     def problem(self, key: Key) -> HookError | None:
         """Why its annotations need a report although it can be monitored under this key; None: they do not."""
-        return self.pod.problem if key.name == self.pod.uid else None
+        return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
 
 
 def bounded(text: str | None) -> str | None:
@@ -155,8 +155,9 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
     `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
-    the hook run with Podman's options. HookError `bad_key`: an invalid pod UID or sandbox ID, or annotations that
-    contradict each other, so that no key would be charged rightly.
+    the hook run with Podman's options. If an image's author wrote an invalid sandbox ID, the container's ID is the key,
+    and the pod gets a `problem`. HookError `bad_key`: an invalid pod UID, or annotations that contradict each other, so
+    that no key would be charged rightly.
     """
     if mode == "container":
         return Key(container, "container")
@@ -171,7 +172,8 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     except ValueError:
         from hook.base import explain
 
-        raise explain.sandbox_error(said.sandbox_id or "") from None
+        pod.problem = explain.sandbox_error(said.sandbox_id or "")
+        return Key(container, "sandbox")
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:

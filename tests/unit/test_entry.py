@@ -117,6 +117,15 @@ def test_an_infra_container_of_podmans_is_left_out(
     assert bool(node.groups()) is not is_left_out
 
 
+def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(node: Node) -> None:
+    node.spawn(7, cgroup="/machine.slice/libpod-c1.scope")
+    said = called(node, "--key=sandbox", annotations={"io.kubernetes.cri-o.SandboxID": "../x"})
+    assert "bad_key: the annotations hold an invalid sandbox ID: '../x'" in said
+    assert node.groups() == {"oci-c1": {7}}
+    assert (failure().reason, failure().monitored) == ("bad_key", True)
+    assert node.repair().outcomes == []
+
+
 def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "STDIN_PATIENCE", 0.0)
     assert "bad_state: stdin did not end within 0 seconds" in called(node)

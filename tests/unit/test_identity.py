@@ -178,8 +178,14 @@ def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans:
 
 
 @pytest.mark.parametrize("sandbox", ["..", "a/b", "-a", "a" * 201, "a\n"])
-def test_invalid_sandbox_id_is_a_bad_key(sandbox: str) -> None:
-    assert f"an invalid sandbox ID: {sandbox[:80]!r}" in refused("sandbox", {SANDBOX: sandbox}).problem
+def test_an_invalid_sandbox_id_leaves_the_containers_own_id_as_the_key(sandbox: str) -> None:
+    """The author of an image could keep its containers unmonitored by it. That it is said: test_entry.py."""
+    said = Annotations.model_validate({SANDBOX: sandbox})
+    pod = identity.pod_of(ID, said, [])
+    found = identity.derive_key("sandbox", ID, said, pod)
+    assert (found.name, found.kind) == (ID, "sandbox")
+    assert pod.problem is not None
+    assert f"an invalid sandbox ID: {sandbox[:80]!r}" in pod.problem.problem
 
 
 OURS = {

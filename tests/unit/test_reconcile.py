@@ -271,6 +271,18 @@ def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(node: Node) -> None
     assert node.members() == {ID: 7}
 
 
+def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_container(node: Node) -> None:
+    """Its record was removed after a day."""
+    name = "c1.json.unreadable-1"
+    node.start(name, 9, None)
+    node.kernel.now += DAY + 60
+    assert node.verbs() == []
+    node.put(f"groups/{name}.json.unreadable-7", "{")
+    node.kernel.now += DAY + 60
+    assert [it.action.path for it in node.repair().outcomes] == [f"groups/{name}.json.unreadable-7"]
+    assert node.members(name) == {name: 9}
+
+
 # --- Records that are torn, lost or half written
 
 
