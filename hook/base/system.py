@@ -326,6 +326,11 @@ def inode(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
+def size(path: str, dir_fd: int | None = None) -> int:
+    """The size of a file in bytes."""
+    return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
+
+
 def count_links(path: str) -> int:
     """The number of links of a file. A directory of cgroups has two, and one more for each directory in it."""
     return posix.stat(_encoded(path), follow_symlinks=False).st_nlink

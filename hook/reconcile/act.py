@@ -210,8 +210,9 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
     podman.name_running(found.pod, name, bundle, places)
-    if place is None and (annotations is None or found.pod.uid is not None):
-        found.pod.uid, found.pod.problem = None, cgroup_error(bundle)
+    names_pod = not found.pod.is_podmans and (found.said.pod_uid or found.said.cri_sandbox_uid)
+    if place is None and (annotations is None or names_pod):
+        found.pod.problem = cgroup_error(bundle)
     return found
 
 

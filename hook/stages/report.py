@@ -103,17 +103,19 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
 
 
 def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:
-    """Report a failure; to syslog, only the first ones a minute of its reason (damage.count_failure)."""
+    """Report a failure; to syslog, only the first ones a minute of its key and reason (damage.count_failure)."""
+    pod = call.container.pod if call.container is not None else None
     if to_syslog and run is not None:
         try:
             from hook.state import damage
 
-            to_syslog, counts = damage.count_failure(run, error.reason)
+            # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
+            key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
+            to_syslog, counts = damage.count_failure(run, error.reason, key)
             for line in counts:
                 log(line)
         except Exception:  # noqa: BLE001  as above
             to_syslog = True
-    pod = call.container.pod if call.container is not None else None
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
     say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
 

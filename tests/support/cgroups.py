@@ -71,6 +71,38 @@ def enter_cgroup(own: Cgroup) -> list[str]:
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
 
 
+_of_pods: list[Path] = []
+"""Cgroups that place_in_pod has made, in this order."""
+
+
+def place_in_pod(pid: int, uid: str) -> None:
+    """Move a process, unless it is in a pod's cgroup, to where a runtime of Kubernetes has the init of a container.
+
+    As Kata has it: in the cgroup of a sandbox. An invalid UID is in no path.
+    """
+    try:
+        if "pod" in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii"):
+            return
+    except OSError:  # there is no such process
+        return
+    is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
+    above = mount_point() / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    for path in (above, above / f"crio-{pid:064x}.scope"):
+        if not path.exists():
+            path.mkdir()
+            _of_pods.append(path)
+    with suppress(ProcessLookupError):
+        (path / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
+def remove_of_pods() -> None:
+    """Remove those of these cgroups that have no process any more."""
+    for path in reversed(_of_pods[:]):
+        with suppress(OSError):
+            path.rmdir()
+            _of_pods.remove(path)
+
+
 @contextmanager
 def container_cgroup(pod_uid: str, container: str) -> Iterator[Cgroup]:
     """The cgroup of a container of CRI-O's, in that of its pod."""

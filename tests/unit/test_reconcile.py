@@ -101,6 +101,31 @@ def test_a_process_in_a_group_of_another_tool_stays_there_where_the_kernel_shows
     assert node.groups() == {"theirs": set()}
 
 
+# --- A container below another one's cgroup, as `--cgroup-parent` makes it
+
+
+def test_what_is_in_a_cgroup_of_another_container_is_that_ones(node: Node) -> None:
+    """Its processes were moved into the group of the container above, and back."""
+    inner = f"{own()}/libpod-{OTHER}.scope"
+    node.start()
+    node.start(OTHER, 8, None, cgroup=inner)
+    assert node.verbs() == []
+    node.spawn(9, f"{inner}/init.scope")
+    node.spawn(10, f"{own()}/init.scope")
+    assert node.verbs() == ["adopt", "adopt"]
+    assert node.groups() == {GROUP: {7, 10}, f"oci-{OTHER}": {8, 9}}
+
+
+def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(node: Node) -> None:
+    node.start()
+    node.spawn(8, f"{own()}/libpod-{OTHER}.scope")
+    node.spawn(9, f"{own()}/libpod-{OTHER}.scope/init.scope")
+    known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
+    RunDir(RUN).write(Failure, OTHER, known)
+    assert node.verbs() == []
+    assert node.groups() == {GROUP: {7}}
+
+
 # --- CPU time before a task was in its group
 
 SECOND = os.sysconf("SC_CLK_TCK")

@@ -347,6 +347,16 @@ def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: WatchedNode) 
         assert records.is_settled(RunDir(RUN)) is is_settled
 
 
+@pytest.mark.parametrize("below", ["a-" * 100 + "a", "x"])
+def test_a_container_is_found_by_few_looks_up_however_it_names_its_cgroups(
+    node: WatchedNode, reads: list[str], below: str
+) -> None:
+    """Each split of each name was looked up: 7 ms for each exec."""
+    node.spawn(8, own() + f"/{below}" * 40)
+    assert moved(node) == {8}
+    assert len(reads) <= 64 + 2
+
+
 def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:
     node.kernel.now += 1
     it = pursue(node)
