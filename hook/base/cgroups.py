@@ -47,7 +47,8 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     """
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
-        found = next((text for text in _ends(name) if text in known), None)
+        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")]
+        found = next((name[at:] for at in starts if name[at:] in known), None)
         if found is not None:
             return found
         last = name[-_ID_LENGTH:]
@@ -93,10 +94,6 @@ def _is_podmans_pod(above: str, name: str, below: str) -> bool:
     """
     is_of_podman = above == "libpod_parent" or (below.startswith("libpod-") and not above.startswith("pod"))
     return is_of_podman and len(name) == _ID_LENGTH
-
-
-def _ends(name: str) -> list[str]:
-    return [name, *(name[at + 1 :] for at, character in enumerate(name) if character in "-:")]
 
 
 def _names(cgroup: str) -> list[str]:

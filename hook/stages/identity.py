@@ -236,8 +236,8 @@ def pod_uid(cgroup: str) -> str | None:
 def find_maker(own: str | None, container: str) -> str | None:
     """The engine that made a container, by its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
 
-    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the kubelet's
-    cgroupfs driver containerd uses the bare ID in the pod's cgroup, `pod<UID>`; plain runc and crun may use it anywhere.
+    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the cgroupfs driver
+    containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use it anywhere.
     """
     above, _, name = (own or "").rpartition("/")
     mark = name.removesuffix(".scope")[: -len(names.container_of(container))]
