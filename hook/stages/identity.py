@@ -125,11 +125,13 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
 
 def _find_holder(path: str) -> tuple[str, str] | None:
     """The cgroup of another container that holds this one, and its ID: Kata's containers are in their sandbox's."""
-    from hook.base import cgroups
-
-    name = cgroups.find_container_id(":" + path)
-    own = procfs.find_own(path, name) if name is not None else None
-    return (own, name) if own is not None and name is not None else None
+    own = ""
+    for name in path.split("/")[1:]:
+        own += "/" + name
+        container = name.removesuffix(".scope")[-64:]
+        if len(container) == 64 and not container.strip(_HEX) and find_maker(own, container) is not None:
+            return own, container
+    return None
 
 
 def _claims(runtime: str | None, said: Annotations) -> list[Pod]:

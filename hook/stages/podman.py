@@ -97,6 +97,8 @@ def _parse_options(words: list[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     rest = iter(words[1:])
     for word in rest:
+        if word == "--":
+            break
         option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if word.startswith("-") and option not in _FLAGS:
             values[_SHORT.get(option) or option[2:]] = value if equals else next(rest, "")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyz import archive
-from tests.support.cgroups import container_cgroup
+from tests.support.cgroups import place_in_pod
 from tests.support.hook import UID, Hook, created, end, stopped, task
 from tests.support.interpreters import Interpreter, find, start_command
 
@@ -48,11 +48,12 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
         start = (*command, TELLING + archive.BOOT)
         node = Hook(hook.resctrl_root, hook.run_dir, python=start, options=[f"--linger={linger}"])
         watched = node.command("hook")
-        with task() as first, task() as further, container_cgroup(uid, "c1") as own_cgroup:
+        with task() as first, task() as further:
             imported(watched, created("c0", first.pid))  # makes the run directory
-            own_cgroup.add(first.pid)
+            place_in_pod(first.pid, uid, "c1")
+            place_in_pod(further.pid, uid, "c2")
             for name, init in (("c1", first), ("c2", further)):
-                runs.append(imported(watched, created(name, init.pid, pod_uid=uid)))
+                runs.append(imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid})))
             for name, init in (("c2", further), ("c1", first)):
                 end(init)
                 runs.append(imported(watched, stopped(name)))

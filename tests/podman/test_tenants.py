@@ -86,8 +86,8 @@ def find_verdicts(text: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def victim(node: PodmanNode) -> dict[str, list[int]]:
     """The group of a pod, and who is in it."""
-    node.lab.run("victim", f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}")
-    found = {f"oci-{VICTIM}": [node.lab.init("victim").pid]}
+    container = node.lab.runc("victim", {"io.kubernetes.pod.uid": VICTIM})
+    found = {f"oci-{VICTIM}": [container.init().pid]}
     assert node.groups() == found
     return found
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -71,23 +71,35 @@ def enter_cgroup(own: Cgroup) -> list[str]:
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
 
 
+def path_of(top: str, container: str, annotations: Mapping[str, str]) -> str:
+    """The path of a container's cgroup: in its pod's, as the kubelet and CRI-O make it, if its annotations name one."""
+    uid = annotations.get("io.kubernetes.pod.uid")
+    return f"{top}/{container}" if uid is None else f"{top}/pod{uid}/crio-{container}"
+
+
 _of_pods: list[Path] = []
 """Cgroups that place_in_pod has made, in this order."""
 
 
-def place_in_pod(pid: int, uid: str) -> None:
-    """Move a process, unless it is in a pod's cgroup, to where a runtime of Kubernetes has the init of a container.
+def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
+    """Move a process, unless it is in another cgroup of a pod, to where a runtime has a container's init.
 
-    As Kata has it: in the cgroup of a sandbox. An invalid UID is in no path.
+    None: in the cgroup of a sandbox, as Kata has it. An invalid UID is in no path. Only a descendant of ours is moved:
+    some tests make up a pid.
     """
     try:
-        if "pod" in Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii"):
-            return
+        above = pid
+        while above not in (0, os.getpid()):
+            above = int(Path(f"/proc/{above}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
     except OSError:  # there is no such process
         return
+    is_ours = any(f"/{path.relative_to(mount_point())}\n" in text for path in _of_pods)
+    if above == 0 or ("pod" in text and not is_ours):
+        return
     is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
-    above = mount_point() / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
-    for path in (above, above / f"crio-{pid:064x}.scope"):
+    pod = mount_point() / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    for path in (pod, pod / f"crio-{container or f'{pid:064x}'}.scope"):
         if not path.exists():
             path.mkdir()
             _of_pods.append(path)

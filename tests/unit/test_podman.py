@@ -89,6 +89,7 @@ def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
         (["-c", ID, "-n", "web", "--conmon-pidfile", "-n", "-t", "-u", "x"], "web"),
         (["-c", ID, "-n", "web", "--log-tag", "--cid", "-l", "--name", "-b", "x"], "web"),
         (["-c", ID, "-n", "web", "--option-of-a-later-version", "--name=payroll"], "web"),
+        (["-c", ID, "--log-tag", "--", "-n", "web", "--", "-n", "x", "-c", "y"], "web"),
         (["--log-tag", "--cid", ID, "-c", "d" * 64, "-n", "web"], None),
         (["-c", ID, "-n", "a" * 1_000_000], "a" * 253),  # more than is read
         (["-c", ID, "-n", "\x1b[2J\n\u202e"], "\x1b[2J\n\u202e"),  # escaped where it is shown
