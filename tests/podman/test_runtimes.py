@@ -124,7 +124,7 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     unhooked.do(name, "pause", "paused")
     unhooked.start("stopped", name)
     unhooked.do(name, "kill", "stopped", "KILL")
-    unhooked.start("pause", name, annotations={"io.kubernetes.cri.container-type": "sandbox"})
+    unhooked.start("pause", name, annotations={**ANNOTATIONS, "io.kubernetes.cri-o.ContainerType": "sandbox"})
     unhooked.start("gone", name)
     unhooked.do(name, "delete", "--force", "gone")
     try:
