@@ -74,6 +74,10 @@ class Container:
         self.said = Annotations.model_validate(annotations or {})
         self.places = procfs.cgroups(pid)
         self.pod = pod_of(name, self.said, self.places if made_in is None else made_in)
+        if made_in is None and not self.places:
+            from hook.base import explain
+
+            self.pod.problem = explain.place_error(pid)
         try:
             self.starttime = procfs.starttime(pid)
         except (OSError, ValueError, IndexError):

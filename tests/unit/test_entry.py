@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hook.base import procfs
 from hook.base.errors import HookError
 from hook.base.models import Failure, Options
 from hook.stages import entry, podman
 from hook.state.records import Records
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
-from tests.unit.simulated import Node, fails, node
+from tests.unit.simulated import GROUP, UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixtures
 
@@ -124,6 +125,20 @@ def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(no
     assert node.groups() == {"oci-c1": {7}}
     assert (failure().reason, failure().monitored) == ("bad_key", True)
     assert node.repair().outcomes == []
+
+
+def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator found it: its ID was its key, and the other containers of its pod had another one."""
+    node.spawn(7, cgroup=own("c1"))
+    node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(procfs, "cgroups", lambda _pid: [])
+        assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})
+    assert (node.failures(), node.groups()) == ({"c1": "io"}, {})
+    assert node.verbs() == ["retry"]
+    assert node.groups() == {GROUP: {7}}
 
 
 def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
