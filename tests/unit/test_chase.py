@@ -305,3 +305,15 @@ def test_a_thread_that_took_the_number_goes_back_to_where_its_process_is(chain: 
     chain.node.machine.before_put = act
     chain.chase(lambda: {INIT} | ({1000} if 1000 in chain.kernel.tasks else set()))
     assert chain.kernel.tasks[99].groups[1000] == f"{RESCTRL}/{where}".rstrip("/")
+
+
+def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) -> None:
+    context = chain.node.context()
+    late = []
+    for ticks in (200, 250):
+        chain.become(1000, "S", ticks)
+        chase = Chase(context, chain.node.member())
+        chase.run(chain)
+        late.append(chase.late_cpu)
+        chain.kernel.put(RESCTRL, b"1000")
+    assert late == [2.0, 0.5]
