@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the hook does, on real containers, in a few seconds: `python3 build.py demo`.
 
-Two pods of two containers each (Podman), and one container that plain runc starts. Groups, members and tasks are shown
+Two pods of two containers each, and one container without a pod, which runc starts. Groups, members and tasks are shown
 as they come and go. Nothing is left behind.
 """
 
@@ -41,7 +41,7 @@ class Container:
     id: str
     init: ProcessShown
     gate: Gate
-    by_runc: RuncContainer | None = None
+    by_runc: RuncContainer
 
 
 class Demo:
@@ -56,20 +56,19 @@ class Demo:
 
     def play(self) -> bool:
         """All scenes; whether each showed what it should."""
-        self.scene("Two pods of two containers each, started by Podman, and one container started by runc")
+        self.scene("Two pods of two containers each, and one container without a pod")
         for uid, pod in self.pods.items():
             for name in (f"{pod}-app", f"{pod}-helper"):
                 self.start(name, uid)
-        self.start_by_runc(ALONE)
+        self.start(ALONE)
         self.show(expected=3)
         self.scene("shop-app ends: its group stays, with the same RMID, for the pod's other container")
         self.end("shop-app")
         self.show(expected=3)
-        self.scene("batch-app is killed, batch-helper removed by force: the last one takes the group along")
-        self.lab.podman("kill", "batch-app")
-        self.forget("batch-app")
-        self.lab.podman("rm", "-f", "-t", "0", "batch-helper")
-        self.forget("batch-helper")
+        self.scene("batch-app and batch-helper are killed: the last one takes the group along")
+        for name in ("batch-app", "batch-helper"):
+            os.kill(self.containers[name].init.pid, signal.SIGKILL)
+            self.forget(name)
         self.show(expected=2)
         self.scene("The rest ends")
         for name in ("shop-helper", ALONE):
@@ -81,15 +80,10 @@ class Demo:
     def scene(self, title: str) -> None:
         print(f"\n{styled('> ' + title, 'bold')}")
 
-    def start(self, name: str, uid: str) -> None:
-        # Whose pod it is is told by its cgroup, as the kubelet makes it
-        gate = self.lab.run(name, f"--cgroup-parent={self.lab.cgroups.path}/pod{uid}")
-        container = self.lab.container_id(name)
-        self.containers[name] = Container(name, uid, container, self.lab.init(name), gate)
-
-    def start_by_runc(self, name: str) -> None:
-        started = self.lab.runc(name)
-        self.containers[name] = Container(name, name, name, started.init(), started.gate, started)
+    def start(self, name: str, uid: str = "") -> None:
+        # Its cgroup, as the kubelet and a runtime make it, says which pod it is in
+        started = self.lab.runc(name, {"io.kubernetes.pod.uid": uid} if uid else {})
+        self.containers[name] = Container(name, uid or name, name, started.init(), started.gate, started)
 
     def end(self, name: str) -> None:
         self.containers[name].gate.open()
@@ -99,8 +93,7 @@ class Demo:
         """Wait until the container's poststop is through."""
         container = self.containers.pop(name)
         self.lab.watch.wait("poststop", container.id)
-        if container.by_runc is not None:
-            container.by_runc.wait()
+        container.by_runc.wait()
 
     def show(self, expected: int) -> None:
         """Every group with its tasks, and whose they are; complains about what is not as it should be."""

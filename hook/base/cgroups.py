@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
+_MOST_SEPARATORS = 4  # of a component: `libpod-payload-ID` has two before the ID
+_MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
 
 
 def is_own(cgroup: str | None, container: str) -> bool:
@@ -23,11 +25,19 @@ def is_own(cgroup: str | None, container: str) -> bool:
 
 
 def possible_ids(cgroup: str) -> list[str]:
-    """Every container ID for which `is_own` holds, those of the outermost component first.
+    """Return container IDs for which `is_own` holds, those of the outermost component first.
 
-    A container can name the components below its own as it likes, so that only one of these IDs is right.
+    A container can name the components below its own as it likes, so only some of these IDs are right, and their number
+    is limited: no name below can keep a caller from one above it. Of a component these are the whole name, what follows
+    one of its first separators, as the mark of any runtime ends with one, and what follows its last.
     """
-    return [text for name in _names(cgroup) for text in _ends(name)]
+    found: list[str] = []
+    for name in _names(cgroup):
+        at = [place for place, character in enumerate(name) if character in "-:"]
+        found += [name, *(name[place + 1 :] for place in dict.fromkeys([*at[:_MOST_SEPARATORS], *at[-1:]]))]
+        if len(found) >= _MOST_IDS:
+            break
+    return found[:_MOST_IDS]
 
 
 def find_container(cgroup: str, known: Container[str]) -> str | None:
@@ -37,7 +47,8 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     """
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
-        found = next((text for text in _ends(name) if text in known), None)
+        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")]
+        found = next((name[at:] for at in starts if name[at:] in known), None)
         if found is not None:
             return found
         last = name[-_ID_LENGTH:]
@@ -83,10 +94,6 @@ def _is_podmans_pod(above: str, name: str, below: str) -> bool:
     """
     is_of_podman = above == "libpod_parent" or (below.startswith("libpod-") and not above.startswith("pod"))
     return is_of_podman and len(name) == _ID_LENGTH
-
-
-def _ends(name: str) -> list[str]:
-    return [name, *(name[at + 1 :] for at, character in enumerate(name) if character in "-:")]
 
 
 def _names(cgroup: str) -> list[str]:

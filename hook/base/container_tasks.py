@@ -41,10 +41,11 @@ class Processes:
     (CLOCK_BOOTTIME, s). The cost is one visit of each process, and of each cgroup as many as it has ancestors.
     """
 
-    def __init__(self, by_pid: Mapping[int, Process], boottime: float = 0.0) -> None:
+    def __init__(self, by_pid: Mapping[int, Process], boottime: float = 0.0, nested: Collection[str] = ()) -> None:
         self.by_pid = by_pid
         self.boottime = boottime
-        self._own: set[str] = set()
+        self._nested = nested
+        self._own: set[str] = {*nested}
         self._inits: set[int] = set()
         self._children: dict[int, list[int]] = {}
         self._in: dict[tuple[str, ...], list[int]] = {}
@@ -123,7 +124,7 @@ class Processes:
         while waiting:
             pid, starttime = waiting.popitem()
             seen.add(pid)
-            now = look_at(pid)
+            now = look_at(pid, nested=self._nested)
             if now is None or now.starttime != starttime or not self._holds(member, now):
                 continue
             tids = _list_threads(now)
@@ -160,7 +161,7 @@ class Processes:
         for tid in tids:
             text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
             for child in {*map(int, text.split())}.difference(seen):
-                now, former = look_at(child), self.by_pid.get(child)
+                now, former = look_at(child, nested=self._nested), self.by_pid.get(child)
                 if now is not None and (former is None or former.starttime != now.starttime):
                     yield child, now.starttime
 
@@ -199,20 +200,25 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def look() -> Processes:
-    """Read all processes once."""
+def find_nested(own: Iterable[str]) -> list[str]:
+    """Find the containers' own cgroups, among these, that lie below another container's; innermost ones first."""
+    return sorted((it for it in own if cgroups.cut_below_container(it) != it), key=len, reverse=True)
+
+
+def look(nested: Collection[str] = ()) -> Processes:
+    """Read all processes once. `nested`: as find_nested; a process in one is not in the container's above it."""
     boottime = system.boottime()
-    return Processes({it.pid: it for it in list_processes()}, boottime)
+    return Processes({it.pid: it for it in list_processes(nested)}, boottime, nested)
 
 
-def list_processes() -> Iterator[Process]:
+def list_processes(nested: Collection[str] = ()) -> Iterator[Process]:
     """Every live process, each read only when it is asked for."""
     known: dict[str, tuple[str, ...]] = {}
-    found = (look_at(int(name), known) for name in system.list_directory("/proc") if name.isdigit())
+    found = (look_at(int(name), known, nested) for name in system.list_directory("/proc") if name.isdigit())
     return (it for it in found if it is not None)
 
 
-def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Process | None:
+def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: Collection[str] = ()) -> Process | None:
     """Read a process; None if it is not alive. `known`: parsed cgroups by the text of their files, to parse less."""
     known = {} if known is None else known
     try:
@@ -220,13 +226,13 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Proces
         fields = tail.split()
         if procfs.is_over(fields):
             return None
-        places = _read_cgroups(pid, known)
+        places = _read_cgroups(pid, known, nested)
         return Process(pid, int(fields[1]), int(fields[19]), places, int(fields[17]), head.partition("(")[2])
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collection[str]) -> tuple[str, ...]:
     """As procfs.cgroups, each cut below a container's own: how many a container makes there costs nothing.
 
     Parses each text once, since most processes share their cgroups with others.
@@ -234,7 +240,11 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...
     text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
     if text not in known:
         places = (line.partition(":")[2] for line in text.split("\n") if line)
-        known[text] = tuple(dict.fromkeys(map(cgroups.cut_below_container, places)))
+        cut = (
+            next((it for it in nested if cgroups.is_within(place, it)), None) or cgroups.cut_below_container(place)
+            for place in places
+        )
+        known[text] = tuple(dict.fromkeys(cut))
     return known[text]
 
 
@@ -247,6 +257,13 @@ def caught_signals(pid: int) -> int | None:
     """The signals that a process catches, as bits; None: it is gone. Source: proc_pid_status(5), SigCgt."""
     status = system.try_call(system.read_file, f"/proc/{pid}/status")
     return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16) if status is not None else None
+
+
+def find_creator(tid: int) -> int:
+    """Return the process of a thread, or the parent of a process; 0 if it is gone. Source: proc_pid_status(5)."""
+    status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
+    process, parent = (int(status.partition(f"\n{it}:\t")[2].partition("\n")[0] or 0) for it in ("Tgid", "PPid"))
+    return parent if process == tid else process
 
 
 def list_threads(pid: int) -> set[int]:

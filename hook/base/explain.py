@@ -152,6 +152,12 @@ def unforeseen_error(error: BaseException) -> HookError:
 # --- The container: its process, its pod, its ctrl_group
 
 
+def place_error(pid: int) -> HookError:
+    """`io`: /proc does not show the cgroups of a process, so its container may be in any pod."""
+    hint = "`reconcile` tries again, by the cgroup in the bundle"
+    return HookError(Reason.IO, f"the cgroup of process {pid} cannot be read, so its pod is unknown", hint=hint)
+
+
 def starttime_error(pid: int) -> HookError:
     """The start time of a container's process is unknown: `task_gone`, or `io` if /proc cannot be read."""
     try:
@@ -190,7 +196,7 @@ def cgroup_error(bundle: str) -> HookError:
 
 def sandbox_error(sandbox_id: str) -> HookError:
     """`bad_key`: the annotation for `--key=sandbox` (io.kubernetes.cri-o.SandboxID) is no container ID."""
-    problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}"
+    problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}; its own ID is its key"
     return HookError(Reason.BAD_KEY, problem, hint=_WITHOUT)
 
 

@@ -296,8 +296,8 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
             waiting.clear()
             raise TimeoutError  # else flock(2) would be repeated (PEP 475)
 
-    _signal.signal(_signal.SIGALRM, give_up)
-    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
+    former_handler = _signal.signal(_signal.SIGALRM, give_up)
+    former_mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
     try:
         _signal.setitimer(_signal.ITIMER_REAL, max(deadline - monotonic(), _SOON), _SOON)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -306,6 +306,8 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
         return False
     finally:
         _signal.setitimer(_signal.ITIMER_REAL, 0)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
+        _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
     return True
 
 
@@ -322,6 +324,11 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
 def inode(path: str, dir_fd: int | None = None) -> int:
     """The inode of a file, which no other file of that file system gets while it exists."""
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
+
+
+def size(path: str, dir_fd: int | None = None) -> int:
+    """The size of a file in bytes."""
+    return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
 
 
 def count_links(path: str) -> int:

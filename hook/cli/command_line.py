@@ -166,11 +166,12 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
 
 def _join_values(words: list[str], kinds: dict[str, Any]) -> Iterator[str]:
     """Write each option by its long name, in one word with its value."""
-    waiting = iter(words)
-    for word in waiting:
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
         long = word.replace("-o", "--output=", 1).rstrip("=") if word.startswith("-o") else word
-        value = next(waiting, None) if "=" not in long and kinds.get(_get_name(long), False) is not False else None
-        yield long if value is None else f"{long}={value}"
+        lacks_value = "=" not in long and kinds.get(_get_name(long), False) is not False
+        yield f"{long}={waiting.pop(0)}" if lacks_value and waiting and not waiting[0].startswith("--") else long
 
 
 def _get_name(word: str) -> str:

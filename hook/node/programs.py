@@ -11,10 +11,9 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import IO, NamedTuple
 
 from hook.base import cgroups, container_tasks, procfs, system
@@ -87,19 +86,18 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
     deadline, pipe = system.monotonic() + seconds, subprocess.PIPE
     is_starting = True
     try:
-        # In a session of its own, so that it is killed together with all its children.
-        program = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            cwd="/",
-            env=_ENVIRONMENT,
-            start_new_session=True,
-            # What cli/deadline blocks would be blocked in it, too, and in all that it starts. This waits for no thread.
-            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, ()),  # noqa: PLW1509
-        )
+        with _unblock_signals():
+            # In a session of its own, so that it is killed together with all its children.
+            program = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                cwd="/",
+                env=_ENVIRONMENT,
+                start_new_session=True,
+            )
     except OSError as error:
         return Exit(None, "", f"cannot start: {errno_name(error)}")
     finally:
@@ -120,6 +118,26 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # one in the kernel's hands ends later
                 os.killpg(program.pid, signal.SIGKILL)
                 program.wait(1.0)
+
+
+@contextmanager
+def _unblock_signals() -> Iterator[None]:
+    """Block no signal while a program is started: what cli/deadline blocks would be blocked in it, too.
+
+    One that comes in this time would end us, and leave the program behind. So it is sent again, once it is blocked.
+    """
+    came: list[int] = []
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    handlers = {it: signal.signal(it, lambda number, _frame: came.append(number)) for it in blocked}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, blocked)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+        for number, handler in handlers.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for number in came:
+            os.kill(os.getpid(), number)
 
 
 def _talk(streams: Sequence[IO[bytes]], stdin: str, deadline: float) -> tuple[bytes, bytes]:
@@ -180,8 +198,8 @@ def ask_interpreter(path: str) -> Interpreter | str:
 # --- The processes of the host itself, whose names, command lines, root and current directories can be trusted
 #
 # The author of a container names its processes, fills their command lines, and makes their root directory. A process of
-# the host has the pid, mount and user namespaces of pid 1, and is in no cgroup of a container or pod. Of all others we
-# use only facts of the kernel: pid, parent, start time, cgroups, threads, counters.
+# the host has the pid, mount and user namespaces of pid 1, runs as root, and is in no cgroup of a container or pod. Of
+# all others we use only facts of the kernel: pid, parent, start time, cgroups, threads, counters.
 #
 # Comparing namespaces needs CAP_SYS_PTRACE, which the units and the DaemonSet of the chart do not have: without it no
 # process is trusted. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
@@ -207,7 +225,7 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found({}, [])
     for it in container_tasks.list_processes():  # so that none has time to become a container's
-        if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
+        if _is_in_container(it.cgroups) or not _is_of_root(it.pid) or not is_wanted(words := _read_words(it.pid)):
             continue
         try:
             if _is_of_host(it):
@@ -229,6 +247,12 @@ def _is_of_host(process: container_tasks.Process) -> bool:
         if has_ended or _is_in_container(procfs.cgroups(process.pid)):  # by now
             return False
         raise
+
+
+def _is_of_root(pid: int) -> bool:
+    """Whether all user IDs of a process are 0: the others of this machine can start anything. proc_pid_status(5)."""
+    status = (system.try_call(door.read_head, f"/proc/{pid}/status", _HEAD) or b"").decode("ascii", "replace")
+    return status.partition("\nUid:\t")[2].partition("\n")[0].split() == 4 * ["0"]
 
 
 def _is_in_container(places: Iterable[str]) -> bool:

@@ -46,6 +46,7 @@ _ROOTS = (
 )
 # The runtimes, each with the file that it keeps of a container: a directory without one holds no container.
 _STATE_FILES = {"runc": "state.json", "crun": "status"}
+_CONTAINER_TYPES = {"cri-o": "io.kubernetes.cri-o.ContainerType", "containerd": "io.kubernetes.cri.container-type"}
 _LIVE = ("created", "running", "paused")
 _STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
 _PATIENCE = 10.0  # seconds for one answer
@@ -162,16 +163,14 @@ def parse_state(output: str, container: str) -> State | str:
 def is_sandbox(state: State) -> bool:
     """Whether a container holds its pod's sandbox, by the annotations of its own runtime.
 
-    Its cgroup identifies that runtime. A pod's author can write the annotations of the other one.
+    Its cgroup identifies that runtime. A pod's author can write the annotations of the other one, and whoever starts a
+    container of Podman's can write both.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
     owns = [procfs.find_own(place, state.id) for place in places]
     makers = filter(None, (identity.find_maker(own, state.id) for own in owns))
-    maker = next(makers, annotations.get("io.container.manager"))
-    by_containerd = annotations.get("io.kubernetes.cri.container-type")
-    if maker != "containerd" and (maker == "cri-o" or by_containerd is None):
-        return annotations.get("io.kubernetes.cri-o.ContainerType") == "sandbox"
-    return by_containerd == "sandbox"
+    maker = next(makers, None if state.pid else annotations.get("io.container.manager"))  # one that ended has no cgroup
+    return annotations.get(_CONTAINER_TYPES.get(maker or "", "")) == "sandbox"
 
 
 # --- Running containers that never got the hook, for example because the hook-injector is not running

@@ -8,6 +8,7 @@ each of which survives a kill.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
-from hook.reconcile.chase import Chase, count_late_cpu, read_groups
+from hook.reconcile.chase import Chase, count_late_cpu, limit_late, read_groups
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
@@ -218,8 +219,9 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
     podman.name_running(found.pod, name, bundle, places)
-    if place is None and (annotations is None or found.pod.uid is not None):
-        found.pod.uid, found.pod.problem = None, cgroup_error(bundle)
+    names_pod = not found.pod.is_podmans and (found.said.pod_uid or found.said.cri_sandbox_uid)
+    if place is None and (annotations is None or names_pod):
+        found.pod.problem = cgroup_error(bundle)
     return found
 
 
@@ -279,7 +281,7 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
 def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; returns their number."""
     try:
-        return _bring_in(seen, state.key, name)
+        return _bring_in(seen, state.key, name, limit_late(seen.context, name))
     except WrongCtrlGroup:  # its init went to another ctrl_group after the survey, on a kernel that does not show it
         is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
         return int(not is_taken and remake(seen, state, name))
@@ -315,7 +317,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         remove.forget_failure(context.run, container.id, container.pid)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
-        _bring_in(seen, key.name, container.id, was_in=was_in)
+        _bring_in(seen, key.name, container.id, None if was_in else math.inf)
     return key is not None
 
 
@@ -347,9 +349,10 @@ def _show_again(context: Context, key: str) -> None:
             raise
 
 
-def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> int:
+def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
     """Move every thread of a container into its group; returns their number. Raises StillOutside, HookError.
 
+    `longest_late`: as limit_late; None: none of their CPU time is late.
     The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
     """
     context, processes = seen.context, seen.processes
@@ -367,14 +370,14 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    chase = Chase(context, member, seen.groups)
+    chase = Chase(context, member, seen.groups, has_others=has_others, longest_late=longest_late or 0.0)
     try:
         chase.run(read)
     except GroupGone:
         if not procfs.is_dead(member.pid, member.starttime):
             raise
     finally:
-        count_late_cpu(context, key, 0.0 if was_in else chase.late_cpu)
+        count_late_cpu(context, key, 0.0 if longest_late is None else chase.late_cpu)
     return chase.moved
 
 

@@ -10,13 +10,14 @@ that begins after each moved thread has slept, ended, or run in user mode.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from hook.base import procfs, system
-from hook.base.container_tasks import cpu_seconds
+from hook.base import cgroups, procfs, system
+from hook.base.container_tasks import find_creator
 from hook.base.errors import HookError, Reason
 from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
@@ -33,6 +34,8 @@ _LOOKS = 20  # ... unless so many looks take longer, on a busy machine
 _LONGEST = 2.0  # seconds for all further looks: where 20 programs fork on one busy CPU, one fork can take 0.2
 _PAUSE = 0.001
 _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
+_RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
+_MOST_REMEMBERED = 4096  # threads
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 _SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
@@ -54,10 +57,21 @@ class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
     `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
-    before they were moved. `groups`: see locate; None: those of now.
+    before they were moved. `groups`: see locate; None: those of now. `has_others`: threads outside the member's own
+    cgroup are the container's, too. `longest_late`: as limit_late.
     """
 
-    def __init__(self, context: Context, member: Member, groups: Groups | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        member: Member,
+        groups: Groups | None = None,
+        *,
+        has_others: bool = False,
+        longest_late: float = math.inf,
+    ) -> None:
+        self._has_others = has_others
+        self._longest_late = longest_late
         self.moved = self.outside = 0
         self.has_moved = False
         self.late_cpu = 0.0
@@ -110,10 +124,17 @@ class Chase:
         self.outside = len(new - self._settled)
 
     def _move(self, tid: int) -> bool:
-        """Move a thread unless it is in the group, or must stay. False: it has ended."""
+        """Move a thread unless it is in the group, or must stay. False: it has ended, and may have another's number.
+
+        The kernel takes a number. Its thread is the container's own if it started at the same time before we look where
+        it is and after the move.
+        """
         group = self._member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
+        before = procfs.stat_fields(f"{tid}/task/{tid}")
+        if not (self._has_others or self._is_in_cgroup(tid)):
+            return False
         try:
             self._context.resctrl.put(group, tid)
         except WrongCtrlGroup:
@@ -124,11 +145,46 @@ class Chase:
             if error.reason != Reason.TASK_GONE:
                 raise
             return False
+        after = procfs.stat_fields(f"{tid}/task/{tid}")
+        if before is not None and after is not None and before[19] != after[19]:
+            self._give_back(tid)
+            return False
         self.moved += 1
-        self.late_cpu += cpu_seconds(tid)
-        if (user_time := _read_user_time(tid)) is not None:
-            self.forking[tid] = user_time
+        if after is not None:
+            self.late_cpu += self._count_late(tid, after)
+            if after[0] in _RUNS:
+                self.forking[tid] = int(after[11])
         return True
+
+    def _is_in_cgroup(self, tid: int) -> bool:
+        """Whether a thread is in the cgroup of the member; True if the member has none."""
+        own = self._member.cgroup
+        return own is None or any(cgroups.is_within(it, own) for it in procfs.cgroups(tid))
+
+    def _give_back(self, tid: int) -> None:
+        """Move a thread that took over a number to where its process is; of a new process, to where its parent is.
+
+        If the kernel does not show that, the thread goes to the ctrl_group, and the next run brings it in.
+        """
+        if self._is_in_cgroup(tid):
+            return  # the next look shows that it is inside
+        kernel = self._context.resctrl
+        ctrl_group, mon_group = procfs.resctrl_groups(find_creator(tid)) or ("", "")
+        with suppress(HookError):  # it has ended, or its group has
+            if mon_group:
+                kernel.put(kernel.path(ctrl_group, mon_group), tid)
+            else:
+                kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self._member.group, tid)
+
+    def _count_late(self, tid: int, fields: list[str]) -> float:
+        """The CPU seconds of a thread with these `stat_fields` that count as late: none of them twice."""
+        context, born = self._context, int(fields[19])
+        used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
+        late = used - context.late_threads.get((tid, born), 0.0)
+        if len(context.late_threads) >= _MOST_REMEMBERED:
+            context.late_threads.clear()
+        context.late_threads[tid, born] = used
+        return max(0.0, late if born >= context.looked_at * procfs.TICKS else min(late, self._longest_late))
 
 
 def still_forking(moved: dict[int, int]) -> dict[int, int]:
@@ -143,10 +199,27 @@ def still_forking(moved: dict[int, int]) -> dict[int, int]:
 def _read_user_time(tid: int) -> int | None:
     """The user time of a thread that runs, in ticks; None: it sleeps or has ended, so that it is not in a fork.
 
-    Source: proc_pid_stat(5), fields 3 and 14; R: runs, D: waits in the kernel, for memory for example.
+    Source: proc_pid_stat(5), fields 3 and 14.
     """
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
-    return int(fields[11]) if fields is not None and fields[0] in "RD" else None
+    return int(fields[11]) if fields is not None and fields[0] in _RUNS else None
+
+
+def limit_late(context: Context, container: str) -> float:
+    """The most CPU seconds of one thread that count as late, if it is older than the last look of a complete run.
+
+    That look found the container's threads in its group, so their time was charged. A thread that has left the group
+    since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
+    container outside, any may be one of them, and the time since then is the most that it can have used.
+    """
+    return system.boottime() - context.looked_at if container in context.left_outside else 0.0
+
+
+def note_last_look(context: Context) -> None:
+    """Read from the record of reconcile what limit_late asks for."""
+    last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+    is_of_this_boot = last.looked_at <= system.boottime()
+    context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
 
 
 def count_late_cpu(context: Context, key: str, seconds: float) -> None:
@@ -211,6 +284,8 @@ class Tally:
         self._started = self._saved = system.monotonic()
         self._actions: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
+        self._late = 0.0
+        note_last_look(context)
 
     def __enter__(self) -> Tally:
         self.save(started_at=system.unix_time())
@@ -226,26 +301,29 @@ class Tally:
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(self, left: int, failed: int, outside: dict[str, int], elsewhere: dict[str, int]) -> None:
+    def end(
+        self, left: int, failed: int, outside: dict[str, int], elsewhere: dict[str, int], looked_at: float = 0.0
+    ) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
         named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
         counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
         seconds = system.monotonic() - self._started
-        self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)
+        self.save(ended_at=system.unix_time(), seconds=seconds, looked_at=looked_at, **named, **counts)
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add the counts since the last save to the record, and set these fields of it.
 
-        Moves late_cpu from the context into the records of its keys.
+        Moves late_cpu from the context into the records of its keys. What cannot be written waits for the next save.
         """
-        late = sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
-        with suppress(OSError):
-            self._update(late, fields, patience)
-        self._actions.clear()
-        self._failures.clear()
+        self._late += sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
         self._saved = system.monotonic()
+        with suppress(OSError):
+            self._update(fields, patience)
+            self._actions.clear()
+            self._failures.clear()
+            self._late = 0.0
 
-    def _update(self, late: float, fields: dict[str, Any], patience: float) -> None:
+    def _update(self, fields: dict[str, Any], patience: float) -> None:
         run = self._context.run
         descriptor = _open_lock(run)
         try:
@@ -253,7 +331,7 @@ class Tally:
             system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
             former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
             sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
-            late_cpu = (former.late_cpu + late) % _SECONDS_FULL
+            late_cpu = (former.late_cpu + self._late) % _SECONDS_FULL
             run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
@@ -274,16 +352,16 @@ def _open_lock(run: RunDir) -> int:
 def _save_late(context: Context, key: str) -> float:
     """Add the CPU time that its tasks had used before they were moved in to a key's record; returns the seconds.
 
-    0 while a hook holds the key's lock: the next save adds them.
+    0 while a hook holds the key's lock, or no record can be written: the next save adds them.
     """
     try:
         with context.run.lock(key, system.monotonic()) as locked:
-            seconds = context.late_cpu.pop(key)
             if locked.state is not None:
-                locked.commit(replace(locked.state, late_cpu=(locked.state.late_cpu + seconds) % _SECONDS_FULL))
+                late_cpu = (locked.state.late_cpu + context.late_cpu[key]) % _SECONDS_FULL
+                locked.commit(replace(locked.state, late_cpu=late_cpu))
     except (HookError, OSError):
         return 0.0
-    return seconds
+    return context.late_cpu.pop(key)
 
 
 def _add(former: dict[str, int], more: Counter[str]) -> dict[str, int]:

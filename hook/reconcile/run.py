@@ -63,7 +63,8 @@ class Result:
     """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
 
     `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
-    then. `outside`: the number of each container's threads outside its group, by the last look.
+    then. `outside`: the number of each container's threads outside its group, by the last look. `needed`: the ids of
+    the actions that the last look still found.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -71,15 +72,18 @@ class Result:
     undone: int = 0
     ended: str | None = None
     outside: dict[str, int] = field(default_factory=dict)
+    needed: Collection[str] = ()
 
     @property
     def failed(self) -> list[Outcome]:
-        """The failed actions, without those that a later one did for the same container, group or key.
+        """The failed actions that are still needed, or after which no other one followed for the same object.
 
         An action that left threads outside does not count if the last look found none: they have ended meanwhile.
         """
-        last = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
-        return [it for it in last.values() if it.has_failed and (not it.outside or it.action.container in self.outside)]
+        of_object = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
+        ends = {it.action.id for it in of_object.values() if not it.outside or it.action.container in self.outside}
+        last = {it.action.id: it for it in self.outcomes}
+        return [it for it in last.values() if it.has_failed and it.action.id in ends.union(self.needed)]
 
     @property
     def is_whole(self) -> bool:
@@ -160,11 +164,12 @@ def repair(
             adopted = _do_actions(seen, diagnose_adoptable(seen), follower, tally)
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
-        result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
+        needed = {it.id for it in planned}
+        result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside, needed=needed)
         elsewhere = Counter[str]()
         for it in seen.outside.values():
             elsewhere.update(dict(it.elsewhere))
-        tally.end(len(result.left), len(result.failed), outside, elsewhere)
+        tally.end(len(result.left), len(result.failed), outside, elsewhere, seen.boottime)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again

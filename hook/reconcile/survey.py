@@ -7,7 +7,7 @@ Changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -80,7 +80,7 @@ class Survey:
         """The containers in the index, by key."""
         self.leftovers = self._find_leftovers()
         # After the records, so that the init of each member is among the processes.
-        self.processes = container_tasks.look()
+        self.processes = container_tasks.look(container_tasks.find_nested(self._list_own_cgroups()))
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
         self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
@@ -155,6 +155,17 @@ class Survey:
             return set(self.context.resctrl.counters(self.context.resctrl.root))
         except HookError:
             return set()
+
+    def _list_own_cgroups(self) -> Iterator[str]:
+        """The own cgroups of all members, and of the containers that are not monitored."""
+        for state in self.states.values():
+            yield from (
+                it.cgroup for name, it in state.members.items() if it.cgroup and cgroups.is_own(it.cgroup, name)
+            )
+        for name in self.failed:
+            failure = self.context.run.glance(Failure, name)
+            if failure is not None and failure.pid is not None and not procfs.is_dead(failure.pid, failure.starttime):
+                yield from filter(None, (procfs.find_own(it, name) for it in procfs.cgroups(failure.pid)))
 
     def _find_leftovers(self) -> set[str]:
         """The keys with temporary files of a hook that was killed, or with a view that they must not have."""

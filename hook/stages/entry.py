@@ -16,6 +16,7 @@ from hook.state.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any, TypeVar
 
     from hook.base.errors import HookError
@@ -56,7 +57,9 @@ class Call:
 class Context:
     """The surroundings of a stage: resctrl, the run directory, the options. `freed` counts the RMIDs given back.
 
-    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them.
+    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them. For these,
+    `late_threads`: what each thread (number and start time) had used when it was moved; `looked_at` and `left_outside`:
+    when the last complete reconcile looked, and of which containers it left threads outside.
     `notes_history`: keys that it starts get a line in --history, also pods. Those that reconcile starts: by their kind.
     `longest_linger`: seconds, a limit on the linger time in each key's record; None: no limit.
     """
@@ -71,6 +74,9 @@ class Context:
         self.freed = 0
         self.notes_history = options.history != ""
         self.late_cpu: dict[str, float] = {}
+        self.late_threads: dict[tuple[int, int], float] = {}
+        self.looked_at = 0.0
+        self.left_outside: Collection[str] = ()
         self.view = View(run, kernel.root)
 
 
@@ -93,7 +99,7 @@ def dispatch(arguments: list[str]) -> int:
         except BaseException as error:  # noqa: BLE001  no exception may fail a container
             from hook.stages import report
 
-            return report.survive(error)
+            return report.survive(error, arguments[0], arguments[1:])
     from hook.cli import command_line
 
     return command_line.main(arguments)
@@ -229,7 +235,7 @@ def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any],
             continue
         kind = kinds[name]
         if not equals and kind is not False:
-            if not rest:
+            if not rest or rest[0].startswith("--"):  # the next option, which counts
                 complaints.append(f"{option} wants a value")
                 continue
             text = rest.pop(0)

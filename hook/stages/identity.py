@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _HEX = "0123456789abcdef"
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
-_MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
+_MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri-containerd": "containerd"}
 
 
 class Key:
@@ -74,6 +74,10 @@ class Container:
         self.said = Annotations.model_validate(annotations or {})
         self.places = procfs.cgroups(pid)
         self.pod = pod_of(name, self.said, self.places if made_in is None else made_in)
+        if made_in is None and not self.places:
+            from hook.base import explain
+
+            self.pod.problem = explain.place_error(pid)
         try:
             self.starttime = procfs.starttime(pid)
         except (OSError, ValueError, IndexError):
@@ -81,7 +85,7 @@ class Container:
 
     def problem(self, key: Key) -> HookError | None:
         """Why its annotations need a report although it can be monitored under this key; None: they do not."""
-        return self.pod.problem if key.name == self.pod.uid else None
+        return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
 
 
 def bounded(text: str | None) -> str | None:
@@ -92,21 +96,23 @@ def bounded(text: str | None) -> str | None:
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
 
-    A UID in a path is the pod's; the names come from the annotations with the same UID. If no path has a UID, the
-    annotations of the container's own runtime count, unless those of the other runtime name another pod. The part of a
-    path below the container's own cgroup is ignored; if no component is its own, the runtime has named all of them.
+    Only what stands below a runtime's mark counts. There a UID in the path is the pod's; the names come from the
+    annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the
+    other runtime name another pod. Without a mark there is no pod: a user of Podman can choose all annotations, the
+    cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).
     """
-    paths = list(dict.fromkeys(place.partition(":")[2] for place in places))  # many hierarchies have the same path
-    owns = [procfs.find_own(path, container) for path in paths]
-    named = runtime = None
-    for path, own in zip(paths, owns):
-        named = named or pod_uid(own or path)
-        runtime = runtime or find_maker(own, container)
+    paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
+    owns = [(own, container) for path in paths if (own := procfs.find_own(path, container)) is not None]
+    owns = owns or [it for path in paths if (it := _find_holder(path)) is not None]
+    runtime = named = None
+    for own, name in owns:
+        maker = find_maker(own, name)
+        runtime = runtime or maker
+        named = named or (pod_uid(own) if maker in ("cri-o", "containerd") else None)
     claims = _claims(runtime, said)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
-        believed = claims[:1] if runtime else claims
-        pod = next((claim for claim in believed if claim.uid == named), Pod(named))
+        pod = next((claim for claim in claims[:1] if claim.uid == named), Pod(named))
         wrong = uids - {named}
     else:
         pod = claims[0] if claims else Pod()
@@ -117,27 +123,32 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         from hook.base import explain
 
         pod.problem = explain.annotations_error(named, wrong)
-    pod.is_podmans = runtime == "libpod" if runtime else said.manager == "libpod" and pod.uid is None
+    pod.is_podmans = runtime == "libpod" if owns else said.manager == "libpod"
     return pod
 
 
-def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
-    """The pods that the annotations name: first those of the container's own runtime, then those of the other one.
+def _find_holder(path: str) -> tuple[str, str] | None:
+    """The cgroup of another container that holds this one, and its ID: Kata's containers are in their sandbox's."""
+    own = ""
+    for name in path.split("/")[1:]:
+        own += "/" + name
+        container = name.removesuffix(".scope")[-64:]
+        if len(container) == 64 and not container.strip(_HEX) and find_maker(own, container) is not None:
+            return own, container
+    return None
 
-    Podman's containers have no pod of Kubernetes. If the cgroup does not name the runtime, the annotations do.
-    """
-    if runtime == "libpod":
-        return []
+
+def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
+    """The pods that the annotations name, if a runtime of Kubernetes made the container: first those of that one."""
     in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
     in_containerd = Pod(
         said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
     )
-    if runtime == "cri-o" or (runtime is None and said.manager == "cri-o"):
+    if runtime == "cri-o":
         return [in_crio, in_containerd]
-    if said.manager == "cri-o":
-        return [in_containerd, in_crio]
-    # CRI-O's annotations without CRI-O's mark count only if no runtime contradicts them.
-    return [in_containerd] if in_containerd.uid or said.manager else [in_crio]
+    if runtime == "containerd":
+        return [in_containerd, in_crio] if said.manager == "cri-o" else [in_containerd]
+    return []
 
 
 def canonical_uid(text: str) -> str | None:
@@ -155,8 +166,9 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
     `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
-    the hook run with Podman's options. HookError `bad_key`: an invalid pod UID or sandbox ID, or annotations that
-    contradict each other, so that no key would be charged rightly.
+    the hook run with Podman's options. If an image's author wrote an invalid sandbox ID, the container's ID is the key,
+    and the pod gets a `problem`. HookError `bad_key`: an invalid pod UID, or annotations that contradict each other, so
+    that no key would be charged rightly.
     """
     if mode == "container":
         return Key(container, "container")
@@ -171,7 +183,8 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     except ValueError:
         from hook.base import explain
 
-        raise explain.sandbox_error(said.sandbox_id or "") from None
+        pod.problem = explain.sandbox_error(said.sandbox_id or "")
+        return Key(container, "sandbox")
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:
@@ -229,13 +242,14 @@ def pod_uid(cgroup: str) -> str | None:
 def find_maker(own: str | None, container: str) -> str | None:
     """The engine that made a container, by its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
 
-    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the kubelet's
-    cgroupfs driver containerd uses the bare ID, as plain runc and crun may do.
+    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the cgroupfs driver
+    containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use it anywhere.
     """
-    if own is None:
-        return None
-    mark = own.rpartition("/")[2].removesuffix(".scope")[: -len(names.container_of(container))]
-    return _MAKERS.get(mark) if mark else "containerd"
+    above, _, name = (own or "").rpartition("/")
+    mark = name.removesuffix(".scope")[: -len(names.container_of(container))]
+    if not mark:
+        return "containerd" if above.rpartition("/")[2].startswith("pod") else None
+    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see pod_uid
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _HEAD = 1 << 14  # bytes of conmon's command line: its paths and the name come first
 _HEX = "0123456789abcdef"
 _ID_LENGTH = 64
+_SHORT = {"-c": "cid", "-n": "name"}
+_FLAGS = (
+    *("-e", "-i", "-s", "-t", "--api-version", "--exec", "--exec-attach", "--full-attach", "--leave-stdin-open"),
+    *("--no-container-partial-message", "--no-new-keyring", "--no-pivot", "--no-sync-log", "--replace-listen-pid"),
+    *("--stdin", "--sync", "--syslog", "--systemd-cgroup", "--terminal", "--version"),
+)
+"""The options of conmon that take no value. Podman writes a word after --api-version, which conmon ignores."""
 POD_DIGITS = 12
 """The digits of a pod's ID by which Podman names it to people."""
 _INFRA = "-infra"
@@ -67,12 +74,12 @@ def _read_name(container: str) -> str | None:
         for kind in ("pid", "mnt", "user"):
             if system.link_target(f"/proc/{conmon}/ns/{kind}") != system.link_target(f"/proc/self/ns/{kind}"):
                 return None
-        words = system.read_start(f"/proc/{conmon}/cmdline", _HEAD).split("\0")
-        if _find_grandparent() != conmon or _value_of(words, "-c", "--cid") != container:
+        options = _parse_options(system.read_start(f"/proc/{conmon}/cmdline", _HEAD).split("\0"))
+        if _find_grandparent() != conmon or options.get("cid") != container:
             return None
     except (OSError, ValueError, IndexError):  # it has just ended, or /proc cannot tell
         return None
-    return _value_of(words, "-n", "--name")
+    return options.get("name")
 
 
 def _find_grandparent() -> int:
@@ -81,10 +88,18 @@ def _find_grandparent() -> int:
     return int(fields[1]) if fields is not None else 0
 
 
-def _value_of(words: list[str], *options: str) -> str | None:
-    """The value of the first of these options on a command line."""
-    for place, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        if option in options:
-            return value if equals else words[place + 1] if place + 1 < len(words) else None
-    return None
+def _parse_options(words: list[str]) -> dict[str, str]:
+    """The values of the options on a command line of conmon's, the last one of each, by the long name.
+
+    The word after an option is its value, whatever it looks like: a user of Podman chooses some. Source: src/cli.c of
+    conmon. An option that is not known here takes a value.
+    """
+    values: dict[str, str] = {}
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "--":
+            break
+        option, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if word.startswith("-") and option not in _FLAGS:
+            values[_SHORT.get(option) or option[2:]] = value if equals else next(rest, "")
+    return values

@@ -29,18 +29,26 @@ _WHITE = frozenset(" \t\n\r")
 # --- What a hook reports
 
 
-def survive(error: BaseException) -> int:
-    """Report an exception that escaped everything else; returns the exit status."""
+def survive(error: BaseException, verb: str, words: list[str]) -> int:
+    """Report and count an exception that escaped everything else; returns the exit status.
+
+    The command line is all that is known of the call.
+    """
     say(str(unforeseen_error(error)))
-    return 0
+    try:
+        RunDir(entry.parse(words)[0].run_dir).count_run(verb + "-failed")
+    except Exception:  # noqa: BLE001, S110  the defect may be there
+        pass
+    return int(verb == "createRuntime" and "--strict" in words)
 
 
 def report(call: Call, run: RunDir | None, error: BaseException) -> int:
-    """Report that a container is not monitored; returns the exit status."""
-    if not isinstance(error, (HookError, OSError)):
-        leave_traces(call, run, unforeseen_error(error), is_monitored=False)
-        return 0
-    run = leave_traces(call, run, as_hook_error("a file could not be read or written", error), is_monitored=False)
+    """Report that a container is not monitored; returns the exit status. A defect counts as any other failure."""
+    if isinstance(error, (HookError, OSError)):
+        error = as_hook_error("a file could not be read or written", error)
+    else:
+        error = unforeseen_error(error)
+    run = leave_traces(call, run, error, is_monitored=False)
     complain(call, run, is_monitored=False)
     if run is not None:
         run.count_run(call.stage + "-failed")
@@ -95,17 +103,19 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
 
 
 def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:
-    """Report a failure; to syslog, only the first ones a minute of its reason (damage.count_failure)."""
+    """Report a failure; to syslog, only the first ones a minute of its key and reason (damage.count_failure)."""
+    pod = call.container.pod if call.container is not None else None
     if to_syslog and run is not None:
         try:
             from hook.state import damage
 
-            to_syslog, counts = damage.count_failure(run, error.reason)
+            # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
+            key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
+            to_syslog, counts = damage.count_failure(run, error.reason, key)
             for line in counts:
                 log(line)
         except Exception:  # noqa: BLE001  as above
             to_syslog = True
-    pod = call.container.pod if call.container is not None else None
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
     say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
 
@@ -154,16 +164,17 @@ def record(run: RunDir | None, failure: Failure) -> None:
             with run.lock(failure.container, system.monotonic() + remove.FAILURE_PATIENCE):
                 _write(run, failure)
         except (HookError, OSError):  # a full /run may have room for the record alone
-            _write(run, failure)
+            _write(run, failure, owner=f"unlocked-{system.process_id()}")
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         say(f"could not write the record of this failure: {explain_exception(error)}")
         run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
 
 
-def _write(run: RunDir, failure: Failure) -> None:
+def _write(run: RunDir, failure: Failure, owner: str = "") -> None:
+    """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
     # A late poststop may fail beside the next life of the container, whose own failure stays on record.
     if failure.stage != "poststop" or not remove.has_live_failure(run, failure.container):
-        run.write(Failure, failure.container, failure)
+        run.write(Failure, failure.container, failure, owner)
 
 
 def make_failure(

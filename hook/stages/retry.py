@@ -43,7 +43,11 @@ def can_help(attempt: Attempt, error: HookError | OSError) -> bool:
         return attempt.moves == 1
     if isinstance(error, HookError) and error.reason in _NO_RMID and not attempt.has_reclaimed:
         attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
-        if reclaim(attempt.context, attempt.key.name):
+        has_freed = reclaim(attempt.context, attempt.key.name)
+        # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
+        # lock that another process holds for a moment. It runs once, so all waits still come to an end.
+        attempt.deadline = system.monotonic() + attempt.context.options.lock_timeout
+        if has_freed:
             return True
     return isinstance(error, InLimbo) and _wait_for_limbo(attempt)
 

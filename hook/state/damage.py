@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deals with damage in the run directory (unreadable or misplaced files), and limits how many failures are logged.
 
-    logged-<reason>-<minute>      as many bytes as there were failures (minutes on CLOCK_BOOTTIME)
+    logged-<reason>.<key>-<minute>  as many bytes as there were failures of this key (minutes on CLOCK_BOOTTIME)
+    logged-<minute>               as many bytes as were logged
+    logged-<reason>-<minute>      as many bytes as were not
 
 Imported only after a failure, and by reconcile.
 """
@@ -25,7 +27,9 @@ ASIDE = ".json.unreadable-"
 IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
 """The errnos of a read of a link, a directory, too large a file and a socket in the place of a record."""
 MOST = 10
-"""Lines a minute, for each reason."""
+"""Lines a minute, for each key and reason."""
+MOST_OF_NODE = 200
+"""Lines a minute, for all of them."""
 _LOGGED = "logged-"
 _MINUTE = 60.0
 
@@ -78,32 +82,39 @@ def unknown_state(key: str) -> KeyState:
     return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
 
 
-# --- The number of failures of a reason in a minute, so that the log gets the first ones and then a count
+# --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
 
 
-def count_failure(run: RunDir, reason: str) -> tuple[bool, list[str]]:
+def count_failure(run: RunDir, reason: str, key: str) -> tuple[bool, list[str]]:
     """Count a failure. Returns whether to log it, and a line for each count of an earlier minute.
 
-    A failure is logged, too, if it cannot be counted, or if another process removed the count meanwhile.
-    No lock is needed: the position of an append is the failure's number.
+    One key cannot use up the lines of another, and all keys together have a limit, too, which also bounds the number of
+    files. A failure is logged, too, if it cannot be counted, or if another process removed the count meanwhile. No lock
+    is needed: the position of an append is the failure's number.
     """
+    minute = _this_minute()
     try:
-        number, is_kept = system.append(f"{_LOGGED}{reason}-{_this_minute()}", ".", run.descriptor)
+        if (system.try_call(system.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < MOST_OF_NODE:
+            number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
+            if number <= MOST or not is_kept:
+                number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
+                return True, sum_up_failures(run) if number == 1 else []
+        system.append(f"{_LOGGED}{reason}-{minute}", ".", run.descriptor)
     except OSError:
         return True, []
-    return number <= MOST or not is_kept, sum_up_failures(run) if number == 1 else []
+    return False, []
 
 
 def sum_up_failures(run: RunDir) -> list[str]:
-    """Remove the counts of earlier minutes. Returns a line for each with more failures than were logged."""
+    """Remove the counts of earlier minutes. Returns a line for each reason with failures that were not logged."""
     lines = []
     try:
         for name in system.list_directory(".", run.descriptor):
-            reason, _, minute = name[len(_LOGGED) :].rpartition("-")
+            what, _, minute = name[len(_LOGGED) :].rpartition("-")
             if name.startswith(_LOGGED) and minute != str(_this_minute()):
-                more = system.remove_and_measure(name, run.descriptor) - MOST
-                if more > 0:
-                    lines.append(f"{reason}: and {more} more failures within a minute; see resctrl-mon-hook list")
+                more = system.remove_and_measure(name, run.descriptor)
+                if more and what and "." not in what:
+                    lines.append(f"{what}: and {more} more failures within a minute; see resctrl-mon-hook list")
     except OSError:
         pass
     return lines

@@ -214,7 +214,9 @@ def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:
 
 def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
     """Find the unreadable files that were set aside more than a day ago; the key and path of each."""
-    found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in run.list_part("groups") if ASIDE in name]
+    parts = [name.rpartition(ASIDE) for name in run.list_part("groups")]
+    # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
+    found = [(key, f"groups/{key}{ASIDE}{inode}") for key, _, inode in parts if inode.isdecimal()]
     return [(key, path) for key, path in found if names.is_container_id(key) and _is_old(run, path, _KEPT)]
 
 

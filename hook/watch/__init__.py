@@ -43,6 +43,8 @@ from hook.reconcile.chase import (
     is_inside,
     is_of_parent,
     is_shown_inside,
+    limit_late,
+    note_last_look,
     still_forking,
 )
 from hook.stages import create, report, retry
@@ -115,6 +117,7 @@ class Watch:
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
         self._source = source
+        self._tally = Tally(context)
         self._saved = -_SAVE
         self._started_at = system.unix_time()
         self.moved = self.followed = self.failed = self.overflows = 0
@@ -265,7 +268,8 @@ class Watch:
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return False
-        chase = Chase(self._context, member, self._read_groups())
+        limit = limit_late(self._context, place.container)
+        chase = Chase(self._context, member, self._read_groups(), longest_late=limit)
         try:
             if pid is not None:
                 chase.move({pid})
@@ -355,8 +359,9 @@ class Watch:
     def _save(self) -> None:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
+        note_last_look(self._context)
         if self._context.late_cpu:
-            Tally(self._context).save()
+            self._tally.save()
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         record = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

@@ -33,6 +33,7 @@ from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted
 from tests.resctrlfs.counters import ENERGY_EVENTS, Counters
 from tests.resctrlfs.model import Knobs
+from tests.support.cgroups import place_in_pod
 from tests.support.hook import STATES, UID, Hook, task
 
 TMPFS = "/dev/shm"
@@ -48,7 +49,8 @@ STOPPED = (STATES / "crio-1.36.3-runc-1.1.5-poststop.json").read_text(encoding="
 
 
 def created(container: str, pid: int, key: str) -> str:
-    """What CRI-O and runc say at createRuntime, of this container of this pod."""
+    """What CRI-O and runc say at createRuntime, of this container of this pod, whose init is moved to its cgroup."""
+    place_in_pod(pid, key, container)
     return json.dumps({**_state(CREATED, container, key), "pid": pid})
 
 

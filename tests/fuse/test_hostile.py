@@ -43,7 +43,7 @@ def test_a_state_that_cannot_be_read(hook: Hook, verb: str, text: bytes) -> None
 def made(hook: Hook, directory: Path, before: set[str]) -> set[str]:
     """What is new in a directory, without the minute of a count; all of it is in the run directory."""
     paths = [os.path.relpath(path, hook.run_dir) for path in snapshot(directory) - before]
-    return {re.sub(r"^(logged-.*)-\d+$", r"\1", path) for path in paths}
+    return {re.sub(r"^(logged(-.*)?)-\d+$", r"\1", path) for path in paths}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,8 @@ def test_a_name_that_is_none_reaches_no_path(
     assert len(outcome.stderr) < 1000
     name = "c1" if reason == "bad_key" else bad_name(container.encode("utf-8", "surrogatepass"))
     assert hook.reasons() == {name: reason}
-    expected = {f"unmonitored/{name}.json", "runs/createRuntime-failed", f"logged-{reason}"}
+    counted = {f"logged-{reason}.{name if reason == 'bad_key' else 'bad-'}", "logged"}
+    expected = {f"unmonitored/{name}.json", "runs/createRuntime-failed", *counted}
     assert made(hook, tmp_path, before) == expected
     end(init)
     hook(json.dumps(stopped(container)).encode())

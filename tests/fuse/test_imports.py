@@ -9,12 +9,13 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from pyz import archive
-from tests.support.cgroups import container_cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup
 from tests.support.hook import UID, Hook, created, end, stopped, task
 from tests.support.interpreters import Interpreter, find, start_command
 
@@ -36,30 +37,36 @@ TELLING = (
 """At its end an interpreter tells what it has imported."""
 
 
+def beside(own: Cgroup, container: str) -> AbstractContextManager[Cgroup]:
+    """The cgroup of another container of the same pod."""
+    return cgroup(f"{own.path.rpartition('/')[0]}/crio-{container}.scope")
+
+
 @pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
 def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook, python: Interpreter) -> None:
     command = (*start_command(python.path), "-ISc")
     bare = imported([*command, TELLING + "import atexit;tell(0)"])
-    own = {"hook", *(f"hook.{package}" for package in OURS)}
-    own |= {f"hook.{package}.{name}" for package, names in OURS.items() for name in names.split()}
+    ours = {"hook", *(f"hook.{package}" for package in OURS)}
+    ours |= {f"hook.{package}.{name}" for package, names in OURS.items() for name in names.split()}
     runs = []
     # Its last container's end lets a pod linger whose cgroup is there, as shipped, or ends it.
     for uid, linger in (("10" + UID[2:], 600), ("20" + UID[2:], 0)):
         start = (*command, TELLING + archive.BOOT)
         node = Hook(hook.resctrl_root, hook.run_dir, python=start, options=[f"--linger={linger}"])
         watched = node.command("hook")
-        with task() as first, task() as further, container_cgroup(uid, "c1") as own_cgroup:
+        with task() as first, task() as further, container_cgroup(uid, "c1") as own, beside(own, "c2") as other:
             imported(watched, created("c0", first.pid))  # makes the run directory
-            own_cgroup.add(first.pid)
+            own.add(first.pid)
+            other.add(further.pid)
             for name, init in (("c1", first), ("c2", further)):
-                runs.append(imported(watched, created(name, init.pid, pod_uid=uid)))
+                runs.append(imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid})))
             for name, init in (("c2", further), ("c1", first)):
                 end(init)
                 runs.append(imported(watched, stopped(name)))
             assert (node.key(uid) is None) == (linger == 0)
     for found in runs:
-        assert {name for name in found if name.startswith("hook")} == own
-        assert found - own - bare <= IN_C
+        assert {name for name in found if name.startswith("hook")} == ours
+        assert found - ours - bare <= IN_C
 
 
 def test_with_a_history_a_start_imports_no_more_and_the_last_end_two_modules(hook: Hook, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup, place_in_pod
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
@@ -192,6 +192,8 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, 
     """The group on record is there, but the first container cannot be in it any more."""
     gold, pod = hook.resctrl_root / "gold", {"io.kubernetes.pod.uid": UID}
     with task() as sibling:
+        for process in (init, sibling):
+            place_in_pod(process.pid, UID)
         assert hook({**golden, "annotations": pod}).stderr == ""
         gold.rmdir()
         gold.mkdir()

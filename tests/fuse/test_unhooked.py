@@ -57,7 +57,7 @@ class NodeWithRunc:
         # Of this node alone: the processes of other tests are seen as well
         container = f"{self.number:04x}{hashlib.sha256(bytes(self.machine.directory)).hexdigest()[:60]}"
         process = self._stack.enter_context(task())
-        mark = "libpod-" if annotations is LIBPOD else ""
+        mark = "libpod-" if annotations is LIBPOD else "cri-containerd-" if KUBELET.keys() <= annotations.keys() else ""
         own = self._stack.enter_context(cgroup(f"/{self.machine.directory.parent.name}{parent}/{mark}{container}"))
         own.add(process.pid)
         place = self.machine.path(f"/run/runc/{container}")

@@ -85,24 +85,23 @@ def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_othe
 
 
 def test_containers_of_one_pod_share_one_group(node: PodmanNode) -> None:
-    """A pod of Kubernetes' by its cgroup, which root alone can have Podman put a container into."""
-    group = f"oci-{POD_UID}"
-    in_pod = f"--cgroup-parent={node.lab.cgroups.path}/pod{POD_UID}"
-    first, second = node.lab.run("first", in_pod), node.lab.run("second", in_pod)
-    inits = {name: node.lab.init(name) for name in ("first", "second")}
-    node.assert_placed_before_exec(inits["first"], group, first.command)
-    node.assert_placed_before_exec(inits["second"], group, second.command)
+    """A pod of Kubernetes' by its cgroup, in which a runtime has made the containers' own."""
+    group, pod = f"oci-{POD_UID}", {"io.kubernetes.pod.uid": POD_UID}
+    first, second = node.lab.runc("first", pod), node.lab.runc("second", pod)
+    init = second.init()
+    node.assert_placed_before_exec(first.init(), group, first.gate.command, RUNC_INIT)
+    node.assert_placed_before_exec(init, group, second.gate.command, RUNC_INIT)
     assert set(node.groups()) == {group}
     rmid = node.rmid(group)
 
-    first.open()
-    node.lab.watch.wait("poststop", node.lab.container_id("first"))
-    assert node.groups() == {group: [inits["second"].pid]}
+    first.gate.open()
+    assert first.wait() == 0, first.output()
+    assert node.groups() == {group: [init.pid]}
     assert node.rmid(group) == rmid
-    assert node.left()["members"] == [f"{node.lab.container_id('second')}.json"]
+    assert node.left()["members"] == ["second.json"]
 
-    second.open()
-    node.lab.watch.wait("poststop", node.lab.container_id("second"))
+    second.gate.open()
+    assert second.wait() == 0, second.output()
     assert node.history(group).count("rmdir") == 1
     node.assert_clean()
 

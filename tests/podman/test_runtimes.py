@@ -20,6 +20,7 @@ from hook.base.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
 from tests.podman.node import PodmanNode
+from tests.support.cgroups import path_of
 from tests.support.containers import CRUN, Lab, bundle_config, missing, task
 from tests.support.waiting import wait
 
@@ -55,9 +56,10 @@ class Unhooked:
     ) -> None:
         bundle = self._lab.base / f"bundle-{container}"
         bundle.mkdir()
-        config = bundle_config(self._lab.rootfs, COMMAND, f"{self._lab.cgroups.path}/{container}")
+        annotations = ANNOTATIONS if annotations is None else annotations
+        config = bundle_config(self._lab.rootfs, COMMAND, path_of(self._lab.cgroups.path, container, annotations))
         config["process"]["user"] = {"uid": user, "gid": user}
-        config["annotations"] = ANNOTATIONS if annotations is None else annotations
+        config["annotations"] = annotations
         config["linux"]["resources"] = {"devices": [{"allow": True, "access": "rwm"}]}
         (bundle / "config.json").write_text(json.dumps(config))
         self.do(name, "create", f"--bundle={bundle}", container)
@@ -122,7 +124,7 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     unhooked.do(name, "pause", "paused")
     unhooked.start("stopped", name)
     unhooked.do(name, "kill", "stopped", "KILL")
-    unhooked.start("pause", name, annotations={"io.kubernetes.cri.container-type": "sandbox"})
+    unhooked.start("pause", name, annotations={**ANNOTATIONS, "io.kubernetes.cri-o.ContainerType": "sandbox"})
     unhooked.start("gone", name)
     unhooked.do(name, "delete", "--force", "gone")
     try:

@@ -34,6 +34,8 @@ done </proc/self/cgroup
 """
 """As the init of a container with systemd may: its own cgroup is writable."""
 VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes|s)\b")
+VICTIMS = "d" * 64
+"""The container of the pod VICTIM."""
 
 
 # --- By its name
@@ -86,8 +88,8 @@ def find_verdicts(text: str) -> list[tuple[str, str]]:
 @pytest.fixture
 def victim(node: PodmanNode) -> dict[str, list[int]]:
     """The group of a pod, and who is in it."""
-    node.lab.run("victim", f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}")
-    found = {f"oci-{VICTIM}": [node.lab.init("victim").pid]}
+    container = node.lab.runc(VICTIMS, {"io.kubernetes.pod.uid": VICTIM})
+    found = {f"oci-{VICTIM}": [container.init().pid]}
     assert node.groups() == found
     return found
 
@@ -107,7 +109,7 @@ def run_thief(node: PodmanNode) -> dict[str, list[int]]:
 def reconcile(node: PodmanNode, *options: str) -> None:
     command = [str(node.lab.hook), "reconcile", *node.directories, "--snapshot-ttl=0", "--json", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=DEADLINE)
-    own = {VICTIM, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
+    own = {VICTIM, VICTIMS, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
     list_actions(done, own if "--adopt" in options else None)
 
 
@@ -178,7 +180,7 @@ def test_after_the_loss_of_all_records_a_container_that_moved_is_found_as_itself
     own = run_thief(node)
     shutil.rmtree(node.run_dir)
     for _ in range(2):
-        reconcile(node, "--adopt")
+        reconcile(node, "--adopt", f"--runtime-root={node.lab.base}/runc")
     assert groups_of(node, victim, own) == {**victim, **own}
     (name,) = own
     assert set(node.left()["groups"]) >= {f"{name[4:]}.json", f"{VICTIM}.json"}

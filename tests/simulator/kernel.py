@@ -242,18 +242,21 @@ class Kernel:
             if self.shows_groups:
                 shown["cpu_resctrl_groups"] = _show_groups(RESCTRL)
             return KernelNode(shown[rest], 1, None) if rest in shown else None
-        task = self.tasks.get(int(first)) if first.isdecimal() else None
-        content = self._show_task(task, rest) if task is not None else None
+        tid = int(first) if first.isdecimal() else 0
+        task = self.tasks.get(tid) or next((it for it in self.tasks.values() if tid in it.groups), None)  # of a thread
+        content = self._show_task(task, tid, rest) if task is not None else None
         return None if content is None else KernelNode(content, 1, task)
 
-    def _show_task(self, task: KernelTask, name: str) -> Content | None:
-        """What /proc/PID shows; None: no such file."""
+    def _show_task(self, task: KernelTask, tid: int, name: str) -> Content | None:
+        """What /proc/TID shows; None: no such file."""
         if name in ("", "task"):
             return list(map(str, task.groups)) if name else []
         if name == "cgroup":
             return "".join(f"{it}\n" for it in task.places).encode()
         if name == "cpu_resctrl_groups":
-            return _show_groups(task.groups[task.pid]) if self.shows_groups and task.pid in task.groups else None
+            return _show_groups(task.groups[tid]) if self.shows_groups and tid in task.groups else None
+        if name == "status":
+            return f"Name:\t{task.name}\nTgid:\t{task.pid}\nPPid:\t{task.parent}\n".encode()
         if name.endswith("stat"):
             fields = ["0"] * 20
             fields[:2] = task.state, str(task.parent)

@@ -125,7 +125,7 @@ class SimulatedMachine:
         modules = {
             "select": SimpleNamespace(poll=lambda: poll, POLLIN=1, POLLOUT=4),
             "_signal": SimpleNamespace(
-                SIGALRM=14, SIG_UNBLOCK=1, ITIMER_REAL=0, pthread_sigmask=ignore,
+                SIGALRM=14, SIG_UNBLOCK=1, SIG_SETMASK=2, SIG_DFL=0, ITIMER_REAL=0, pthread_sigmask=ignore,
                 signal=self._signal, setitimer=self._setitimer,
             ),
             "_socket": SimpleNamespace(
@@ -372,8 +372,9 @@ class SimulatedMachine:
         if self.file_locks.get(file.node.st_ino) is file:
             del self.file_locks[file.node.st_ino]
 
-    def _signal(self, _number: int, handler: Callable[[int, object], None]) -> None:
-        self.caller.on_alarm = handler
+    def _signal(self, _number: int, handler: Callable[[int, object], None] | int) -> object:
+        former, self.caller.on_alarm = self.caller.on_alarm, handler if callable(handler) else None
+        return former
 
     def _setitimer(self, _which: int, seconds: float, _again: float = 0.0) -> None:
         self.caller.alarm = self.kernel.now + seconds if seconds else float("inf")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -69,6 +69,50 @@ class Cgroup:
 def enter_cgroup(own: Cgroup) -> list[str]:
     """What a program is started by, to be in a cgroup from its first instruction on."""
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
+
+
+def path_of(top: str, container: str, annotations: Mapping[str, str]) -> str:
+    """The path of a container's cgroup: in its pod's, as the kubelet and CRI-O make it, if its annotations name one."""
+    uid = annotations.get("io.kubernetes.pod.uid")
+    return f"{top}/{container}" if uid is None else f"{top}/pod{uid}/crio-{container}"
+
+
+_of_pods: list[Path] = []
+"""Cgroups that place_in_pod has made, in this order."""
+
+
+def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
+    """Move a process, unless it is in another cgroup of a pod, to where a runtime has a container's init.
+
+    None: in the cgroup of a sandbox, as Kata has it. An invalid UID is in no path. Only a descendant of ours is moved:
+    some tests make up a pid.
+    """
+    try:
+        above = pid
+        while above not in (0, os.getpid()):
+            above = int(Path(f"/proc/{above}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+        text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
+    except OSError:  # there is no such process
+        return
+    is_ours = any(f"/{path.relative_to(mount_point())}\n" in text for path in _of_pods)
+    if above == 0 or ("pod" in text and not is_ours):
+        return
+    is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
+    pod = mount_point() / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    for path in (pod, pod / f"crio-{container or f'{pid:064x}'}.scope"):
+        if not path.exists():
+            path.mkdir()
+            _of_pods.append(path)
+    with suppress(ProcessLookupError):
+        (path / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+
+def remove_of_pods() -> None:
+    """Remove those of these cgroups that have no process any more."""
+    for path in reversed(_of_pods[:]):
+        with suppress(OSError):
+            path.rmdir()
+            _of_pods.remove(path)
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.support.cgroups import path_of
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
 HOOK = Path(os.environ.get("RESCTRL_MON_HOOK_PYZ", REPOSITORY / "dist" / "resctrl-mon-hook.pyz"))
@@ -382,7 +384,7 @@ class Lab:
     def runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
         """A bundle's config.json, with our hook and the watch's for both stages."""
         hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
-        config = bundle_config(self.rootfs, command, f"{self.cgroups.path}/{name}", self.gates)
+        config = bundle_config(self.rootfs, command, path_of(self.cgroups.path, name, annotations), self.gates)
         return {**config, "hooks": dict.fromkeys(STAGES, hooks), "annotations": dict(annotations)}
 
     # The end

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.support.cgroups import place_in_pod, remove_of_pods
+
 PYZ = Path(__file__).resolve().parents[2] / "dist" / "resctrl-mon-hook.pyz"
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -174,10 +176,16 @@ def end(process: Task) -> None:
     """Kill a task and reap it: afterwards its pid is nobody's."""
     process.kill()
     process.wait()
+    remove_of_pods()
 
 
 def created(container: str, pid: int, **annotations: str) -> dict[str, object]:
-    """A state as crun gives it at createRuntime; `pod_uid=...` stands for Kubernetes' annotation."""
+    """A state as crun gives it at createRuntime; `pod_uid=...` stands for a container of a pod of Kubernetes'.
+
+    No annotation is believed of a process that is in no cgroup of a pod: such a process is moved into one.
+    """
+    if "pod_uid" in annotations:
+        place_in_pod(pid, annotations["pod_uid"])
     state: dict[str, object] = {"ociVersion": "1.0", "id": container, "pid": pid, "bundle": "/", "status": "created"}
     return {**state, "annotations": _annotations(annotations)}
 

@@ -156,11 +156,14 @@ class NodeFiles:
         return {"pid": self.pid, "starttime": 1, "group": group}
 
 
-def add_process(pid: int, starttime: int = 100, cgroup: str = "/", parent: int = 1, flags: int = 0) -> None:
+def add_process(
+    pid: int, starttime: int = 100, cgroup: str = "/", parent: int = 1, flags: int = 0, uids: str = "0\t0\t0\t0"
+) -> None:
     """A process with one thread in /proc of a pyfakefs file system: proc(5)."""
     directory = Path(f"/proc/{pid}")
     directory.mkdir(parents=True)
     fields = ["S", parent, *4 * [0], flags, *10 * [0], 1, 0, starttime, *30 * [0]]
     (directory / "stat").write_text(f"{pid} (app) {' '.join(map(str, fields))}\n")
     (directory / "cgroup").write_text(f"0::{cgroup}\n")
+    (directory / "status").write_text(f"Name:\tapp\nUid:\t{uids}\n")
     (directory / f"task/{pid}").mkdir(parents=True)

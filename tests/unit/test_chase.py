@@ -14,10 +14,11 @@ from hook.base.explain import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase, StillOutside
 from tests.simulator.kernel import RESCTRL
-from tests.unit.simulated import GROUP, Node, node
+from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, node, own
 
 __all__ = ["node"]  # fixture
 INIT = 7
+OTHER_GROUP = f"oci-{OTHER_UID}"
 LOOK = 0.0001  # seconds
 
 
@@ -278,3 +279,78 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
     with pytest.raises(WrongCtrlGroup):
         chain.chase()
+
+
+# --- A number that another thread has by the time of the move
+
+
+def take_over(chain: Chain, pid: int) -> Callable[[], None]:
+    """The thread 1000 ends, and the process of another container, whose init is `pid`, takes its number."""
+
+    def act() -> None:
+        chain.kernel.die(1000)
+        chain.node.spawn(1000, own(OTHER), f"mon_groups/{OTHER_GROUP}", born=900).parent = pid
+
+    return act
+
+
+def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not_moved(chain: Chain) -> None:
+    chain.node.start(OTHER, 8, OTHER_UID)
+    chain.node.machine.changes.clear()
+
+    def read() -> set[int]:
+        if chain.kernel.tasks[1000].born == 900:
+            return {INIT}
+        take_over(chain, 8)()
+        return {INIT, 1000}
+
+    chase = chain.chase(read)
+    assert (chase.moved, chain.node.machine.changes) == (0, [])
+    assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000}}
+
+
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_back_as_far_as_that_can_be_told(
+    chain: Chain, is_shown: bool
+) -> None:
+    chain.node.start(OTHER, 8, OTHER_UID)
+    chain.kernel.shows_groups = is_shown
+    chain.node.machine.before_put = take_over(chain, 8)
+    chase = chain.chase(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
+    assert (chase.moved, chase.late_cpu) == (0, 0.0)
+    assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000} if is_shown else {8}}
+
+
+def test_a_thread_that_takes_the_number_and_is_the_containers_own_stays(chain: Chain) -> None:
+    def again() -> None:
+        chain.kernel.die(1000)
+        chain.node.spawn(1000, born=900)
+
+    chain.node.machine.before_put = again
+    chase = chain.chase()
+    assert (chase.moved, chase.outside, chain.groups()) == (0, 0, {INIT, 1000})
+
+
+@pytest.mark.parametrize("where", ["", "mon_groups/theirs"])
+def test_a_thread_that_took_the_number_goes_back_to_where_its_process_is(chain: Chain, where: str) -> None:
+    chain.node.make_group("theirs")
+
+    def act() -> None:
+        chain.kernel.die(1000)
+        chain.node.spawn(99, "/user.slice", where, born=900).groups[1000] = f"{RESCTRL}/{where}".rstrip("/")
+
+    chain.node.machine.before_put = act
+    chain.chase(lambda: {INIT} | ({1000} if 1000 in chain.kernel.tasks else set()))
+    assert chain.kernel.tasks[99].groups[1000] == f"{RESCTRL}/{where}".rstrip("/")
+
+
+def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) -> None:
+    context = chain.node.context()
+    late = []
+    for ticks in (200, 250):
+        chain.become(1000, "S", ticks)
+        chase = Chase(context, chain.node.member())
+        chase.run(chain)
+        late.append(chase.late_cpu)
+        chain.kernel.put(RESCTRL, b"1000")
+    assert late == [2.0, 0.5]

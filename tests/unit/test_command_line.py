@@ -96,6 +96,8 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["list", "x"], "unknown argument 'x'"),
         (["top", "x"], "unknown argument 'x'"),
         (["list", "--run-dir"], "--run-dir wants a value"),
+        (["list", "--run-dir", "--limit=0"], "--run-dir wants a value; --limit: '0': Input"),  # the next one counts
+        (["list", "-o", "--json"], "list: --output wants a value; see"),
         (["list", "--run-dir=relative"], "--run-dir: 'relative': Value error, not an absolute path"),
         (["list", "--group-prefix="], "--group-prefix: '': Value error, not a group prefix"),
         (["list", "--linger=1"], "unknown argument '--linger'"),

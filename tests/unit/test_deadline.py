@@ -189,6 +189,26 @@ def test_a_program_that_it_runs_has_no_signal_blocked() -> None:
     assert [it.output.split() for it in found] == [["SigBlk:", "0" * 16]]
 
 
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_that_comes_while_a_program_is_started_ends_the_command_with_the_program(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """No signal is blocked in that time, so the program has none blocked."""
+    popen = subprocess.Popen
+    started = []
+
+    def start(*words: Any, **more: Any) -> Any:  # noqa: ANN401
+        os.kill(os.getpid(), number)
+        started.append(popen(*words, **more))
+        return started[0]
+
+    before = look_at_process()
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert run(lambda: programs.run_program(["sleep", f"{NEVER:.0f}"]).status) == 2
+    assert [it.returncode for it in started] == [-signal.SIGKILL]
+    assert look_at_process() == before
+
+
 def test_a_program_that_is_being_started_is_not_left_behind(
     block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

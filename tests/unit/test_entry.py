@@ -11,21 +11,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hook.base import procfs
+from hook.base.errors import HookError
 from hook.base.models import Failure, Options
 from hook.stages import entry, podman
+from hook.state.records import Records
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN
-from tests.unit.simulated import Node, fails, node
+from tests.unit.simulated import GROUP, UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixtures
 
 STATE: dict[str, object] = {"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/b"}
 
 
-def called(node: Node, *words: str, **state: object) -> str:
-    """Call createRuntime; returns its stderr."""
+def called(node: Node, *words: str, verb: str = "createRuntime", exits: int = 0, **state: object) -> str:
+    """Call a stage, which exits with this status; returns its stderr."""
     node.machine.caller.stdin = json.dumps({**STATE, **state}).encode()
-    assert entry.dispatch(["createRuntime", *words]) == 0
+    node.machine.caller.stderr = b""
+    assert entry.dispatch([verb, *words]) == exits
     return node.machine.caller.stderr.decode()
 
 
@@ -42,16 +46,33 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
         raise MemoryError("none left")
 
     monkeypatch.setattr(entry, "run_stage", run_stage)
-    assert "none left" in called(node, "--strict")
+    assert "none left" in called(node)
+    assert "none left" in called(node, "--bogus", "--run-dir=/proc/none")
+    assert "none left" in called(node, "--strict", verb="hook")
+    assert "none left" in called(node, "--strict", exits=1)
+    with Records(RUN) as records:
+        assert records.runs() == {("createRuntime", "failed"): 2, ("hook", "failed"): 1}
+    monkeypatch.setattr(entry, "parse", run_stage)
+    assert "none left" in called(node, "--strict", exits=1)
 
 
-def test_a_defect_is_on_record_and_fails_no_container(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def act(*_arguments: object) -> bool:
+@pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
+def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
+    node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def act(_call: entry.Call, _kernel: object, run_dir: RunDir) -> bool:
+        run_dir.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(entry, "_act", act)
-    assert "unforeseen ZeroDivisionError: oh" in called(node, "--strict")
-    assert "unforeseen ZeroDivisionError: oh" in failure().problem
+    stage = "poststop" if verb == "poststop" else "createRuntime"
+    for words, status in (((), 0), (("--strict",), int(stage == "createRuntime"))):
+        said = called(node, *words, verb=verb, exits=status)
+        assert "unforeseen ZeroDivisionError: oh" in said
+        assert "a damaged file" in said, "what was found before is said, too"
+        assert "unforeseen ZeroDivisionError: oh" in failure().problem
+    with Records(RUN) as records:
+        assert records.runs() == {(stage, "failed"): 2}
 
 
 NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {
@@ -95,6 +116,29 @@ def test_an_infra_container_of_podmans_is_left_out(
     node.spawn(7, cgroup="/machine.slice/app.scope")
     called(node, annotations={"io.container.manager": "libpod"})
     assert bool(node.groups()) is not is_left_out
+
+
+def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(node: Node) -> None:
+    node.spawn(7, cgroup="/machine.slice/libpod-c1.scope")
+    said = called(node, "--key=sandbox", annotations={"io.kubernetes.cri-o.SandboxID": "../x"})
+    assert "bad_key: the annotations hold an invalid sandbox ID: '../x'" in said
+    assert node.groups() == {"oci-c1": {7}}
+    assert (failure().reason, failure().monitored) == ("bad_key", True)
+    assert node.repair().outcomes == []
+
+
+def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator found it: its ID was its key, and the other containers of its pod had another one."""
+    node.spawn(7, cgroup=own("c1"))
+    node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(procfs, "cgroups", lambda _pid: [])
+        assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})
+    assert (node.failures(), node.groups()) == ({"c1": "io"}, {})
+    assert node.verbs() == ["retry"]
+    assert node.groups() == {GROUP: {7}}
 
 
 def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +205,17 @@ def test_both_forms_of_an_option(name: str) -> None:
     text, value = GOOD[name]
     assert changed(f"{option(name)}={text}") == changed(option(name), text) == ({name: value}, [])
     assert changed("--strict", option(name)) == ({"strict": True}, [f"{option(name)} wants a value"])
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_an_option_without_a_value_does_not_swallow_the_next_one(name: str) -> None:
+    complaint = [f"{option(name)} wants a value"]
+    assert changed(option(name), "--strict") == ({"strict": True}, complaint)
+    other = "linger" if name != "linger" else "resctrl_root"
+    text, value = GOOD[other]
+    assert changed(option(name), f"{option(other)}={text}") == ({other: value}, complaint)
+    assert changed(option(name), option(other), text) == ({other: value}, complaint)
+    assert changed(f"{option(name)}=--strict")[1] != complaint, "a value that begins so needs the ="
 
 
 def test_all_of_them_together_and_none() -> None:

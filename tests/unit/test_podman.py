@@ -85,6 +85,12 @@ def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
         (["--cid", ID, "--name", "web"], "web"),
         ([f"--cid={ID}", "--name=web"], "web"),
         (["-c", ID, "-n", "web", "--exit-command-arg", "-n", "other"], "web"),
+        (["-s", "-c", ID, "-p", "--name=payroll", "--syslog", "-n", "web", "-i"], "web"),  # podman run --pidfile
+        (["-c", ID, "-n", "web", "--conmon-pidfile", "-n", "-t", "-u", "x"], "web"),
+        (["-c", ID, "-n", "web", "--log-tag", "--cid", "-l", "--name", "-b", "x"], "web"),
+        (["-c", ID, "-n", "web", "--option-of-a-later-version", "--name=payroll"], "web"),
+        (["-c", ID, "--log-tag", "--", "-n", "web", "--", "-n", "x", "-c", "y"], "web"),
+        (["--log-tag", "--cid", ID, "-c", "d" * 64, "-n", "web"], None),
         (["-c", ID, "-n", "a" * 1_000_000], "a" * 253),  # more than is read
         (["-c", ID, "-n", "\x1b[2J\n\u202e"], "\x1b[2J\n\u202e"),  # escaped where it is shown
         *((words, None) for words in (["-c", ID, "-n", ""], ["-c", ID], ["-c", ID, "-n"], ["-n", "other"], [])),

@@ -115,6 +115,7 @@ def test_an_interpreter_prints_its_version_and_tag() -> None:
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"
 NONE = Found({}, [])
+ROOT = "0\t0\t0\t0"
 
 
 class HostProcesses:
@@ -124,8 +125,10 @@ class HostProcesses:
         self._fs = fs
         self.run(1, "/sbin/init")
 
-    def run(self, pid: int, words: str, cgroup: str = "/system.slice/x.service", comm: str = "app") -> None:
-        add_process(pid, cgroup=cgroup, parent=0)
+    def run(
+        self, pid: int, words: str, cgroup: str = "/system.slice/x.service", comm: str = "app", uids: str = ROOT
+    ) -> None:
+        add_process(pid, cgroup=cgroup, parent=0, uids=uids)
         stat = Path(f"/proc/{pid}/stat")
         stat.write_text(stat.read_text().replace("(app)", f"({comm})"))
         self._fs.create_file(f"/proc/{pid}/cmdline", contents="".join(f"{word}\0" for word in words.split()))
@@ -154,6 +157,15 @@ def test_a_process_of_the_host_is_found_with_its_words(processes: HostProcesses)
     processes.run(9, "")
     processes.run(10, "containerd " + "x" * 1_000_000)  # of which the beginning is read
     assert processes.find() == Found({7: ["/usr/bin/containerd", "-c", "/etc/x"], 10: ["containerd"]}, [])
+
+
+@pytest.mark.parametrize("uids", ["1000\t1000\t1000\t1000", "1000\t0\t0\t0", "0\t1000\t0\t0"])
+def test_a_process_of_another_user_than_root_is_not_believed(processes: HostProcesses, uids: str) -> None:
+    """Any user can run `containerd -c his.toml`, also by a program that has root's rights."""
+    processes.run(7, "containerd -c /home/eve/his.toml", "/user.slice", uids=uids)
+    assert processes.find() == NONE
+    Path("/proc/7/status").unlink()
+    assert processes.find() == NONE
 
 
 @pytest.mark.parametrize("namespace", ["pid", "mnt", "user"])
@@ -185,7 +197,7 @@ def test_a_process_in_a_containers_cgroup_is_not_the_hosts_and_not_read(
     monkeypatch.setattr(door, "read_head", note)
     processes.run(7, "containerd", cgroup)
     assert processes.find() == NONE
-    assert read == ["/proc/1/cmdline"], "the page of its words may never come"
+    assert read == ["/proc/1/status", "/proc/1/cmdline"], "the page of its words may never come"
 
 
 def refuse(*_paths: str) -> bool:

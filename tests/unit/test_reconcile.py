@@ -228,6 +228,31 @@ def test_groups_of_others_are_read_once_for_all_containers(node: Node, monkeypat
     assert reads.count(theirs) == reads.count(RESCTRL) == 1
 
 
+# --- A container below another one's cgroup, as `--cgroup-parent` makes it
+
+
+def test_what_is_in_a_cgroup_of_another_container_is_that_ones(node: Node) -> None:
+    """Its processes were moved into the group of the container above, and back."""
+    inner = f"{own()}/libpod-{OTHER}.scope"
+    node.start()
+    node.start(OTHER, 8, None, cgroup=inner)
+    assert node.verbs() == []
+    node.spawn(9, f"{inner}/init.scope")
+    node.spawn(10, f"{own()}/init.scope")
+    assert node.verbs() == ["adopt", "adopt"]
+    assert node.groups() == {GROUP: {7, 10}, f"oci-{OTHER}": {8, 9}}
+
+
+def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(node: Node) -> None:
+    node.start()
+    node.spawn(8, f"{own()}/libpod-{OTHER}.scope")
+    node.spawn(9, f"{own()}/libpod-{OTHER}.scope/init.scope")
+    known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
+    RunDir(RUN).write(Failure, OTHER, known)
+    assert node.verbs() == []
+    assert node.groups() == {GROUP: {7}}
+
+
 # --- CPU time before a task was in its group
 
 SECOND = os.sysconf("SC_CLK_TCK")
@@ -241,6 +266,42 @@ def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> Non
         assert node.verbs() == [verb]
         assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
         node.remove_groups()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counted_once(node: Node, runs: int) -> None:
+    """Each time all of its life was counted: 2.0 s were 4.0."""
+    node.start()
+    node.spawn(8, own()).user_ticks = 2 * SECOND
+    theirs = node.make_group("theirs")
+    for number in range(3):
+        assert node.verbs() == ["adopt"]
+        assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
+        node.kernel.now += 60 * (runs > 1)
+        node.kernel.move(8, theirs)
+        if runs > 1:
+            node.repair()
+        node.kernel.move(8, RESCTRL)
+        node.kernel.tasks[8].user_ticks += number  # in its group
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_thread_older_than_the_last_look_counts_no_more_than_the_time_since_if_that_look_left_some_outside(
+    node: Node, has_left: bool
+) -> None:
+    node.start()
+    node.spawn(8, own(), GROUP and f"mon_groups/{GROUP}").user_ticks = 100 * SECOND
+    if has_left:
+        node.spawn(9, own())
+        node.machine.refusals["put"] = [errno.EACCES] * 20
+    assert node.repair().is_whole is not has_left
+    node.machine.refusals.clear()
+    node.kernel.now += 60
+    node.kernel.move(8, RESCTRL)
+    young = node.spawn(10, own(), born=int((node.kernel.now - 5) * SECOND))
+    young.user_ticks = 4 * SECOND
+    node.repair()
+    assert node.state().late_cpu == pytest.approx(4 + 60 * has_left, abs=1)
 
 
 def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) -> None:
@@ -360,6 +421,18 @@ def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(node: Node) -> None
     assert at(node, DAY - 60) == []
     assert at(node, DAY + 60) == [f"tidy {UID} groups/{UID}.json.unreadable-1"]
     assert node.members() == {ID: 7}
+
+
+def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_container(node: Node) -> None:
+    """Its record was removed after a day."""
+    name = "c1.json.unreadable-1"
+    node.start(name, 9, None)
+    node.kernel.now += DAY + 60
+    assert node.verbs() == []
+    node.put(f"groups/{name}.json.unreadable-7", "{")
+    node.kernel.now += DAY + 60
+    assert [it.action.path for it in node.repair().outcomes] == [f"groups/{name}.json.unreadable-7"]
+    assert node.members(name) == {name: 9}
 
 
 # --- Records that are torn, lost or half written
@@ -541,6 +614,22 @@ def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
     assert (node.verbs(), node.groups()) == ([], {GROUP: set()})
     node.kernel.remove_cgroups(f"/kubepods/pod{UID}")
     assert (node.verbs(), node.groups()) == (["end"], {})
+
+
+def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(node: Node) -> None:
+    """The removal of a temporary file of the same key hid it: exit status 0, and 1 only at the next run."""
+    node.start(linger=5)
+    node.stop(ID, 7, linger=5)
+    node.kernel.now += 5
+    node.machine.refusals["rename"] = [errno.EACCES] * 99
+    first = node.repair()
+    assert [(it.action.verb, it.has_failed) for it in first.outcomes] == [
+        ("end", True), ("show", False), ("tidy", False),
+    ]  # fmt: skip
+    assert ([it.action.verb for it in first.failed], first.is_whole) == (["end"], False)
+    node.machine.refusals.clear()
+    assert node.verbs()[0] == "end"
+    assert node.repair().is_whole
 
 
 # --- A hook that holds the lock. What else runs beside reconcile: tests/simulator

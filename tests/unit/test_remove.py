@@ -17,7 +17,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.stages import remove, report, retry
-from hook.stages.entry import STAGES
+from hook.stages.entry import STAGES, Context
 from hook.state.store import LockedKey, RunDir, replace
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
@@ -361,6 +361,37 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
     monkeypatch.setattr(RunDir, "glance", glance)
     node.start("new", 30, None)
     assert [name for name in dead if f"oci-{name}" in node.groups()] == left
+
+
+@pytest.mark.parametrize("has_freed", [True, False])
+def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
+    node: Node, monkeypatch: pytest.MonkeyPatch, has_freed: bool
+) -> None:
+    """The wait for it was over already: what was freed was lost, and what could not start stayed on record."""
+    if has_freed:
+        node.start()
+        node.kernel.die(7)
+    real, held = retry.reclaim, []
+
+    def reclaim(context: Context, key: str) -> bool:
+        freed = real(context, key)
+        node.kernel.now += 5.0
+        held.append(context.run.lock(key, node.kernel.now))
+        return freed
+
+    def release(_is_over: object, _until: float) -> None:
+        held.pop().__exit__()
+
+    monkeypatch.setattr(retry, "reclaim", reclaim)
+    monkeypatch.setattr(node.machine, "wait", release)
+    node.kernel.rmids = len(node.kernel.groups) - 1
+    if has_freed:
+        node.start(OTHER, 20, OTHER_UID)
+    else:
+        assert refused(lambda: node.start(OTHER, 20, OTHER_UID)).reason == Reason.NO_RMIDS
+    assert held == [], "it was waited for"
+    assert node.groups() == ({f"oci-{OTHER_UID}": {20}} if has_freed else {})
+    assert (node.find_state(OTHER_UID) is not None) is has_freed
 
 
 def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(

@@ -116,6 +116,27 @@ def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: Simula
         assert b"No space left" in machine.caller.stderr
 
 
+def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(
+    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of one was renamed before the other had written it."""
+    run = RunDir(RUN)
+    opened: list[str] = []
+    at_call = machine.at_call
+
+    def record_call(name: str, path: str) -> None:
+        if name == "open" and path.endswith(".tmp"):
+            opened.append(path.rpartition("/")[2])
+        at_call(name, path)
+
+    monkeypatch.setattr(machine, "at_call", record_call)
+    with run.lock("c1", system.monotonic()):
+        report.record(run, a_failure())
+    report.record(run, a_failure())
+    assert opened == [".unlocked-4711.tmp", ".c1.tmp"]
+    assert run.glance(Failure, "c1") == a_failure()
+
+
 KEY = Key(UID, "pod")
 
 

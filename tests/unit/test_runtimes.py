@@ -116,12 +116,18 @@ def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None
         ({"pid": 0}, False, False),
         ({"pid": None}, False, False),
         # Sandboxes
-        ({"annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False, False),
+        ({"annotations": {OF_CRIO: "sandbox"}}, False, False),
+        ({"status": "stopped", "annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False, False),
     ],
 )
 def test_live_containers_that_are_no_sandboxes_are_listed(
-    node: NodeWithRuntimes, changes: dict[str, Any], is_listed: bool, is_listed_if_stopped: bool
+    node: NodeWithRuntimes,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    is_listed: bool,
+    is_listed_if_stopped: bool,
 ) -> None:
+    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [":/kubepods/podx/crio-web"])
     node.container("web")
     answer = state(**changes)
     program = node.runtime(answer)
@@ -283,3 +289,15 @@ def test_a_pods_author_cannot_make_a_container_a_sandbox(
 
     assert not says("container")
     assert says("sandbox")
+
+
+@pytest.mark.parametrize("place", [f":/machine.slice/libpod-{ID}.scope", ":/user.slice", ":/kubepods/podx/shared"])
+@pytest.mark.parametrize("manager", ["libpod", "cri-o"])
+def test_a_container_that_no_runtime_of_kubernetes_made_is_no_sandbox_whatever_its_annotations_say(
+    monkeypatch: pytest.MonkeyPatch, place: str, manager: str
+) -> None:
+    """`podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`: it was never adopted."""
+    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
+    types = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
+    annotations = {**dict.fromkeys(types, "sandbox"), "io.container.manager": manager}
+    assert not runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,3 +73,22 @@ def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
 def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert system.age(str(tmp_path / "link")) < 3600
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_a_wait_for_a_lock_puts_the_handler_of_the_alarm_and_the_mask_back(tmp_path: Path, is_held: bool) -> None:
+    def handler(*_: object) -> None:
+        pass
+
+    former = signal.signal(signal.SIGALRM, handler)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    try:
+        with (tmp_path / "lock").open("w") as holder, (tmp_path / "lock").open("w") as other:
+            if is_held:
+                fcntl.flock(holder, fcntl.LOCK_EX)
+            assert system.wait_for_flock(other.fileno(), system.monotonic() + 0.02) is not is_held
+        assert signal.getsignal(signal.SIGALRM) is handler
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == {*mask, signal.SIGALRM}
+    finally:
+        signal.signal(signal.SIGALRM, former)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

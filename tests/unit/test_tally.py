@@ -160,6 +160,27 @@ def test_a_full_run_directory_stops_no_run(context: Context, monkeypatch: pytest
     adopt(context)
 
 
+@pytest.mark.parametrize("what", ["write_new", "open_lock", "rename"])
+@pytest.mark.usefixtures("clock")
+def test_a_run_directory_that_is_full_for_a_moment_loses_no_count(
+    context: Context, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    put_key(context)
+    tally = Tally(context)
+    tally.count("adopt", failed=False)
+    tally.count("adopt", failed=True)
+    context.late_cpu.update({"c1": 1.5, "gone": 1.0})
+    with monkeypatch.context() as full:
+        full.setattr(system, what, fails(errno.ENOSPC))
+        tally.save()
+    assert late_cpu(context) == 0
+    tally.save()
+    tally.save()
+    found = record(context)
+    assert (found.actions, found.failures, found.late_cpu) == ({"adopt": 1}, {"adopt": 1}, 2.5)
+    assert late_cpu(context) == 1.5
+
+
 def test_reconcile_records_its_run(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(run_dir=context.run.path, resctrl_root=str(tmp_path))
     put_key(context)

@@ -31,10 +31,12 @@ class PodsOfNode:
         self.context.run.make_parts()
         self.last = 100
 
-    def start(self, container: str, uid: str = UID, cgroup: str = BY_CRIO, catches: str = NONE, **more: int) -> None:
+    def start(
+        self, container: str, uid: str = UID, cgroup: str = BY_CRIO, catches: str = NONE, starttime: int = 0
+    ) -> None:
         """Start a process in a container's cgroup."""
         self.last += 1
-        add_process(self.last, cgroup=cgroup.format(uid=uid, id=container), **{"starttime": self.last, **more})
+        add_process(self.last, starttime or self.last, cgroup.format(uid=uid, id=container))
         Path(f"/proc/{self.last}/status").write_text(f"Name:\tSigCgt:\nSigIgn:\t{PAUSE}\nSigCgt:\t{catches}\n")
 
     def hook(self, container: str) -> None:

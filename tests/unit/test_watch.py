@@ -12,7 +12,6 @@ import pytest
 from hook.base import procfs, system
 from hook.base.models import KeyState
 from hook.base.node_models import WatchRecord
-from hook.reconcile import chase
 from hook.state import records
 from hook.state.store import RunDir
 from hook.watch import Watch
@@ -201,11 +200,10 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
 
 
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
-    node: WatchedNode, monkeypatch: pytest.MonkeyPatch
+    node: WatchedNode,
 ) -> None:
-    monkeypatch.setattr(chase, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
-    node.spawn(8)
-    node.spawn(9, group="mon_groups/foreign")
+    node.spawn(8).user_ticks = 25
+    node.spawn(9, group="mon_groups/foreign").user_ticks = 400
     for pid in (8, 9):
         pursue(node).bring_in(pid)
     assert node.run_context.late_cpu == {UID: 0.25}
@@ -467,6 +465,25 @@ def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: WatchedNode) 
     for later, is_settled in ((0.01, False), (1, True)):
         node.kernel.now += later
         assert records.is_settled(RunDir(RUN)) is is_settled
+
+
+@pytest.mark.parametrize("below", ["a-" * 100 + "a", "x"])
+def test_a_container_is_found_by_few_looks_up_however_it_names_its_cgroups(
+    node: WatchedNode, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    """Each split of each name was looked up: 7 ms for each exec."""
+    looked_up: list[str] = []
+    real = records.glance_index
+
+    def glance_index(run: RunDir, name: str) -> str | None:
+        looked_up.append(name)
+        return real(run, name)
+
+    monkeypatch.setattr(records, "glance_index", glance_index)
+    node.spawn(8, own() + f"/{below}" * 400)
+    assert moved(node) == {8}
+    assert ID in looked_up
+    assert len(looked_up) <= 64
 
 
 def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.support.cgroups import path_of
 from tests.support.containers import bundle_config, make_rootfs
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ class Runtimes:
         path, *arguments = self._hook.with_options(*options).command("hook")
         entry = {"path": path, "args": ["resctrl-mon-hook", *arguments], "env": ENVIRONMENT, "timeout": 60}
         hooks = {"createRuntime": [entry], "poststop": [entry]}
-        config = bundle_config(self._rootfs, ["/bin/cat", GROUPS, "/gates/go"], f"/{name}", bundle / "gates")
+        place = path_of("", name, annotations or {})
+        config = bundle_config(self._rootfs, ["/bin/cat", GROUPS, "/gates/go"], place, bundle / "gates")
         config |= {"hooks": hooks, "annotations": dict(annotations or {})}
         if intel_rdt is not None:
             config["linux"]["intelRdt"] = dict(intel_rdt)
