@@ -228,11 +228,20 @@ def test_the_wait_ends_where_the_runtime_left_us_sigalrm_blocked(real: tuple[Run
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def test_an_alarm_that_comes_late_does_nothing(real: tuple[RunDir, RunDir]) -> None:
-    """The lock was had in the instant in which the wait was over."""
+def test_an_alarm_that_comes_late_does_nothing(real: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lock was had in the instant in which the wait was over. Afterwards the handler is the former one."""
+    former, set_timer = signal.getsignal(signal.SIGALRM), signal.setitimer
+
+    def ring(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
+        was = set_timer(which, seconds, interval)
+        if not seconds:
+            signal.raise_signal(signal.SIGALRM)
+        return was
+
+    monkeypatch.setattr("_signal.setitimer", ring)
     assert system.wait_for_flock(real[0].descriptor, system.monotonic() + 1e9)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    signal.raise_signal(signal.SIGALRM)
+    assert signal.getsignal(signal.SIGALRM) == former
 
 
 def test_a_waiter_gets_the_lock_when_it_is_released(real: tuple[RunDir, RunDir]) -> None:
