@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Process, Processes, caught_signals
@@ -26,6 +26,8 @@ from hook.stages.entry import Context
 from hook.stages.identity import Pod
 from hook.state import store
 from hook.state.records import Records
+
+T = TypeVar("T")
 
 _DIRECTORIES = (
     *programs.PATH.split(":"),
@@ -50,7 +52,7 @@ _LIVE = ("created", "running", "paused")
 _STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
 _PATIENCE = 10.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
-_PATIENCE_IN_ALL = 30.0  # for one list_states: reconcile has other work, and a time limit
+_PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
 _MOST_PROBLEMS = 10  # reported for one root directory
 
 
@@ -100,7 +102,7 @@ class Runtimes(NamedTuple):
         deadline = system.monotonic() + seconds
         found: list[State] = []
         unanswered: dict[str, str] = {}
-        for container in sorted(filter(names.is_container_id, containers)):
+        for container in start_elsewhere(sorted(filter(names.is_container_id, containers))):
             for root in self.roots:
                 answer = self._ask_programs(root, container, deadline)
                 if isinstance(answer, State):
@@ -122,6 +124,12 @@ class Runtimes(NamedTuple):
                 return answer
             problem = f"{' '.join(command)}: {answer}"
         return problem if _find_makers(root, container) else None
+
+
+def start_elsewhere(items: Sequence[T]) -> list[T]:
+    """The same in turn, but another one is the first at each call, so that none is always too late."""
+    at = int(system.boottime() * 1000) % len(items) if items else 0
+    return [*items[at:], *items[:at]]
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:

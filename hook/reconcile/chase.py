@@ -5,13 +5,14 @@ A chase also gets the threads of a program that forks and exits faster than one 
 Each look reads all threads of the cgroup at once, and each thread outside is moved at once. A look and a move take some
 0.1 ms. Children that a thread forks after its move are in the group. A child of a fork that began before the move is
 outside, and appears only when the fork ends; until then the parent runs in the kernel. So the chase ends with a look
-that begins after each moved thread has slept, ended, or run in user mode.
+that begins after each moved thread has slept, ended, or run in user mode. That can take any time (a parent of vfork
+waits for its child), so each chase is one step at first, and `pursue` then waits for all of them together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -25,11 +26,8 @@ from hook.base.validation import MOST_NATURAL
 from hook.stages.entry import Context
 from hook.state.store import RunDir, replace
 
-_FIRST_LOOK = 10.0  # seconds to move the threads of the first look, which may be thousands
-_CHASE = 0.2  # seconds for further looks while some are outside, ...
-_LOOKS = 20  # ... unless so many looks take longer, on a busy machine
-_LONGEST = 2.0  # seconds for all further looks: where 20 programs fork on one busy CPU, one fork can take 0.2
-_PAUSE = 0.001
+_STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
 _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
@@ -39,62 +37,60 @@ _INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has l
 
 
 class StillOutside(HookError):
-    """Threads of a container are still outside its group; `number` says how many."""
+    """Threads of a container are outside its group, or may be. `number`: those that are; `chase`: the one to go on with."""
 
-    def __init__(self, number: int, moved: int) -> None:
+    def __init__(self, number: int, moved: int, chase: Chase | None = None) -> None:
         problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
         hint = "it forks faster than its threads can be moved; the next run tries again"
+        if not number:
+            problem = f"others of its threads may still be outside its group, after {moved} were moved in"
+            hint = "one that was moved may be in a fork, which shows its child when it ends; the next run looks again"
         super().__init__(Reason.IO, problem, hint=hint)
         self.number = number
+        self.chase = chase
 
 
 class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
     `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
-    before they were moved.
+    before they were moved. `error`: what ended it. `read` returns the container's present threads.
     """
 
-    def __init__(self, context: Context, member: Member) -> None:
+    def __init__(self, context: Context, member: Member, read: Callable[[], Collection[int]]) -> None:
         self.moved = self.outside = 0
         self.has_moved = False
         self.late_cpu = 0.0
         self.forking: dict[int, int] = {}
+        self.error: HookError | OSError | None = None
+        self.member = member
         self._context = context
-        self._member = member
+        self._read = read
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
-    def run(self, read: Callable[[], Collection[int]], longest: float = _LONGEST) -> None:
-        """Look and move until no thread is outside. `read` returns the container's present threads.
+    def step(self) -> bool:
+        """Look once, and move the threads outside; returns whether no thread is outside, and none can appear there.
 
-        `longest`: seconds for all looks after the first. Threads in another ctrl_group, and those in another tool's
-        group, stay there. StillOutside: some are left. HookError: the kernel refuses. WrongCtrlGroup: the container's
-        init is in another ctrl_group.
+        Threads in another ctrl_group, and those in another tool's group, stay there. HookError: the kernel refuses.
+        WrongCtrlGroup: the container's init is in another ctrl_group.
         """
-        self.move(read())
-        began = system.monotonic()
-        looks = 0
-        while self.outside or self.has_moved or self.forking:
-            seconds = system.monotonic() - began
-            if seconds >= longest or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
-                break
-            if not self.outside:
-                system.sleep(_PAUSE)
-            self.forking = still_forking(self.forking)  # before the look, which then shows all their children
-            self.move(read(), began + longest)
-            looks += 1
-        if self.outside:
-            raise StillOutside(self.outside, self.moved)
+        self.forking = still_forking(self.forking)  # before the look, which then shows all their children
+        self.move(self._read())
+        return not (self.outside or self.has_moved or self.forking)
 
-    def move(self, tids: Collection[int], deadline: float | None = None) -> None:
+    def explain(self) -> StillOutside:
+        """The error that says how far the chase has come."""
+        return StillOutside(self.outside, self.moved, self)
+
+    def move(self, tids: Collection[int]) -> None:
         """Move those of these threads that are outside. One that has ended by now counts as outside."""
-        deadline = deadline or system.monotonic() + _FIRST_LOOK
+        deadline = system.monotonic() + _STEP
         before = self.moved
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
-            self._settled |= self._context.resctrl.tasks(self._member.group) or set()
+            self._settled |= self._context.resctrl.tasks(self.member.group) or set()
             new -= self._settled
         for tid in new:
             if self._move(tid):
@@ -106,13 +102,13 @@ class Chase:
 
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group, or must stay. False: it has ended."""
-        group = self._member.group
+        group = self.member.group
         if locate(self._context, tid, group) in ("inside", "elsewhere"):
             return True
         try:
             self._context.resctrl.put(group, tid)
         except WrongCtrlGroup:
-            if tid == self._member.pid:
+            if tid == self.member.pid:
                 raise
             return True
         except HookError as error:
@@ -124,6 +120,28 @@ class Chase:
         if (user_time := _read_user_time(tid)) is not None:
             self.forking[tid] = user_time
         return True
+
+
+def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
+    """Step these chases in turn until then, and yield each one that ends: it has settled, or has an `error`."""
+    waiting = [*chases]
+    pause = _PAUSE
+    while waiting and system.monotonic() < until:
+        if any(it.outside for it in waiting):
+            pause = _PAUSE
+        else:
+            system.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        for chase in [*waiting]:
+            try:
+                has_ended = chase.step()
+            except (HookError, OSError) as error:
+                chase.error, has_ended = error, True
+            if has_ended:
+                waiting.remove(chase)
+                yield chase
+            if system.monotonic() >= until:
+                break
 
 
 def still_forking(moved: dict[int, int]) -> dict[int, int]:

@@ -20,9 +20,10 @@ from hook.stages import retry
 from hook.state import records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
-_TAKE_RMIDS = ("remake", "adopt", "retry")
+BRING_IN = ("remake", "adopt", "retry")
+"""Those that take RMIDs and move threads, for which they may wait."""
 _TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy")
-VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
+VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 """In the order of execution."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
