@@ -50,7 +50,7 @@ _ROOTS = (
 _STATE_FILES = {"runc": "state.json", "crun": "status"}
 _LIVE = ("created", "running", "paused")
 _STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
-_PATIENCE = 10.0  # seconds for one answer
+_PATIENCE = 4.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
 _PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
 _MOST_PROBLEMS = 10  # reported for one root directory
@@ -82,10 +82,10 @@ class Runtimes(NamedTuple):
             is_live = state.status in _LIVE and state.pid
             if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
                 found.setdefault(state.id, state)
-        problems += list(unanswered.values())[:_MOST_PROBLEMS]
+        problems += [unanswered[container] for container in sorted(unanswered)][:_MOST_PROBLEMS]
         if (more := len(unanswered) - _MOST_PROBLEMS) > 0:
             problems.append(f"the same problem with {more} more containers")
-        return list(found.values()), problems
+        return [found[container] for container in sorted(found)], problems
 
     def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
         """The states of these containers by ID, and the containers whose runtime did not answer in time.

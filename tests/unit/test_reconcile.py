@@ -10,18 +10,22 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
 from hook.base.models import Failure, KeyState
+from hook.base.resctrl import Resctrl
+from hook.node import runtimes
 from hook.reconcile import act as acting
-from hook.reconcile import chase
+from hook.reconcile import chase, run
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
 from hook.stages.entry import Context
 from hook.state import store
 from hook.state.store import RunDir
+from tests.simulator import machine
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
@@ -522,18 +526,26 @@ def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without
     assert (node.repair().outcomes, count_outside(node)) == ([], ({}, 0))
 
 
+def before_each_survey(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> None:
+    """Something happens before the first look at the node, the second one, ..."""
+    numbers = count()
+
+    def survey(context: Context, live: object) -> Survey:
+        act(next(numbers))
+        return Survey(context, live)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(run, "Survey", survey)
+
+
 def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
-    chain = ChainOfForks(node, 10**6)
-    monkeypatch.setattr(chase, "_CHASE", 0.0)
-    monkeypatch.setattr(chase, "_LOOKS", 1)
-    after_each_adoption(monkeypatch, chain.end)
+    chain = ChainOfForks(node, 10**6, seconds=0.01)
+    before_each_survey(monkeypatch, lambda number: number and chain.end())
     done = node.repair()
-    assert [it.outside for it in done.outcomes] == [1]
+    assert (done.is_whole, done.outcomes, count_outside(node)) == (True, [], ({}, 0))
     assert node.reconciled().failed == 0
-    assert (done.is_whole, count_outside(node)) == (True, ({}, 0))
 
 
 def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(node: Node) -> None:
@@ -568,7 +580,10 @@ def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_moni
     ChainOfForks(node, 10**6, seconds=0.01)
     node.remove_groups()
     done = node.repair()
-    assert (done.outcomes[0].action.verb, done.outcomes[0].outside) == ("remake", 1)
+    assert [(it.action.verb, it.outside, it.problem is None) for it in done.outcomes] == [
+        ("remake", 0, True),
+        ("adopt", 1, False),
+    ]
     assert (done.is_whole, count_outside(node)) == (False, ({ID: 1}, 1))
     assert (node.groups(), node.failures()) == ({GROUP: {7}}, {})
 
@@ -586,10 +601,117 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if
 
     after_each_adoption(monkeypatch, go_on)
     done = node.repair()
-    tried = 10 if times == 100 else 2
+    tried = 3 if times == 100 else 2
     assert [it.outside for it in done.outcomes] == ([0] * tried + [1] if times == 100 else [0] * tried)
     assert (done.is_whole, count_outside(node)[1]) == (times == 1, int(times == 100))
     assert node.groups() == {GROUP: {7} if times == 100 else {7, 1001}}
+
+
+# --- One budget of time for all containers
+
+WAITS = 22
+
+
+def uid_of(number: int) -> str:
+    return f"{number:08d}{UID[8:]}"
+
+
+def crowd(node: Node, state: str, number: int = WAITS) -> None:
+    """So many containers, each with a process of exec that may be in a fork for ever; in the last one it sleeps."""
+    for pid in range(1000, 1000 + number):
+        node.start(f"{pid:064d}", pid, uid_of(pid))
+        node.spawn(pid + 1000, own(f"{pid:064d}", uid_of(pid))).state = state
+    node.start(OTHER, 90, OTHER_UID)
+    node.spawn(91, own(OTHER, OTHER_UID))
+
+
+def left_over(node: Node) -> None:
+    """What later actions are for: a container that was not monitored, an old view, an old snapshot."""
+    node.spawn(95, "/elsewhere")
+    fail(ID, 95)
+    node.edit(f"unmonitored/{ID}.json", key=ID, kind="container", reason="no_rmids")
+    node.start("over", 96, None)
+    node.stop("over", 96)
+    node.kernel.now += TTL
+    node.remove(f"mon_groups/{uid_of(1000)}/generation")
+
+
+@pytest.mark.parametrize("state", ["D", "R"], ids=["parents of vfork", "runnable without CPU time"])
+def test_containers_that_are_waited_for_hold_up_no_other_and_nothing_that_comes_later(
+    node: Node, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """Each held up the run for two seconds, and the run ended by its own limit, always before the same ones."""
+    monkeypatch.setattr(machine, "MOST_CALLS", 10**6)
+    crowd(node, state)
+    left_over(node)
+    began = node.kernel.now
+    done = node.repair()
+    assert node.kernel.now - began <= 10
+    groups = node.groups()
+    assert groups[f"oci-{OTHER_UID}"] == {90, 91}
+    assert [groups[f"oci-{uid_of(pid)}"] for pid in range(1000, 1000 + WAITS)] == [
+        {pid, pid + 1000} for pid in range(1000, 1000 + WAITS)
+    ]
+    assert groups[f"oci-{ID}"] == {95}
+    assert {it.action.verb for it in done.outcomes if not it.problem} == {"adopt", "retry", "show", "prune"}
+    failed = [it.problem or "" for it in done.failed]
+    assert len(failed) == WAITS
+    assert all("may still be outside its group, after 1 were moved in" in it for it in failed)
+    assert (done.is_whole, node.reconciled().failed, count_outside(node)) == (False, WAITS, ({}, 0))
+    assert node.repair().is_whole, "all are in their groups by now"
+
+
+def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_the_next_run(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is no bringing in is done nevertheless."""
+    crowd(node, "S", 5)
+    left_over(node)
+    put = Resctrl.put
+
+    def slow(self: Resctrl, path: str, pid: int) -> None:
+        node.kernel.now += 7.001
+        put(self, path, pid)
+
+    monkeypatch.setattr(Resctrl, "put", slow)
+    done = node.repair()
+    late = {it.action.container for it in done.failed if "next run begins with another" in (it.problem or "")}
+    assert (len(late), done.is_whole) == (4, False)
+    assert {it.action.verb for it in done.outcomes if not it.problem} == {"adopt", "show", "prune"}
+    assert count_outside(node)[1] == 3
+    first = set()
+    for _ in range(40):
+        node.kernel.now += 60.001
+        planned = runtimes.start_elsewhere(sorted(late))
+        first.add(planned[0])
+    assert first == late
+
+
+def test_containers_that_wait_for_an_rmid_wait_once_a_pass(node: Node) -> None:
+    """Each of them waited for --rmid-wait, beside what other containers needed."""
+    node.kernel.rmids, node.kernel.limbo = 1, 3600.0
+    node.start("over", 96, None)
+    node.stop("over", 96, snapshot_ttl=0)
+    for pid in range(1000, 1000 + WAITS):
+        node.spawn(pid, f"/{pid}")
+        fail(f"{pid:064d}", pid)
+        node.edit(f"unmonitored/{pid:064d}.json", key=f"{pid:064d}", kind="container", reason="no_rmids")
+    began = node.kernel.now
+    done = node.repair()
+    assert ({it.reason for it in done.failed}, len(done.failed)) == ({"rmids_in_limbo"}, WAITS)
+    assert node.kernel.now - began <= 2
+
+
+def test_lock_of_a_failure_is_not_waited_for(node: Node) -> None:
+    for number in range(30):
+        fail(f"{number:064d}", 5000 + number)
+    began = node.kernel.now
+    locks = [RunDir(RUN).lock(f"{number:064d}", 0.0) for number in range(30)]
+    assert node.repair().outcomes == []
+    assert node.kernel.now == began
+    for it in locks:
+        it.__exit__()
+    assert node.verbs() == ["forget"] * 30
 
 
 def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
