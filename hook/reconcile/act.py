@@ -357,6 +357,8 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
     chase = _ContainerChase(seen, key, member, was_in=was_in)
     if not (chase.step() or chase.step()):  # the second look shows what the threads forked that sleep by then
         raise chase.explain()
+    if chase.error is not None:
+        raise chase.error
     return chase.moved
 
 
@@ -376,13 +378,12 @@ class _ContainerChase(Chase):
     def step(self) -> bool:
         before = self.late_cpu
         try:
-            return super().step()
-        except GroupGone:
-            if not procfs.is_dead(self.member.pid, self.member.starttime):
-                raise
-            return True
+            has_ended = super().step()
         finally:
             count_late_cpu(self._seen.context, self._key, 0.0 if self._was_in else self.late_cpu - before)
+        if isinstance(self.error, GroupGone) and procfs.is_dead(self.member.pid, self.member.starttime):
+            self.error = None
+        return has_ended
 
     def _read_all(self) -> set[int]:
         processes = self._seen.processes

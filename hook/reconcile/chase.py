@@ -37,7 +37,10 @@ _INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has l
 
 
 class StillOutside(HookError):
-    """Threads of a container are outside its group, or may be. `number`: those that are; `chase`: the one to go on with."""
+    """Threads of a container are outside its group, or may be.
+
+    `number`: those that are, by the last look; `chase`: the one that can go on.
+    """
 
     def __init__(self, number: int, moved: int, chase: Chase | None = None) -> None:
         problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
@@ -70,13 +73,18 @@ class Chase:
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self) -> bool:
-        """Look once, and move the threads outside; returns whether no thread is outside, and none can appear there.
+        """Look once, and move the threads outside; returns whether the chase has ended.
 
-        Threads in another ctrl_group, and those in another tool's group, stay there. HookError: the kernel refuses.
-        WrongCtrlGroup: the container's init is in another ctrl_group.
+        It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
+        WrongCtrlGroup, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
+        another tool's group, stay there.
         """
-        self.forking = still_forking(self.forking)  # before the look, which then shows all their children
-        self.move(self._read())
+        try:
+            self.forking = still_forking(self.forking)  # before the look, which then shows all their children
+            self.move(self._read())
+        except (HookError, OSError) as error:
+            self.error = error
+            return True
         return not (self.outside or self.has_moved or self.forking)
 
     def explain(self) -> StillOutside:
@@ -123,7 +131,7 @@ class Chase:
 
 
 def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
-    """Step these chases in turn until then, and yield each one that ends: it has settled, or has an `error`."""
+    """Step these chases in turn until then, and yield each one that ends."""
     waiting = [*chases]
     pause = _PAUSE
     while waiting and system.monotonic() < until:
@@ -133,11 +141,7 @@ def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
             system.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         for chase in [*waiting]:
-            try:
-                has_ended = chase.step()
-            except (HookError, OSError) as error:
-                chase.error, has_ended = error, True
-            if has_ended:
+            if chase.step():
                 waiting.remove(chase)
                 yield chase
             if system.monotonic() >= until:

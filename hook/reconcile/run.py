@@ -149,12 +149,14 @@ def repair(
         for line in damage.sum_up_failures(context.run):
             report.log(line)
         done = _Work(follower, tally)
-        for passes in range(_MOST_PASSES + 1):
+        passes = 0
+        while True:
             seen = Survey(context, live)
             planned = diagnose(seen)
-            actions = [it for it in planned if it.id not in done.failed] if passes < _MOST_PASSES else []
-            if not actions:
+            actions = [it for it in planned if it.id not in done.failed]
+            if not actions or passes == _MOST_PASSES:
                 break
+            passes += 1
             done.act(seen, actions)
         outside = {container: it.to_move for (_key, container), it in seen.outside.items()}
         outside.update((it.action.container, it.outside) for it in done.give_up(planned, seen))
@@ -260,7 +262,10 @@ class _Work:
         """End the action of a chase; `error`: why the chase has not moved all threads."""
         outcome = replace(self._chases.pop(chase), chase=None)
         done = describe(outcome.action, chase.moved)
-        self._end(_fail(outcome, error) if error is not None else done and replace(outcome, action=done))
+        if error is not None:
+            self._end(_fail(outcome, error))
+        else:
+            self._end(replace(outcome, action=done) if done is not None else None)
 
     def _end(self, outcome: Outcome | None) -> None:
         """Note the outcome of an action; None: it was not needed."""

@@ -23,7 +23,8 @@ from hook.stages.entry import Context
 from hook.state import lives, records
 from hook.state.records import Broken, Records
 
-_LOOKS = 20  # at a container with a thread that ended before its group could be read
+_LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
+_FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 Place = tuple[str, str]
 """A key and one of its containers."""
@@ -61,6 +62,7 @@ class Survey:
         self.outside: dict[Place, Outside] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
+        self.further_looks = _FURTHER_LOOKS
         self.kubelet, self.podman = config.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -266,9 +268,10 @@ class Threads:
             places = {tid: locate(context, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or "outside" in places.values()
-            own = None if is_known else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
+            self._seen.further_looks -= 1
             missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 

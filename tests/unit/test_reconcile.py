@@ -542,7 +542,7 @@ def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
 ) -> None:
     """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
     chain = ChainOfForks(node, 10**6, seconds=0.01)
-    before_each_survey(monkeypatch, lambda number: number and chain.end())
+    before_each_survey(monkeypatch, lambda number: chain.end() if number else None)
     done = node.repair()
     assert (done.is_whole, done.outcomes, count_outside(node)) == (True, [], ({}, 0))
     assert node.reconciled().failed == 0

@@ -193,7 +193,7 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
     node.machine.before_put = lambda: fork(9)
     it = pursue(node)
     look_at_all(it)
-    assert node.groups() == {GROUP: {7, 8, 9, 10}}
+    assert node.groups() == {GROUP: {7, 8}}
     while it.wait() is not None:
         node.kernel.now += it.wait() or 0
         it.look()
@@ -462,13 +462,31 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
     assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
 
-def test_a_thread_that_runs_in_the_kernel_holds_up_others_for_a_second(node: WatchedNode) -> None:
-    """It may be in a fork: reconcile, which others do not wait for, takes twice as long."""
-    node.spawn(8).state = "R"
+def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: WatchedNode) -> None:
+    """Each may be in a fork, and held up all others for a second."""
+    for pid in range(1000, 1022):
+        node.start(f"{pid:064d}", pid)
+        node.spawn(pid + 1000, own(f"{pid:064d}")).state = "D"
+    node.spawn(8)
     before = node.kernel.now
-    look_at_all(pursue(node))
-    assert node.groups() == {GROUP: {7, 8}}
-    assert 1.0 <= node.kernel.now - before <= 1.01
+    it = pursue(node)
+    look_at_all(it)
+    assert node.groups()[GROUP] >= {8, *range(2000, 2022)}
+    assert node.kernel.now - before <= 0.01
+    assert (it.failed, len(it._waiting)) == (0, 22)
+
+
+def test_container_that_stays_outside_gives_the_others_a_look_first(node: WatchedNode) -> None:
+    node.start(OTHER, 70)
+    node.spawn(80, own(OTHER))
+    for place in (own(), own(OTHER)):
+        node.kernel.files[f"{ROOT_CGROUP}{place}/cgroup.threads"] = b"7\n99\n" if place == own() else b"70\n80\n98\n"
+    it = pursue(node)
+    before = node.kernel.now
+    node.seconds = 0.01
+    look_at_all(it)
+    assert (it.moved, it.failed, node.groups()[GROUP]) == (1, 2, {7, 70, 80})
+    assert node.kernel.now - before <= 0.25
 
 
 def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNode, lines: list[str]) -> None:
