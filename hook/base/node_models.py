@@ -22,7 +22,8 @@ class ReconcileRecord(Model):
     `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
     `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
     threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
-    same of all containers. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    same of all containers; `unread`, the number of keys, cgroups and processes that it could not read. Since boot, by
+    verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
     """
 
     version: Version = 1
@@ -33,6 +34,7 @@ class ReconcileRecord(Model):
     left: Natural = 0
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
+    unread: Natural = 0
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
     late_cpu: Seconds = 0.0

@@ -21,6 +21,7 @@ ReconcileRecord = Form("ReconcileRecord", (
     ("left", "left", 0, (check_int, (), 0, 9223372036854775807)),
     ("outside", "outside", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("outside_total", "outside_total", 0, (check_int, (), 0, 9223372036854775807)),
+    ("unread", "unread", 0, (check_int, (), 0, 9223372036854775807)),
     ("actions", "actions", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("failures", "failures", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),

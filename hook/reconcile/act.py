@@ -189,6 +189,8 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     known: set[int] = set()
     for member in state.members.values():
         known |= seen.processes.of_container(member) | seen.processes.in_own_cgroup(member)
+        own = seen.processes.read_own_cgroup(member)  # also those whose cgroup /proc does not show
+        there -= own.tids if own is not None else set()
     for tid in there - seen.processes.threads(known):
         if procfs.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue

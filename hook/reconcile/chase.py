@@ -233,10 +233,10 @@ class Tally:
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(self, left: int, failed: int, outside: dict[str, int]) -> None:
+    def end(self, left: int, failed: int, outside: dict[str, int], unread: int) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
         named = dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED])
-        counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
+        counts = {"left": left, "failed": failed, "outside_total": sum(outside.values()), "unread": unread}
         seconds = system.monotonic() - self._started
         self.save(ended_at=system.unix_time(), seconds=seconds, outside=named, **counts)
 

@@ -72,7 +72,8 @@ class Result:
     """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
 
     `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
-    then. `outside`: the number of each container's threads outside its group, by the last look.
+    then. `outside`: the number of each container's threads outside its group, by the last look. `unread`: of how many
+    keys, cgroups and processes that look did not read what it should have.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -80,6 +81,7 @@ class Result:
     undone: int = 0
     ended: str | None = None
     outside: dict[str, int] = field(default_factory=dict)
+    unread: int = 0
 
     @property
     def failed(self) -> list[Outcome]:
@@ -92,8 +94,8 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no action is left undone, so that `reconcile` exits with 0."""
-        return self.ended is None and not self.failed
+        """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
+        return self.ended is None and not self.failed and not self.unread
 
 
 class Follower:
@@ -126,7 +128,7 @@ def plan_repairs(
     planned, left = diagnose(seen), [*_list_left(seen)]
     if asks is not None:
         left += seen.look_for_adoptable(asks)
-    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left)
+    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left, unread=_count_unread(seen))
 
 
 def repair(
@@ -167,8 +169,9 @@ def repair(
             adopted = done.act(seen, diagnose_adoptable(seen)) + done.give_up([], seen)
             outside.update((it.action.container, it.outside) for it in adopted)
         outside = {container: number for container, number in outside.items() if number}
-        result = Result(done.outcomes, [*left, *_list_unhooked(seen)], outside=outside)
-        tally.end(len(result.left), len(result.failed), outside)
+        left += _list_unhooked(seen)
+        result = Result(done.outcomes, left, outside=outside, unread=_count_unread(seen))
+        tally.end(len(result.left), len(result.failed), outside, result.unread)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again
@@ -178,7 +181,8 @@ def repair(
 
 def _has_work(options: Options) -> bool:
     """Whether this machine has resctrl or a run directory; if not, reconcile makes no run directory."""
-    return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
+    has_run_dir = system.try_call(system.find_directory, options.run_dir) is not False  # None: opening it says why
+    return has_run_dir or Resctrl(options.resctrl_root).is_mounted()
 
 
 def _open_node(options: Options, linger: int | None) -> Context:
@@ -313,11 +317,22 @@ def _list_left(seen: Survey) -> Iterator[str]:
         state = seen.states[key]
         for number, what, why in (
             (found.elsewhere, "thread", "in another ctrl_group or another tool's group"),
-            (found.unread, "cgroup", "not read: it has too many; a program there may stay outside"),
+            (found.unread, "cgroup", "not read: too many, or refused; a program there may stay outside"),
         ):
             if number:
                 name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
                 yield f"{format_count(number, what)} of {name} of {short_id(key)} {why}"
+    for key, error in seen.unread.items():
+        known = seen.states.get(key)
+        name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
+        yield f"{name} not looked at: {system_error('cannot read', error)}"
+    if seen.processes.unread:
+        yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
+
+
+def _count_unread(seen: Survey) -> int:
+    """Count what the last look should have read, and did not."""
+    return sum(it.unread for it in seen.outside.values()) + len(seen.unread) + seen.processes.unread
 
 
 def _list_unhooked(seen: Survey) -> Iterator[str]:

@@ -33,8 +33,8 @@ Place = tuple[str, str]
 class Outside(NamedTuple):
     """The number of a container's threads outside its group, by the last look.
 
-    `elsewhere`: those in another ctrl_group or another tool's group, which stay there. `unread`: at least so many
-    cgroups below its own were not read.
+    `elsewhere`: those in another ctrl_group or another tool's group, which stay there. `unread`: at least so many of
+    its cgroups were not read.
     """
 
     to_move: int = 0
@@ -47,9 +47,10 @@ class Survey:
 
     `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
     processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
-    threads, by key and container. `adoptable`: with --adopt, running containers without a record.
-    `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
-    try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
+    threads, by key and container. `unread`: why a key could not be looked at. `adoptable`: with --adopt, running
+    containers without a record. `refusal`: why the kernel gave the last new group no RMID. No other group is tried in
+    this pass then, since each try searches all keys for RMIDs to reclaim, and waits for one that comes back. `kubelet`,
+    `podman`: their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -58,8 +59,9 @@ class Survey:
         self.context = context
         self.live = live
         self.boottime = system.boottime()
-        self.is_mounted = context.resctrl.is_mounted()
+        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         self.outside: dict[Place, Outside] = {}
+        self.unread: dict[str, OSError] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
         self.further_looks = _FURTHER_LOOKS
@@ -119,7 +121,7 @@ class Survey:
 
     def is_gone(self, group: MonGroup) -> bool:
         """Whether another tool has removed a group that has not ended."""
-        return group.end is None and self.context.resctrl.inode(group.path) is None
+        return group.end is None and self.context.resctrl.is_gone(group.path)
 
     def has_late_counters(self, state: KeyState) -> bool:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
@@ -206,7 +208,8 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     """
     known = {*seen.index, retry.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
-    now = map(container_tasks.look_at, (seen.context.resctrl.tasks(path) or set()) & before.keys())
+    tasks = system.try_call(seen.context.resctrl.tasks, path) or set()
+    now = (system.try_call(container_tasks.look_at, pid) for pid in tasks & before.keys())
     there = [it for it in now if it is not None and it.starttime == before[it.pid].starttime]
     found: dict[str, Process] = {}
     for it in sorted(there, key=lambda it: (it.starttime, it.pid)):
@@ -230,7 +233,8 @@ class Threads:
         self._seen = seen
         self._key = state.key
         kernel = seen.context.resctrl
-        there = [it.path for it in state.groups if it.inode is None or kernel.inode(it.path) == it.inode]
+        found = [it for it in state.groups if kernel.exists(it.path)]
+        there = [it.path for it in found if it.inode in (None, kernel.inode(it.path))]
         self._inside = {path: kernel.tasks(path) for path in there}
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 

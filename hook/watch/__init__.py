@@ -27,8 +27,8 @@ from typing import NamedTuple, NoReturn
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook.base import cgroups, container_tasks, explain, names, procfs, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
-from hook.base.models import KeyState, Member, Options
+from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
+from hook.base.models import Index, KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase, Tally, count_late_cpu, is_inside, locate, pursue, still_forking
@@ -107,6 +107,7 @@ class Watch:
         self._waiting: dict[str, Place] = {}
         self._forking: dict[str, dict[int, int]] = {}  # as in Chase; by container, which is waiting then
         self._inside: dict[str, set[int]] = {}
+        self._unread: set[str] = set()  # the containers of which it was logged that some cgroups cannot be read
         self._forget_at = 0.0
         self._version = 0
         self._found: dict[tuple[str, ...], Place | None] = {}
@@ -162,9 +163,11 @@ class Watch:
         if began >= self._forget_at:
             self._forget_at = began + _REMEMBERED
             self._inside.clear()
+            self._unread.clear()
         if self.looks_at_all:
             self.looks_at_all = False
-            self._waiting.update((it.container, it) for it in self._list_places())
+            with self._guard("the processes of all containers"):
+                self._waiting.update((it.container, it) for it in self._list_places())
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
         self._look_at(iter(lambda: due.popitem()[1] if due else None, None), began)
         self._waiting.update(due)
@@ -216,7 +219,7 @@ class Watch:
         name = tuple(places)
         if name in self._found:
             return self._found[name]
-        found = next((it for place in places for it in self._look_up(place)), None)
+        found = next((it for place in places for it in self._look_up(place)), None)  # OSError: nothing is remembered
         if records.is_settled(run):
             self._found[name] = found
         return found
@@ -224,13 +227,13 @@ class Watch:
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
-            key = records.glance_index(run, name)
-            state = run.glance(KeyState, key) if key is not None else None
+            index = records.peek(run, Index, name)
+            state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None else None
-            if key and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
-                yield Place(key, name, member)
+            if state and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
+                yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
         """All members of all keys that have a cgroup of their own."""
@@ -252,6 +255,10 @@ class Watch:
     def _read_threads(self, place: Place) -> set[int]:
         """The threads in a container's own cgroup."""
         found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        if found is not None and found.unread and place.container not in self._unread:
+            self._unread.add(place.container)
+            self.failed += 1
+            _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
         return found.tids if found is not None else set()
 
     def _chase(self, place: Place, read: Callable[[], set[int]]) -> Chase | None:

@@ -14,6 +14,8 @@ from itertools import count
 
 import pytest
 
+from hook.base import system
+from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
@@ -26,7 +28,7 @@ from hook.stages.entry import Context
 from hook.state import store
 from hook.state.store import RunDir
 from tests.simulator import machine
-from tests.simulator.kernel import RESCTRL
+from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 from tests.unit.stops import stops
@@ -473,7 +475,7 @@ class ChainOfForks:
 
     def open(self, path: bytes, *arguments: int, **named: int) -> int:
         descriptor = self._open(path, *arguments, **named)
-        if path.endswith(b"/cgroup.threads"):
+        if path == b"cgroup.threads":
             self._lists.add(descriptor)
             self._node.kernel.now += self._seconds
             if self.is_inside and self.ends_early > 0:  # what is read is newer than the list of the group's tasks
@@ -607,6 +609,121 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if
     assert node.groups() == {GROUP: {7} if times == 100 else {7, 1001}}
 
 
+# --- What cannot be read is not taken for empty, or gone
+
+DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
+UNREAD = [errno.EACCES, errno.EIO, errno.ENOMEM, errno.ENAMETOOLONG]
+each_refusal = pytest.mark.parametrize("number", UNREAD)
+
+
+def other(node: Node) -> None:
+    """Another pod, into which exec has brought a process."""
+    node.start(OTHER, 90, OTHER_UID)
+    node.spawn(91, own(OTHER, OTHER_UID))
+
+
+def test_exec_in_a_cgroup_whose_path_is_longer_than_a_path_may_be_is_adopted(node: Node) -> None:
+    """Its directory could not be looked at, and was taken for none."""
+    node.start()
+    node.spawn(8, own() + DEEP)
+    assert node.verbs() == ["adopt"]
+    assert node.groups() == {GROUP: {7, 8}}
+
+
+def test_exec_whose_cgroup_proc_refuses_is_adopted_and_reported(node: Node) -> None:
+    """As kernels do for such a path. A process without a cgroup may be in any container's."""
+    node.start()
+    node.spawn(8, own() + DEEP)
+    node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
+    done = node.repair()
+    assert node.groups() == {GROUP: {7, 8}}
+    assert done.left == ["1 of the processes in /proc not read: they may be outside their groups"]
+    assert (done.is_whole, done.failed, node.reconciled().unread) == (False, [], 1)
+
+
+@each_refusal
+@pytest.mark.parametrize("what", ["", "/cgroup.threads", "/below", "/below/cgroup.threads"])
+def test_exec_in_a_cgroup_that_cannot_be_read_is_looked_for_in_proc_and_reported(
+    node: Node, what: str, number: int
+) -> None:
+    node.start()
+    node.spawn(8, own() + "/below")
+    node.kernel.denied[f"{ROOT_CGROUP}{own()}{what}"] = number
+    done = node.repair()
+    assert node.groups() == {GROUP: {7, 8}}
+    assert [it.partition(":")[0] for it in done.left] == [f"1 cgroup of {ID[:12]} of {UID} not read"]
+    assert (done.is_whole, node.reconciled().unread, node.reconciled().left) == (False, 1, 1)
+    node.kernel.denied.clear()
+    assert node.repair().is_whole
+
+
+@each_refusal
+@pytest.mark.parametrize(
+    "what",
+    [
+        f"{RESCTRL}/mon_groups/{GROUP}",
+        f"{RESCTRL}/mon_groups/{GROUP}/tasks",
+        "/proc/8/cpu_resctrl_groups",
+    ],
+    ids=["its group", "its tasks", "the group of a thread"],
+)
+def test_key_that_cannot_be_looked_at_is_left_as_it_is_and_reported_beside_others(
+    node: Node, what: str, number: int
+) -> None:
+    """Its group was made again, a task of another tool's taken; or the exec not seen."""
+    node.start()
+    node.make_group("theirs")
+    node.spawn(8, group="mon_groups/theirs")
+    other(node)
+    node.kernel.denied[what] = number
+    before = node.state()
+    done = node.repair()
+    assert node.groups() == {GROUP: {7}, "theirs": {8}, f"oci-{OTHER_UID}": {90, 91}}
+    assert [it.action.verb for it in done.outcomes] == ["adopt"]
+    (line,) = [it for it in done.left if it.startswith(f"{UID} not looked at: cannot read")]
+    assert what in line
+    assert (done.is_whole, node.reconciled().unread, node.state()) == (False, 1, before)
+
+
+def test_resctrl_that_cannot_be_looked_at_is_not_taken_for_unmounted(node: Node) -> None:
+    """reconcile did nothing, and said nothing."""
+    node.start()
+    node.spawn(8)
+    node.kernel.denied[f"{RESCTRL}/mon_groups"] = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        node.repair()
+
+
+def test_run_directory_that_cannot_be_looked_at_is_an_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.kernel.denied[f"{RESCTRL}/mon_groups"] = errno.EIO
+    monkeypatch.setattr(system, "find_directory", fails(errno.EACCES))
+    monkeypatch.setattr(system, "open_directory", fails(errno.EACCES))
+    with pytest.raises(HookError, match="EACCES"):
+        node.repair()
+
+
+@each_refusal
+def test_pod_whose_cgroup_cannot_be_looked_at_is_not_deleted(node: Node, number: int) -> None:
+    """Its key ended, and its next container began another RMID."""
+    node.start(linger=60)
+    node.kernel.denied[f"{ROOT_CGROUP}/kubepods/pod{UID}"] = number
+    node.stop(ID, 7, linger=60)
+    assert (node.verbs(), node.groups()) == ([], {GROUP: set()})
+    node.kernel.denied[f"{RESCTRL}/mon_groups/{GROUP}"] = number
+    assert node.repair().outcomes == []
+    node.kernel.denied.clear()
+    assert (node.verbs(), node.groups()) == ([], {GROUP: set()})
+
+
+def test_record_is_rebuilt_whose_task_is_in_a_cgroup_that_proc_does_not_show(node: Node) -> None:
+    node.start()
+    node.spawn(8, own() + DEEP, group=f"mon_groups/{GROUP}")
+    node.put(f"groups/{UID}.json", "{")
+    node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
+    node.repair()
+    assert (node.members(), node.state().recovering) == ({ID: 7}, False)
+
+
 # --- One budget of time for all containers
 
 WAITS = 22
@@ -721,6 +838,7 @@ def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
     node.spawn(8)
     done: Result = node.repair()
     assert done.left == [
-        f"300 cgroups of {ID[:12]} of {UID} not read: it has too many; a program there may stay outside"
+        f"300 cgroups of {ID[:12]} of {UID} not read: too many, or refused; a program there may stay outside"
     ]
+    assert (done.is_whole, node.reconciled().unread) == (False, 300)
     assert node.groups() == {GROUP: {7, 8}}

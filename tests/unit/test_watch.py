@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -38,8 +38,8 @@ class WatchedNode(Node):
         machine.open = self.open  # type: ignore[method-assign]
 
     def open(self, path: bytes, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-        if path.endswith(b"/cgroup.threads"):
-            self.reads.append(os.fsdecode(path))
+        if path == b"cgroup.threads":
+            self.reads.append(self.machine._opened(named["dir_fd"]).path)
             self.kernel.now += self.seconds
         if path.endswith(b"/cpu_resctrl_groups"):
             self.asked.append(int(path.split(b"/")[2]))
@@ -309,14 +309,14 @@ def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callab
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The records that were read."""
     found: list[str] = []
-    real = RunDir.glance
+    real = RunDir.read
 
-    def glance(run: RunDir, model: Any, name: str = "") -> Any:  # noqa: ANN401
+    def read(run: RunDir, model: Any, name: str = "") -> Any:  # noqa: ANN401
         if model is KeyState:
             found.append(name)
         return real(run, model, name)
 
-    monkeypatch.setattr(RunDir, "glance", glance)
+    monkeypatch.setattr(RunDir, "read", read)
     return found
 
 
@@ -356,6 +356,68 @@ def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:
         node.machine.caller.calls = 0
         assert it.find([f":/system.slice/{number}.service"]) is None
     assert len(it._found) <= 4096
+
+
+# --- What cannot be read
+
+
+DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
+
+
+def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(node: WatchedNode) -> None:
+    node.spawn(8, own() + DEEP)
+    node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
+    it = pursue(node)
+    it.bring_in(8)
+    assert it.wait() == 0
+    it.look()
+    assert (it.moved, it.failed, node.groups()) == (1, 0, {GROUP: {7, 8}})
+
+
+def test_record_that_could_not_be_read_is_read_again(node: WatchedNode, lines: list[str]) -> None:
+    """The container was taken for none until any record changed."""
+    node.kernel.now += 1
+    it = pursue(node)
+    node.spawn(8)
+    real, failures = RunDir.read, [errno.ENOMEM]
+
+    def read(run: RunDir, model: Any, name: str) -> Any:  # noqa: ANN401
+        if failures:
+            fails(failures.pop())()
+        return real(run, model, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDir, "read", read)
+        it.bring_in(8)
+        assert (it.moved, it.failed, len(lines)) == (0, 1, 1)
+        it.bring_in(8)
+    assert (it.moved, node.groups()) == (1, {GROUP: {7, 8}})
+
+
+@pytest.mark.parametrize("pid", [7, 8], ids=["of the init", "of the process"])
+def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
+    node: WatchedNode, lines: list[str], pid: int
+) -> None:
+    node.spawn(8, group="mon_groups/theirs")
+    node.kernel.denied[f"/proc/{pid}/cpu_resctrl_groups"] = errno.EIO
+    it = pursue(node)
+    it.bring_in(8)
+    look_at_all(it)
+    assert (it.moved, it.failed, len(lines)) == (0, 2, 2)
+    assert node.kernel.group_of(8).endswith("theirs")
+
+
+def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
+    node.spawn(8, own() + "/below")
+    node.kernel.denied[f"{ROOT_CGROUP}{own()}/below"] = errno.EACCES
+    it = pursue(node)
+    for _ in range(2):
+        look_at_all(it)
+    assert (it.failed, len(lines)) == (1, 1)
+    assert "cannot read 1 cgroup of 5f3c" in lines[0]
+    node.kernel.now += 61
+    look_at_all(it)
+    assert it.failed == 2
 
 
 # --- What ends before it is moved
