@@ -112,6 +112,11 @@ def check_reconcile(site: Site) -> Iterator[Finding]:
         yield warning("reconcile", f"it last ended {age:.0f} s ago", remedy)
     elif seen.failed:
         yield warning("reconcile", f"{seen.failed} of its actions failed", remedy)
+    elif seen.unread:
+        found = (
+            f"it could not read {seen.unread} of the keys, cgroups and processes: exec may be outside its group there"
+        )
+        yield warning("reconcile", found, remedy)
     else:
         yield ok("reconcile", f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s")
 
