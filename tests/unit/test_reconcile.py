@@ -20,7 +20,7 @@ from hook.base.models import Failure, KeyState
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.reconcile import act as acting
-from hook.reconcile import chase, run
+from hook.reconcile import chase, run, survey
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.stages import remove
@@ -556,6 +556,18 @@ def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_p
     chain.is_inside, chain.ends_early = True, 3
     node.assert_settled()
     assert chain.ends_early == 0
+
+
+def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each container had twenty looks, however many there were."""
+    monkeypatch.setattr(survey, "_FURTHER_LOOKS", 5)
+    chain = ChainOfForks(node, 0)
+    node.verbs()
+    chain.is_inside, chain.ends_early = True, 1000
+    assert run.plan_repairs(node.options()).outcomes
+    assert chain.ends_early == 1000 - (1 + 5), "one link ends after each look"
 
 
 def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
