@@ -17,6 +17,9 @@ from hook.base.models import Member
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
+_READINGS = 3  # of a container's cgroups, if some vanish meanwhile
+UNKNOWN = ("unknown:",)
+"""The cgroups of a process whose cgroups cannot be read: it may be in any container's."""
 
 
 class Process(NamedTuple):
@@ -38,12 +41,16 @@ class Processes:
 
     A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. A process in
     no member's own cgroup belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
-    (CLOCK_BOOTTIME, s). The cost is one visit of each process, and of each cgroup as many as it has ancestors.
+    (CLOCK_BOOTTIME, s). `unread`: the number of processes that could not be read, or whose cgroups could not. The cost
+    is one visit of each process, and of each cgroup as many as it has ancestors.
     """
 
-    def __init__(self, by_pid: Mapping[int, Process], boottime: float = 0.0, nested: Collection[str] = ()) -> None:
+    def __init__(
+        self, by_pid: Mapping[int, Process], boottime: float = 0.0, nested: Collection[str] = (), unread: int = 0
+    ) -> None:
         self.by_pid = by_pid
         self.boottime = boottime
+        self.unread = unread + sum(it.cgroups == UNKNOWN for it in by_pid.values())
         self._nested = nested
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
@@ -124,7 +131,7 @@ class Processes:
         while waiting:
             pid, starttime = waiting.popitem()
             seen.add(pid)
-            now = look_at(pid, nested=self._nested)
+            now = system.try_call(look_at, pid, nested=self._nested)
             if now is None or now.starttime != starttime or not self._holds(member, now):
                 continue
             tids = _list_threads(now)
@@ -161,7 +168,7 @@ class Processes:
         for tid in tids:
             text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
             for child in {*map(int, text.split())}.difference(seen):
-                now, former = look_at(child, nested=self._nested), self.by_pid.get(child)
+                now, former = system.try_call(look_at, child, nested=self._nested), self.by_pid.get(child)
                 if now is not None and (former is None or former.starttime != now.starttime):
                     yield child, now.starttime
 
@@ -208,18 +215,29 @@ def find_nested(own: Iterable[str]) -> list[str]:
 def look(nested: Collection[str] = ()) -> Processes:
     """Read all processes once. `nested`: as find_nested; a process in one is not in the container's above it."""
     boottime = system.boottime()
-    return Processes({it.pid: it for it in list_processes(nested)}, boottime, nested)
+    unread: list[OSError] = []
+    return Processes({it.pid: it for it in list_processes(nested, unread)}, boottime, nested, len(unread))
 
 
-def list_processes(nested: Collection[str] = ()) -> Iterator[Process]:
-    """Every live process, each read only when it is asked for."""
+def list_processes(nested: Collection[str] = (), unread: list[OSError] | None = None) -> Iterator[Process]:
+    """Every live process, each read only when it is asked for. Those that cannot be read go to `unread`."""
     known: dict[str, tuple[str, ...]] = {}
-    found = (look_at(int(name), known, nested) for name in system.list_directory("/proc") if name.isdigit())
-    return (it for it in found if it is not None)
+    for name in filter(str.isdigit, system.list_directory("/proc")):
+        try:
+            found = look_at(int(name), known, nested)
+        except OSError as error:
+            if unread is not None:
+                unread.append(error)
+        else:
+            if found is not None:
+                yield found
 
 
 def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: Collection[str] = ()) -> Process | None:
-    """Read a process; None if it is not alive. `known`: parsed cgroups by the text of their files, to parse less."""
+    """Read a process; None if it is not alive. Raises OSError if that cannot be found out.
+
+    `known`: parsed cgroups by the text of their files, to parse less.
+    """
     known = {} if known is None else known
     try:
         head, _, tail = system.read_counter(f"/proc/{pid}/stat").rpartition(")")  # proc(5); the kernel gives it whole
@@ -228,16 +246,22 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: C
             return None
         places = _read_cgroups(pid, known, nested)
         return Process(pid, int(fields[1]), int(fields[19]), places, int(fields[17]), head.partition("(")[2])
-    except (OSError, ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
         return None
 
 
 def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collection[str]) -> tuple[str, ...]:
     """As procfs.cgroups, each cut below a container's own: how many a container makes there costs nothing.
 
-    Parses each text once, since most processes share their cgroups with others.
+    Parses each text once, since most processes share their cgroups with others. A kernel refuses a path longer than
+    PATH_MAX (ENAMETOOLONG), or cuts it.
     """
-    text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
+    try:
+        text = system.read_file(f"/proc/{pid}/cgroup")
+    except (FileNotFoundError, ProcessLookupError):
+        raise
+    except OSError:
+        return UNKNOWN
     if text not in known:
         places = (line.partition(":")[2] for line in text.split("\n") if line)
         cut = (
@@ -267,8 +291,11 @@ def find_creator(tid: int) -> int:
 
 
 def list_threads(pid: int) -> set[int]:
-    """Read the thread IDs of a process, its pid among them; none if it is gone."""
-    return {int(name) for name in system.try_call(system.list_directory, f"/proc/{pid}/task") or ()}
+    """Read the thread IDs of a process, its pid among them; none if it is gone. Raises OSError."""
+    try:
+        return set(map(int, system.list_directory(f"/proc/{pid}/task")))
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
 
 
 # --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at
@@ -277,7 +304,7 @@ def list_threads(pid: int) -> set[int]:
 
 
 class Reading(NamedTuple):
-    """The threads of a container's cgroups. `unread`: at least so many cgroups below its own were not read."""
+    """The threads of a container's cgroups. `unread`: at least so many of its cgroups were not read."""
 
     tids: set[int]
     unread: int
@@ -286,26 +313,61 @@ class Reading(NamedTuple):
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
     """Read the threads in a cgroup and in those below it; None if procfs.cgroup_directory does not find it.
 
-    `is_other`: whether a cgroup below it is another container's. Source: cgroups(7); cgroup v2 has `cgroup.threads`,
-    also where threads of one process are in several cgroups, v1 has `tasks`.
+    `is_other`: whether a cgroup below it is another container's. One that is removed meanwhile may have moved its
+    threads to one that was read before: all are read again then, and if that does not help, it counts as unread.
     """
-    top = procfs.cgroup_directory(cgroup)
-    if top is None:
-        return None
+    reading = None
+    for _ in range(_READINGS):
+        try:
+            top = procfs.cgroup_directory(cgroup)
+        except OSError:
+            return Reading(set(), 1)
+        if top is None:
+            return None
+        reading, has_vanished = _read_once(cgroup, top, is_other)
+        if not has_vanished:
+            break
+    return reading
+
+
+def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[Reading, bool]:
+    """One reading, and whether a cgroup vanished meanwhile.
+
+    Each cgroup is opened from the one above it: a container can nest them until the path is longer than PATH_MAX.
+    Source: cgroups(7); cgroup v2 has `cgroup.threads`, also where threads of one process are in several cgroups, v1 has
+    `tasks`.
+    """
     file = "cgroup.threads" if cgroup.startswith(":") else "tasks"
     tids: set[int] = set()
-    unread = 0
-    waiting = [""]
-    for below in waiting:  # which grows meanwhile
-        path = top + below
-        try:
-            tids.update(map(int, system.read_file(f"{path}/{file}", _MOST_BYTES).split()))
-            children = system.count_links(path) - 2  # as many as a directory has links beyond its own two
-            if children > _MOST_CGROUPS - len(waiting):
-                unread += children
-            elif children:
-                names = (name for name in system.list_directory(path) if system.is_directory(f"{path}/{name}"))
-                waiting += (f"{below}/{name}" for name in names if not is_other(f"{cgroup}{below}/{name}"))
-        except OSError as error:
-            unread += not is_gone(error)
-    return Reading(tids, unread)
+    refused: list[OSError] = []
+    more = 0
+    waiting: list[tuple[str, int]] = []  # the name and a descriptor of each
+    try:
+        waiting += _open(cgroup, top, None, refused)
+        for place, directory in waiting:  # which grows meanwhile
+            try:
+                tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
+                children = system.count_links(directory) - 2  # as many as a directory has links beyond its own two
+                names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - len(waiting) else []
+                more += 0 if names else children
+            except OSError as error:
+                refused.append(error)
+                continue
+            for name in names:
+                if not is_other(f"{place}/{name}"):
+                    waiting += _open(f"{place}/{name}", name, directory, refused)
+    finally:
+        for _, directory in waiting:
+            system.close(directory)
+    return Reading(tids, len(refused) + more), any(map(is_gone, refused))
+
+
+def _open(place: str, path: str, above: int | None, refused: list[OSError]) -> list[tuple[str, int]]:
+    """The name and a descriptor of a directory; nothing if it is a file, or cannot be opened."""
+    try:
+        return [(place, system.open_directory(path, above))]
+    except NotADirectoryError:
+        return []
+    except OSError as error:
+        refused.append(error)
+        return []

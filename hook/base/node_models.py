@@ -23,8 +23,9 @@ class ReconcileRecord(Model):
     `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
     threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
     same of all containers; `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its
-    path, for at most a hundred groups; `looked_at`, when its last look at the node began (CLOCK_BOOTTIME, s). Since
-    boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    path, for at most a hundred groups; `looked_at`, when its last look at the node began (CLOCK_BOOTTIME, s); `unread`,
+    the number of keys, cgroups and processes that it could not read. Since boot, by verb: `actions` done, and
+    `failures`; `late_cpu` as in KeyState, of all keys.
     """
 
     version: Version = 1
@@ -37,6 +38,7 @@ class ReconcileRecord(Model):
     outside_total: Natural = 0
     elsewhere: dict[str, Natural] = {}
     looked_at: Seconds = 0.0
+    unread: Natural = 0
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
     late_cpu: Seconds = 0.0

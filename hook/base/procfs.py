@@ -81,10 +81,14 @@ def is_over(fields: list[str]) -> bool:
 def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
     """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, according to the kernel.
 
-    None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not
-    mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
+    None: it has ended, or the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while
+    resctrl is not mounted). Raises OSError if the file cannot be read. Source: Documentation/filesystems/resctrl.rst,
+    kernel/fs/resctrl proc_resctrl_show().
     """
-    lines = "\n" + (system.try_call(system.read_file, f"/proc/{pid}/cpu_resctrl_groups") or "")
+    try:
+        lines = "\n" + system.read_file(f"/proc/{pid}/cpu_resctrl_groups")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
     ctrl_group = lines.partition("\nres:")[2].partition("\n")[0]
     return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
@@ -129,11 +133,14 @@ def cgroups(pid: int) -> list[str]:
 
 
 def cgroup_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere."""
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere.
+
+    Raises OSError if that cannot be found out.
+    """
     controllers, _, path = cgroup.partition(":")
     if not path.startswith("/") or ".." in path.split("/"):
         return None
     name = controllers.partition("name=")[2] or controllers
     places = (name, name.partition(",")[0]) if name else ("", "unified")
     directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((it for it in directories if system.is_directory(it)), None)
+    return next((it for it in directories if system.find_directory(it)), None)

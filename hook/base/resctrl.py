@@ -28,6 +28,10 @@ class Resctrl:
             return False
         return True
 
+    def is_gone(self, path: str) -> bool:
+        """Whether a mon_group is known not to exist."""
+        return system.try_call(self.exists, path) is False
+
     def is_mounted(self) -> bool:
         """Whether mon_groups can be made, which is so if `mon_groups` is a directory."""
         return system.is_directory(self.root + "/mon_groups")
@@ -115,9 +119,16 @@ class Resctrl:
         return True
 
     def tasks(self, path: str) -> set[int] | None:
-        """The threads in a mon_group; None: it does not exist, or cannot be read."""
-        text = system.try_call(system.read_file, path + "/tasks", limit=1 << 24)
-        return {int(task) for task in text.split() if task.isdigit()} if text is not None else None
+        """The threads in a mon_group; None: it does not exist. Raises OSError if they cannot be read."""
+        try:
+            text = system.read_file(path + "/tasks", limit=1 << 24)
+        except OSError as error:
+            from hook.base import explain
+
+            if explain.is_gone(error):
+                return None
+            raise
+        return {int(task) for task in text.split() if task.isdigit()}
 
     def expel(self, path: str, tid: int) -> None:
         """Move a thread out of a mon_group, back to the ctrl_group above it. Raises what `put` does."""

@@ -24,7 +24,7 @@ READ_SIZE = 1 << 16
 _SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
 _EINVAL, _EFBIG, _ENOSPC = 22, 27, 28  # errno(3); the import of `errno` costs a hundredth of a start
-_FILE_TYPE, _REGULAR = 0o170000, 0o100000  # inode(7)
+_FILE_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # inode(7)
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 
 
@@ -254,9 +254,9 @@ def create_exclusively(path: str, dir_fd: int) -> None:
     _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, lambda _descriptor: None, dir_fd)
 
 
-def open_directory(path: str) -> int:
+def open_directory(path: str, dir_fd: int | None = None) -> int:
     """A descriptor of a directory, which must not be a link."""
-    return posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW)
+    return posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
 
 
 def open_lock(path: str, dir_fd: int) -> int:
@@ -331,9 +331,9 @@ def size(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size
 
 
-def count_links(path: str) -> int:
-    """The number of links of a file. A directory of cgroups has two, and one more for each directory in it."""
-    return posix.stat(_encoded(path), follow_symlinks=False).st_nlink
+def count_links(descriptor: int) -> int:
+    """The number of links of an open file. A directory of cgroups has two, and one more for each directory in it."""
+    return posix.fstat(descriptor).st_nlink
 
 
 def age(path: str, dir_fd: int | None = None) -> float:
@@ -355,12 +355,17 @@ def owner_and_mode(descriptor: int) -> tuple[int, int]:
     return status.st_uid, status.st_mode
 
 
+def find_directory(path: str) -> bool:
+    """Whether `path` is a directory. Raises OSError if that cannot be found out, as for one longer than PATH_MAX."""
+    try:
+        return posix.stat(_encoded(path)).st_mode & _FILE_TYPE == _DIRECTORY
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: no path, with a NUL or half a surrogate
+        return False
+
+
 def is_directory(path: str) -> bool:
     """Whether `path` is a directory; False if that cannot be found out."""
-    try:
-        return posix.stat(_encoded(path)).st_mode & 0o170000 == 0o040000
-    except (OSError, ValueError):  # ValueError: no path at all, with a NUL or half of a surrogate pair in it
-        return False
+    return try_call(find_directory, path) is True
 
 
 def mkdir(path: str, mode: int, dir_fd: int | None = None) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 
-from hook.base import procfs, resctrl
-from hook.base.errors import HookError, Reason
+from hook.base import explain, procfs, resctrl
 from hook.base.resctrl import Resctrl
 
 
@@ -74,10 +73,10 @@ class Groups:
         return {**found, **self.read_others(listed)}
 
     def _read(self, path: str) -> set[int]:
-        tasks = self._kernel.tasks(path)
-        if tasks is None and self._kernel.exists(path):
-            raise HookError(Reason.IO, f"cannot read which tasks are in {path}")
-        return tasks or set()
+        try:
+            return self._kernel.tasks(path) or set()
+        except OSError as error:
+            raise explain.system_error(f"cannot read which tasks are in {path}", error) from error
 
 
 def find_ctrl_group(path: str) -> str:

@@ -64,9 +64,14 @@ class Progress(run.Follower):
         self._action, self._undone = action, total - number + 1
         self._meter.show(f"{number} of {total}: {action.verb}")
 
+    def wait(self, number: int) -> None:
+        """Show that it waits for threads."""
+        self._action, self._undone = None, number
+        self._meter.show(f"waiting for threads of {format_count(number, 'container')}" if number else _LOOKING)
+
     def end(self, outcome: Outcome | None) -> None:
         """Print an action, unless it failed as in the last run."""
-        self._undone -= self._action is not None
+        self._undone = max(0, self._undone - 1)
         self._action = None
         if not self._undone:
             self._meter.show(_LOOKING)

@@ -432,7 +432,7 @@ VERBS = {
     "show": Verb(options.Show, show_key),
     "top": Verb(options.Top, top),
     "history": Verb(options.History, show_history, exclusive=("csv", "json")),
-    # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 35 s at most.
+    # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 13 s at most.
     "metrics": Verb(
         options.Metrics, metrics, SHARED, (45, 2, "the metrics are not complete"), ("textfile", "listen", "json")
     ),

@@ -133,8 +133,11 @@ class Site:
 
     def is_called_by(self, path: str, files: door.Tree = door.HOST) -> bool:
         """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
-        called: set[str] = system.try_call(hooksd.read_programs, path, files) or set()
-        return not called.isdisjoint((*self.programs, self.places.link))
+        return self.calls_ours(system.try_call(hooksd.read_programs, path, files) or set())
+
+    def calls_ours(self, programs: set[str]) -> bool:
+        """Whether the hook is among these programs. Raises OSError."""
+        return not programs.isdisjoint((*self.programs, self.places.link))
 
 
 Check = Callable[[Site], Iterator[Finding]]

@@ -82,7 +82,7 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
 
 
 def _find_mount_problem(root: str) -> Finding:
-    if system.is_directory(root + "/info"):
+    if system.find_directory(root + "/info"):
         found = f"{root} is mounted but does not support monitoring: no mon_groups"
         return failure("resctrl", found, _NO_MONITORING[hardware.is_arm64()])
     if procfs.resctrl_groups(system.process_id()) is not None:
@@ -123,7 +123,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
     if seen.orphans:
         yield warning("RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile")
     by_owner: dict[str, list[str]] = {}
-    for path in system.try_call(resctrl.list_mon_groups, site.options.resctrl_root) or ():
+    for path in resctrl.list_mon_groups(site.options.resctrl_root):
         if not os.path.basename(path).startswith(site.options.group_prefix):
             by_owner.setdefault(_guess_owner(os.path.basename(path)), []).append(path)
     for owner, paths in by_owner.items():
@@ -242,6 +242,6 @@ def _use_a_group(root: str) -> Iterator[str]:
         now = {name: text for name, text in kernel.counters(path).items() if text != before.get(name)}
         growth = ", ".join(f"{name} {before.get(name)} -> {text}" for name, text in now.items())
         yield f"its counters after {_SECONDS:.0f} s: {growth or 'unchanged'}"
-    if system.is_directory(path):
+    if kernel.exists(path):
         raise HookError(Reason.IO, f"removed {path}, but it still exists")
     yield "removed it"

@@ -11,7 +11,7 @@ from hook.base.explain import format_count, name_first, who
 from hook.base.models import Failure, Index
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.doctor.kernel import has_process_connector
-from hook.node import programs, runtimes
+from hook.node import door, hooksd, programs, runtimes
 from hook.node.place import NAME
 from hook.state.records import Records, name_unhooked
 
@@ -55,15 +55,24 @@ def check_containers(site: Site) -> Iterator[Finding]:
     states, problems = site.states
     with Records(site.options.run_dir) as records:
         recorded = {*records.names(Index), *records.names(Failure)}
-    hooked = [it.id for it in states if site.is_called_by(f"{it.bundle}/config.json")]
+    hooked, unread = [], []
+    for it in states:
+        try:
+            if site.calls_ours(hooksd.read_programs(f"{it.bundle}/config.json")):
+                hooked.append(it.id)
+        except door.Unreadable as error:
+            unread += [] if error.is_missing else [it.id]
     yield ok("containers", f"{len(states)} running, {len(hooked)} with the hook")
     infra = {it.id for it in states if it.id not in recorded and runtimes.is_left_out(it)}
     if lost := [it for it in hooked if it not in recorded | infra]:
         found = f"have the hook configured but no record in the run directory: {name_first(lost)}"
         yield warning("containers", found, f"run {NAME} reconcile --adopt, unless a filter or --monitor excludes them")
-    if unhooked := sorted({it.id for it in states} - recorded - {*hooked} - infra):
+    if unhooked := sorted({it.id for it in states} - recorded - {*hooked, *unread} - infra):
         remedy = f"to monitor them, run {NAME} reconcile --adopt"
         yield warning("containers", f"without the hook: {name_first(unhooked)}", remedy)
+    if unread:
+        found = f"cannot read the config.json of {name_first(unread)}"
+        yield warning("containers", found, "see whether they have a record: resctrl-mon-hook list")
     for line in problems:
         yield warning("containers", line, "fix the runtime: doctor and reconcile --adopt cannot see its containers")
 
@@ -108,6 +117,11 @@ def check_reconcile(site: Site) -> Iterator[Finding]:
         yield warning("reconcile", f"it last ended {age:.0f} s ago", remedy)
     elif seen.failed:
         yield warning("reconcile", f"{seen.failed} of its actions failed", remedy)
+    elif seen.unread:
+        found = (
+            f"it could not read {seen.unread} of the keys, cgroups and processes: exec may be outside its group there"
+        )
+        yield warning("reconcile", found, remedy)
     else:
         yield ok("reconcile", f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s")
 

@@ -251,7 +251,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
     try:
         reader = _Reader(programs.see_files(pid), pid)
         found, path = reader.found, _find_file(words)
-        if path != _CONTAINERD or reader.files.stat(path) is not None:
+        if path != _CONTAINERD or reader.files.find(path) is not None:
             reader.read(path)
         for drop_in in reader.list_matching(_DROP_INS):
             reader.read(drop_in)

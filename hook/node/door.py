@@ -95,14 +95,24 @@ class Tree:
 
     def stat(self, path: str) -> os.stat_result | None:
         """The status of the file at a path; None: it does not exist, or stat(2) fails."""
+        try:
+            return self.find(path)
+        except Unreadable:
+            return None
+
+    def find(self, path: str) -> os.stat_result | None:
+        """The status of the file at a path; None: it does not exist. Raises Unreadable."""
         whole = os.path.join(self.cwd, path)
         try:
-            if not self.root:
-                return os.stat(whole)
-            with _walk(self.root, whole) as found:
-                return os.fstat(found)
-        except (OSError, ValueError):
-            return None
+            with _failing(path):
+                if not self.root:
+                    return os.stat(whole)
+                with _walk(self.root, whole) as found:
+                    return os.fstat(found)
+        except Unreadable as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return None
+            raise
 
     def is_same(self, path: str, own: str) -> bool:
         """Whether a path of the process is the same file as our path `own`."""
@@ -176,7 +186,7 @@ class Tree:
             return [pattern]
         tops = self.match(directory, budget)
         if not _IS_PATTERN.search(name):
-            return [path for path in (os.path.join(top, name) for top in tops) if self.stat(path) is not None]
+            return [path for path in (os.path.join(top, name) for top in tops) if self.find(path) is not None]
         found = []
         for top in tops:
             try:

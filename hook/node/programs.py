@@ -224,7 +224,8 @@ class Found(NamedTuple):
 def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found({}, [])
-    for it in container_tasks.list_processes():  # so that none has time to become a container's
+    unread: list[OSError] = []
+    for it in container_tasks.list_processes(unread=unread):  # so that none has time to become a container's
         if _is_in_container(it.cgroups) or not _is_of_root(it.pid) or not is_wanted(words := _read_words(it.pid)):
             continue
         try:
@@ -233,6 +234,8 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
         except OSError:
             why = "its namespaces cannot be compared with the host's (needs CAP_SYS_PTRACE): nothing of it was read"
             found.unclear.append(f"process {it.pid} calls itself {os.path.basename(words[0])}, and {why}")
+    if unread:
+        found.unclear.append(f"cannot read {len(unread)} of the processes in /proc: {errno_name(unread[0])}")
     return found
 
 
@@ -256,8 +259,11 @@ def _is_of_root(pid: int) -> bool:
 
 
 def _is_in_container(places: Iterable[str]) -> bool:
-    """Whether one of these cgroups is a container's or a pod's. `places`: as procfs.cgroups returns them."""
-    return any(cgroups.find_container_id(it) is not None or identity.pod_uid(it) is not None for it in places)
+    """Whether one of these cgroups is a container's or a pod's, or may be. `places`: as procfs.cgroups returns them."""
+    return any(
+        it in container_tasks.UNKNOWN or cgroups.find_container_id(it) is not None or identity.pod_uid(it) is not None
+        for it in places
+    )
 
 
 def _read_words(pid: int) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Process, Processes, caught_signals
@@ -26,6 +26,8 @@ from hook.stages.entry import Context
 from hook.stages.identity import Pod
 from hook.state import store
 from hook.state.records import Records
+
+T = TypeVar("T")
 
 _DIRECTORIES = (
     *programs.PATH.split(":"),
@@ -49,9 +51,9 @@ _STATE_FILES = {"runc": "state.json", "crun": "status"}
 _CONTAINER_TYPES = {"cri-o": "io.kubernetes.cri-o.ContainerType", "containerd": "io.kubernetes.cri.container-type"}
 _LIVE = ("created", "running", "paused")
 _STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
-_PATIENCE = 10.0  # seconds for one answer
+_PATIENCE = 4.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
-_PATIENCE_IN_ALL = 30.0  # for one list_states: reconcile has other work, and a time limit
+_PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
 _MOST_PROBLEMS = 10  # reported for one root directory
 
 
@@ -81,10 +83,10 @@ class Runtimes(NamedTuple):
             is_live = state.status in _LIVE and state.pid
             if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
                 found.setdefault(state.id, state)
-        problems += list(unanswered.values())[:_MOST_PROBLEMS]
+        problems += [unanswered[container] for container in sorted(unanswered)][:_MOST_PROBLEMS]
         if (more := len(unanswered) - _MOST_PROBLEMS) > 0:
             problems.append(f"the same problem with {more} more containers")
-        return list(found.values()), problems
+        return [found[container] for container in sorted(found)], problems
 
     def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
         """The states of these containers by ID, and the containers whose runtime did not answer in time.
@@ -101,7 +103,7 @@ class Runtimes(NamedTuple):
         deadline = system.monotonic() + seconds
         found: list[State] = []
         unanswered: dict[str, str] = {}
-        for container in sorted(filter(names.is_container_id, containers)):
+        for container in start_elsewhere(sorted(filter(names.is_container_id, containers))):
             for root in self.roots:
                 answer = self._ask_programs(root, container, deadline)
                 if isinstance(answer, State):
@@ -123,6 +125,12 @@ class Runtimes(NamedTuple):
                 return answer
             problem = f"{' '.join(command)}: {answer}"
         return problem if _find_makers(root, container) else None
+
+
+def start_elsewhere(items: Sequence[T]) -> list[T]:
+    """The same in turn, but another one is the first at each call, so that none is always too late."""
+    at = int(system.boottime() * 1000) % len(items) if items else 0
+    return [*items[at:], *items[:at]]
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:

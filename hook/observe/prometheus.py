@@ -411,8 +411,12 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         elsewhere = "Threads in another ctrl_group, or a mon_group of another tool, by that group"
         yield "elsewhere_threads", elsewhere, _by("group", dict(run.elsewhere))
         yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
-        undone = _by("kind", {"failed": run.failed, "left": run.left})
-        yield "reconcile_undone", "What the reconcile that last ended left: failed actions, others' problems", undone
+        undone = _by("kind", {"failed": run.failed, "left": run.left, "unread": run.unread})
+        yield (
+            "reconcile_undone",
+            "What the reconcile that last ended left: failed actions, others' problems, what it could not read",
+            undone,
+        )
         actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
         yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
         yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures

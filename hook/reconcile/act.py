@@ -59,8 +59,14 @@ def act(seen: Survey, action: Action) -> Action | None:
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
         return action if remake(seen, state, action.container) else None
-    moved = adopt(seen, state, action.container)
-    return replace(found, why=f"{moved} of its threads were not in its group") if moved else None
+    return describe(found, adopt(seen, state, action.container))
+
+
+def describe(action: Action, moved: int) -> Action | None:
+    """The actual effect of an action that has moved so many threads; None: it was not needed."""
+    if action.verb != "adopt" or not action.key:
+        return action
+    return replace(action, why=f"{moved} of its threads were not in its group") if moved else None
 
 
 def _act_on_failure(seen: Survey, action: Action) -> Action | None:
@@ -70,7 +76,7 @@ def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     if action.verb == "retry":
         found = _find_again(seen, action)
         return found if found is not None and retry(seen, container) else None
-    with run.lock(container, system.monotonic() + remove.FAILURE_PATIENCE):
+    with run.lock(container, system.monotonic()):
         records.remove_half_written(run, Failure, container)
         if _find_again(seen, action) is not None:
             run.remove(Failure, container)
@@ -193,6 +199,8 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     known: set[int] = set()
     for member in state.members.values():
         known |= seen.processes.of_container(member) | seen.processes.in_own_cgroup(member)
+        own = seen.processes.read_own_cgroup(member)  # also those whose cgroup /proc does not show
+        there -= own.tids if own is not None else set()
     for tid in there - seen.processes.threads(known):
         if procfs.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
@@ -303,7 +311,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         key = create.create_runtime(context, container, key, ctrl_group)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
-        if error.reason == Reason.NO_RMIDS:  # an RMID in limbo (RMIDS_IN_LIMBO) comes back within seconds
+        if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
             seen.refusal = error
         if key is not None:
             _show_again(context, key.name)
@@ -350,35 +358,54 @@ def _show_again(context: Context, key: str) -> None:
 
 
 def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
-    """Move every thread of a container into its group; returns their number. Raises StillOutside, HookError.
+    """Look at the threads of a container, and move each that is outside its group; returns their number.
 
     `longest_late`: as limit_late; None: none of their CPU time is late.
-    The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
+    Raises HookError, and StillOutside with a chase to go on with, if two looks are not enough.
     """
-    context, processes = seen.context, seen.processes
-    state = context.run.glance(KeyState, key)
+    state = seen.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or procfs.is_dead(member.pid, member.starttime):
         return 0
-    processes.add([(container, member)])
-    has_others = bool(processes.beside_own_cgroup(member))
-
-    def read() -> set[int]:
-        own = processes.read_own_cgroup(member)
-        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
-        if has_others or not is_whole:
-            tids |= processes.look_again(member, beside_own_cgroup=is_whole)
-        return tids
-
-    chase = Chase(context, member, seen.groups, has_others=has_others, longest_late=longest_late or 0.0)
-    try:
-        chase.run(read)
-    except GroupGone:
-        if not procfs.is_dead(member.pid, member.starttime):
-            raise
-    finally:
-        count_late_cpu(context, key, 0.0 if longest_late is None else chase.late_cpu)
+    seen.processes.add([(container, member)])
+    chase = _ContainerChase(seen, key, member, longest_late)
+    if not (chase.step() or chase.step()):  # the second look shows what the threads forked that sleep by then
+        raise chase.explain()
+    if chase.error is not None:
+        raise chase.error
     return chase.moved
+
+
+class _ContainerChase(Chase):
+    """A chase of all threads of a container: of those in its own cgroup, and of its other processes.
+
+    The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
+    """
+
+    def __init__(self, seen: Survey, key: str, member: Member, longest_late: float | None) -> None:
+        self._seen = seen
+        self._key = key
+        self._is_late = longest_late is not None
+        self._has_others = bool(seen.processes.beside_own_cgroup(member))
+        super().__init__(seen.context, member, self._read_all, seen.groups, longest_late or 0.0)
+
+    def step(self) -> bool:
+        before = self.late_cpu
+        try:
+            has_ended = super().step()
+        finally:
+            count_late_cpu(self._seen.context, self._key, self.late_cpu - before if self._is_late else 0.0)
+        if isinstance(self.error, GroupGone) and procfs.is_dead(self.member.pid, self.member.starttime):
+            self.error = None
+        return has_ended
+
+    def _read_all(self) -> set[int]:
+        processes = self._seen.processes
+        own = processes.read_own_cgroup(self.member)
+        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
+        if self._has_others or not is_whole:
+            tids |= processes.look_again(self.member, beside_own_cgroup=is_whole)
+        return tids
 
 
 _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {

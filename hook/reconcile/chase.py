@@ -5,14 +5,15 @@ A chase also gets the threads of a program that forks and exits faster than one 
 Each look reads all threads of the cgroup at once, and each thread outside is moved at once. A look and a move take some
 0.1 ms. Children that a thread forks after its move are in the group. A child of a fork that began before the move is
 outside, and appears only when the fork ends; until then the parent runs in the kernel. So the chase ends with a look
-that begins after each moved thread has slept, ended, or run in user mode.
+that begins after each moved thread has slept, ended, or run in user mode. That can take any time (a parent of vfork
+waits for its child), so each chase is one step at first, and `pursue` then waits for all of them together.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -28,11 +29,8 @@ from hook.stages.entry import Context
 from hook.state import records
 from hook.state.store import RunDir, replace
 
-_FIRST_LOOK = 10.0  # seconds to move the threads of the first look, which may be thousands
-_CHASE = 0.2  # seconds for further looks while some are outside, ...
-_LOOKS = 20  # ... unless so many looks take longer, on a busy machine
-_LONGEST = 2.0  # seconds for all further looks: where 20 programs fork on one busy CPU, one fork can take 0.2
-_PAUSE = 0.001
+_STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
 _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
 _MOST_REMEMBERED = 4096  # threads
@@ -44,74 +42,81 @@ _INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has l
 
 
 class StillOutside(HookError):
-    """Threads of a container are still outside its group; `number` says how many."""
+    """Threads of a container are outside its group, or may be.
 
-    def __init__(self, number: int, moved: int) -> None:
+    `number`: those that are, by the last look; `chase`: the one that can go on.
+    """
+
+    def __init__(self, number: int, moved: int, chase: Chase | None = None) -> None:
         problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
         hint = "it forks faster than its threads can be moved; the next run tries again"
+        if not number:
+            problem = f"others of its threads may still be outside its group, after {moved} were moved in"
+            hint = "one that was moved may be in a fork, which shows its child when it ends; the next run looks again"
         super().__init__(Reason.IO, problem, hint=hint)
         self.number = number
+        self.chase = chase
 
 
 class Chase:
     """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
     `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
-    before they were moved. `groups`: see locate; None: those of now. `has_others`: threads outside the member's own
-    cgroup are the container's, too. `longest_late`: as limit_late.
+    before they were moved. `error`: what ended it. `read` returns the container's present threads. `groups`: see
+    locate; None: those of now. `longest_late`: as limit_late.
     """
+
+    _has_others = False
+    """Whether threads outside the member's own cgroup are the container's, too."""
 
     def __init__(
         self,
         context: Context,
         member: Member,
+        read: Callable[[], Collection[int]],
         groups: Groups | None = None,
-        *,
-        has_others: bool = False,
         longest_late: float = math.inf,
     ) -> None:
-        self._has_others = has_others
         self._longest_late = longest_late
         self.moved = self.outside = 0
         self.has_moved = False
         self.late_cpu = 0.0
         self.forking: dict[int, int] = {}
+        self.error: HookError | OSError | None = None
+        self.member = member
         self._context = context
-        self._member = member
+        self._read = read
         self._groups = groups if groups is not None else read_groups(context)
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
-    def run(self, read: Callable[[], Collection[int]], longest: float = _LONGEST) -> None:
-        """Look and move until no thread is outside. `read` returns the container's present threads.
+    def step(self) -> bool:
+        """Look once, and move the threads outside; returns whether the chase has ended.
 
-        `longest`: seconds for all looks after the first. Threads in another ctrl_group, and those in another tool's
-        group, stay there. StillOutside: some are left. HookError: the kernel refuses. WrongCtrlGroup: the container's
-        init is in another ctrl_group.
+        It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
+        WrongCtrlGroup, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
+        another tool's group, stay there.
         """
-        self.move(read())
-        began = system.monotonic()
-        looks = 0
-        while self.outside or self.has_moved or self.forking:
-            seconds = system.monotonic() - began
-            if seconds >= longest or (self.outside and seconds >= _CHASE and looks >= _LOOKS):
-                break
-            if not self.outside:
-                system.sleep(_PAUSE)
+        try:
             self.forking = still_forking(self.forking)  # before the look, which then shows all their children
-            self.move(read(), began + longest)
-            looks += 1
-        if self.outside:
-            raise StillOutside(self.outside, self.moved)
+            self.move(self._read())
+        except (HookError, OSError) as error:
+            self.error = error
+            return True
+        return not (self.outside or self.has_moved or self.forking)
 
-    def move(self, tids: Collection[int], deadline: float | None = None) -> None:
+    def explain(self) -> StillOutside:
+        """The error that says how far the chase has come."""
+        return StillOutside(self.outside, self.moved, self)
+
+    def move(self, tids: Collection[int]) -> None:
         """Move those of these threads that are outside. One that has ended by now counts as outside."""
-        deadline = deadline or system.monotonic() + _FIRST_LOOK
+        deadline = system.monotonic() + _STEP
         before = self.moved
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
-            self._settled |= self._context.resctrl.tasks(self._member.group) or set()
+            self._settled |= self._context.resctrl.tasks(self.member.group) or set()
             if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
                 self._settled |= self._groups.read_others().keys()
             new -= self._settled
@@ -129,7 +134,7 @@ class Chase:
         The kernel takes a number. Its thread is the container's own if it started at the same time before we look where
         it is and after the move.
         """
-        group = self._member.group
+        group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
         before = procfs.stat_fields(f"{tid}/task/{tid}")
@@ -138,7 +143,7 @@ class Chase:
         try:
             self._context.resctrl.put(group, tid)
         except WrongCtrlGroup:
-            if tid == self._member.pid:
+            if tid == self.member.pid:
                 raise
             return True
         except HookError as error:
@@ -157,9 +162,9 @@ class Chase:
         return True
 
     def _is_in_cgroup(self, tid: int) -> bool:
-        """Whether a thread is in the cgroup of the member; True if the member has none."""
-        own = self._member.cgroup
-        return own is None or any(cgroups.is_within(it, own) for it in procfs.cgroups(tid))
+        """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
+        own, places = self.member.cgroup, procfs.cgroups(tid)
+        return own is None or not places or any(cgroups.is_within(place, own) for place in places)
 
     def _give_back(self, tid: int) -> None:
         """Move a thread that took over a number to where its process is; of a new process, to where its parent is.
@@ -174,7 +179,7 @@ class Chase:
             if mon_group:
                 kernel.put(kernel.path(ctrl_group, mon_group), tid)
             else:
-                kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self._member.group, tid)
+                kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self.member.group, tid)
 
     def _count_late(self, tid: int, fields: list[str]) -> float:
         """The CPU seconds of a thread with these `stat_fields` that count as late: none of them twice."""
@@ -185,6 +190,24 @@ class Chase:
             context.late_threads.clear()
         context.late_threads[tid, born] = used
         return max(0.0, late if born >= context.looked_at * procfs.TICKS else min(late, self._longest_late))
+
+
+def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
+    """Step these chases in turn until then, and yield each one that ends."""
+    waiting = [*chases]
+    pause = _PAUSE
+    while waiting and system.monotonic() < until:
+        if any(it.outside for it in waiting):
+            pause = _PAUSE
+        else:
+            system.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        for chase in [*waiting]:
+            if chase.step():
+                waiting.remove(chase)
+                yield chase
+            if system.monotonic() >= until:
+                break
 
 
 def still_forking(moved: dict[int, int]) -> dict[int, int]:
@@ -301,14 +324,12 @@ class Tally:
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(
-        self, left: int, failed: int, outside: dict[str, int], elsewhere: dict[str, int], looked_at: float = 0.0
-    ) -> None:
+    def end(self, outside: dict[str, int], elsewhere: dict[str, int], **counts: float) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
         named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
-        counts = {"left": left, "failed": failed, "outside_total": sum(outside.values())}
         seconds = system.monotonic() - self._started
-        self.save(ended_at=system.unix_time(), seconds=seconds, looked_at=looked_at, **named, **counts)
+        named["outside_total"] = sum(outside.values())
+        self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add the counts since the last save to the record, and set these fields of it.

@@ -20,9 +20,10 @@ from hook.stages import retry
 from hook.state import lives, records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
-_TAKE_RMIDS = ("remake", "adopt", "retry")
+BRING_IN = ("remake", "adopt", "retry")
+"""Those that take RMIDs and move threads, for which they may wait."""
 _TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy")
-VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
+VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 """In the order of execution."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
@@ -59,11 +60,19 @@ class Action:
 
 def diagnose(seen: Survey) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
-    actions = [it for key in seen.list_keys() for it in diagnose_key(seen, key, seen.states.get(key))]
+    actions = [it for key in seen.list_keys() for it in _diagnose_readable(seen, key)]
     actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
     actions += [it for container in seen.failed for it in diagnose_failure(seen, container)]
     actions += [Action("forget", container=it, why="its record is incomplete") for it in seen.half_failures]
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
+
+
+def _diagnose_readable(seen: Survey, key: str) -> Iterator[Action]:
+    """The actions that a key needs. What cannot be read is not taken for absent, and stops no other key."""
+    try:
+        yield from diagnose_key(seen, key, seen.states.get(key))
+    except OSError as error:
+        seen.unread[key] = error
 
 
 def diagnose_adoptable(seen: Survey) -> list[Action]:

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles."""
+"""Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles.
+
+All containers share the time of a run. Each gets one look and one move first (reconcile/chase); what is still outside
+after all actions of a pass is waited for together. Another container is the first one in each run, and the action of
+one that was not reached has failed.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,9 @@ from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
-from hook.reconcile.act import act
-from hook.reconcile.chase import StillOutside, Tally
-from hook.reconcile.diagnose import Action, diagnose, diagnose_adoptable
+from hook.reconcile.act import act, describe
+from hook.reconcile.chase import Chase, StillOutside, Tally, pursue
+from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
 from hook.reconcile.survey import ListStates, Survey
 from hook.stages import report
 from hook.stages.entry import Context
@@ -26,8 +31,11 @@ from hook.state import damage, records
 from hook.state.store import RunDir
 
 _MOST_PASSES = 3
-_MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
-_SECONDS = 4.0  # ... and only until then
+_SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
+_SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
+_PATIENCE = 4.0  # seconds in all in which chases are waited for: where 20 programs fork on one busy CPU, one takes 0.2
+_LEAST_PATIENCE = 0.5  # seconds after each pass and at the end, also if all is used up
+_NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 """The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
@@ -38,7 +46,7 @@ class Outcome:
     """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile.
 
     `reason`: the name of the problem (errors.Reason). `outside`: how many threads of the container it left outside its
-    group.
+    group. `chase`: the one to go on with, while it has not ended.
     """
 
     action: Action
@@ -46,6 +54,7 @@ class Outcome:
     reason: str | None = None
     remark: str | None = None
     outside: int = 0
+    chase: Chase | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -64,7 +73,8 @@ class Result:
 
     `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
     then. `outside`: the number of each container's threads outside its group, by the last look. `needed`: the ids of
-    the actions that the last look still found.
+    the actions that the last look still found. `unread`: of how many keys, cgroups and processes that look did not read
+    what it should have.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -73,6 +83,7 @@ class Result:
     ended: str | None = None
     outside: dict[str, int] = field(default_factory=dict)
     needed: Collection[str] = ()
+    unread: int = 0
 
     @property
     def failed(self) -> list[Outcome]:
@@ -87,8 +98,8 @@ class Result:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no action is left undone, so that `reconcile` exits with 0."""
-        return self.ended is None and not self.failed
+        """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
+        return self.ended is None and not self.failed and not self.unread
 
 
 class Follower:
@@ -99,6 +110,9 @@ class Follower:
 
     def begin(self, action: Action, number: int, total: int) -> None:
         """An action begins, the `number`th of `total` in this pass."""
+
+    def wait(self, number: int) -> None:
+        """All actions of the pass have begun; it waits for threads of so many containers."""
 
     def end(self, outcome: Outcome | None) -> None:
         """The action has ended. None: it was no longer needed."""
@@ -118,7 +132,7 @@ def plan_repairs(
     planned, left = diagnose(seen), [*_list_left(seen)]
     if asks is not None:
         left += seen.look_for_adoptable(asks)
-    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left)
+    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left, unread=_count_unread(seen))
 
 
 def repair(
@@ -140,36 +154,33 @@ def repair(
     with Tally(context) as tally:
         for line in damage.sum_up_failures(context.run):
             report.log(line)
-        outcomes: list[Outcome] = []
-        tried: set[Action] = set()
+        done = _Work(follower, tally)
         passes = 0
-        began = system.monotonic()
         while True:
             seen = Survey(context, live)
             planned = diagnose(seen)
-            actions = _choose_actions([it for it in planned if it not in tried], passes, began)
-            if not actions:
+            actions = [it for it in planned if it.id not in done.failed]
+            if not actions or passes == _MOST_PASSES:
                 break
             passes += 1
-            done = _do_actions(seen, actions, follower, tally)
-            outcomes += done
-            # Of what was adopted more may have come in meanwhile.
-            moved = {it.action.id for it in done if it.action.verb == "adopt" and (it.outside or not it.problem)}
-            tried = {it for it in tried.union(actions) if it.id not in moved}
-        outcomes += _give_up(planned, outcomes, seen)
+            done.act(seen, actions)
+        outside = {container: it.to_move for (_key, container), it in seen.outside.items()}
+        outside.update((it.action.container, it.outside) for it in done.give_up(planned, seen))
         left = [*_list_left(seen)]
-        outside = {container: it.to_move for (_key, container), it in seen.outside.items() if it.to_move}
         if asks is not None:  # last: of what was rebuilt the containers are known by now
             left += seen.look_for_adoptable(asks)
-            adopted = _do_actions(seen, diagnose_adoptable(seen), follower, tally)
-            outside.update((it.action.container, it.outside) for it in adopted if it.outside)
-            outcomes += adopted
+            done.prolong()
+            adopted = done.act(seen, diagnose_adoptable(seen)) + done.give_up([], seen)
+            outside.update((it.action.container, it.outside) for it in adopted)
+        outside = {container: number for container, number in outside.items() if number}
+        left += _list_unhooked(seen)
         needed = {it.id for it in planned}
-        result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside, needed=needed)
-        elsewhere = Counter[str]()
+        unread, elsewhere = _count_unread(seen), Counter[str]()
         for it in seen.outside.values():
             elsewhere.update(dict(it.elsewhere))
-        tally.end(len(result.left), len(result.failed), outside, elsewhere, seen.boottime)
+        result = Result(done.outcomes, left, outside=outside, needed=needed, unread=unread)
+        counts = {"left": len(left), "failed": len(result.failed), "unread": unread}
+        tally.end(outside, elsewhere, looked_at=seen.boottime, **counts)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again
@@ -179,7 +190,8 @@ def repair(
 
 def _has_work(options: Options) -> bool:
     """Whether this machine has resctrl or a run directory; if not, reconcile makes no run directory."""
-    return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
+    has_run_dir = system.try_call(system.find_directory, options.run_dir) is not False  # None: opening it says why
+    return has_run_dir or Resctrl(options.resctrl_root).is_mounted()
 
 
 def _open_node(options: Options, linger: int | None) -> Context:
@@ -194,28 +206,89 @@ def _open_node(options: Options, linger: int | None) -> Context:
     return context
 
 
-def _choose_actions(actions: list[Action], passes: int, began: float) -> list[Action]:
-    """Choose the actions of the next pass, after so many `passes`; none: there is no next pass."""
-    if passes < _MOST_PASSES:
-        return actions
-    if passes >= _MOST_CHASES or system.monotonic() > began + _SECONDS:
-        return []
-    # The next run does the rest, but threads outside their group do not wait for that.
-    return [it for it in actions if it.verb == "adopt"]
+class _Work:
+    """The work of a run: the outcomes so far, and the chases that have not ended. They are waited for together.
 
+    `failed`: the ids of the actions that this run does not try again.
+    """
 
-def _do_actions(seen: Survey, actions: list[Action], follower: Follower, tally: Tally) -> list[Outcome]:
-    """Do these actions; returns the outcomes of those that were still needed."""
-    outcomes = []
-    for number, action in enumerate(actions, 1):
-        follower.begin(action, number, len(actions))
-        outcome = _attempt(seen, action)
+    def __init__(self, follower: Follower, tally: Tally) -> None:
+        self.outcomes: list[Outcome] = []
+        self.failed: set[str] = set()
+        self._deadline = system.monotonic() + _SECONDS
+        self._patience = _PATIENCE
+        self._chases: dict[Chase, Outcome] = {}
+        self._follower, self._tally = follower, tally
+
+    def act(self, seen: Survey, actions: list[Action]) -> list[Outcome]:
+        """Do these actions, and wait for the threads of their containers; returns the outcomes that are known by then.
+
+        The actions are in the order of their verbs; those of one verb begin with another one in each run.
+        """
+        before = len(self.outcomes)
+        actions = sorted(runtimes.start_elsewhere(actions), key=lambda it: VERBS.index(it.verb))
+        for number, action in enumerate(actions, 1):
+            self._follower.begin(action, number, len(actions) + len(self._chases))
+            if action.verb in BRING_IN and system.monotonic() >= self._deadline:
+                outcome: Outcome | None = Outcome(action, _NOT_REACHED, Reason.IO)
+            else:
+                outcome = _attempt(seen, action)
+            if outcome is None or outcome.chase is None:
+                self._end(outcome)
+                continue
+            # A chase of an earlier pass does not know the processes that have come since.
+            for chase in [it for it in self._chases if it.member.pid == outcome.chase.member.pid]:
+                self._settle(chase)
+            self._chases[outcome.chase] = outcome
+        self._wait()
+        return self.outcomes[before:]
+
+    def prolong(self) -> None:
+        """Give the containers time that --adopt is to bring in."""
+        self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
+
+    def give_up(self, planned: list[Action], last: Survey) -> list[Outcome]:
+        """Wait a last time; returns the outcomes of what has not ended, and of what no action has been done about.
+
+        `planned`: by the last look, after which there is no further pass.
+        """
+        before = len(self.outcomes)
+        pursued = {it.action.container for it in self._chases.values()}
+        self._wait()
+        for chase in [*self._chases]:
+            self._settle(chase, chase.explain())
+        for action in planned:
+            if action.verb == "adopt" and action.container not in pursued and action.id not in self.failed:
+                error = StillOutside(last.outside[action.key, action.container].to_move, 0)
+                self._end(_fail(Outcome(action), error))
+        return self.outcomes[before:]
+
+    def _wait(self) -> None:
+        """Go on with all chases for as long as there is patience."""
+        began = system.monotonic()
+        self._follower.wait(len(self._chases))
+        for chase in pursue(self._chases, began + max(self._patience, _LEAST_PATIENCE)):
+            self._settle(chase, chase.error)
+        self._patience -= system.monotonic() - began
+
+    def _settle(self, chase: Chase, error: HookError | OSError | None = None) -> None:
+        """End the action of a chase; `error`: why the chase has not moved all threads."""
+        outcome = replace(self._chases.pop(chase), chase=None)
+        done = describe(outcome.action, chase.moved)
+        if error is not None:
+            self._end(_fail(outcome, error))
+        else:
+            self._end(replace(outcome, action=done) if done is not None else None)
+
+    def _end(self, outcome: Outcome | None) -> None:
+        """Note the outcome of an action; None: it was not needed."""
         if outcome is not None:
-            outcomes.append(outcome)
+            self.outcomes.append(outcome)
+            if outcome.problem is not None:
+                self.failed.add(outcome.action.id)
             if not outcome.is_busy:
-                tally.count(action.verb, failed=outcome.has_failed)
-        follower.end(outcome)
-    return outcomes
+                self._tally.count(outcome.action.verb, failed=outcome.has_failed)
+        self._follower.end(outcome)
 
 
 def _attempt(seen: Survey, action: Action) -> Outcome | None:
@@ -228,25 +301,23 @@ def _attempt(seen: Survey, action: Action) -> Outcome | None:
         done = act(seen, action)
         outcome = Outcome(done or action) if done is not None or complaints else None
     except (HookError, OSError) as error:
-        why = as_hook_error("cannot read or write a file", error)
-        outside = error.number if isinstance(error, StillOutside) else 0
-        outcome = Outcome(action, str(why), why.reason, outside=outside)
-        if outcome.is_busy:
+        outcome = _fail(Outcome(action), error)
+        if isinstance(error, StillOutside):
+            outcome = Outcome(action, chase=error.chase)
+        elif outcome.is_busy:
             outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
-        elif why.reason == Reason.TASK_GONE and not complaints:
+        elif outcome.reason == Reason.TASK_GONE and not complaints:
             outcome = None
     remark = "; ".join(map(str, complaints)) or None
     complaints.clear()
     return outcome and replace(outcome, remark=remark)
 
 
-def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> Iterator[Outcome]:
-    """What is outside by the last look, after which there is no further pass, and of which no outcome says so yet."""
-    former = {it.action.id: it.outside for it in outcomes}
-    for action in planned:
-        if action.verb == "adopt" and not former.get(action.id):
-            error = StillOutside(last.outside[action.key, action.container].to_move, 0)
-            yield Outcome(action, str(error), error.reason, outside=error.number)
+def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
+    """The outcome of an action that an error has ended."""
+    why = as_hook_error("cannot read or write a file", error)
+    number = error.number if isinstance(error, StillOutside) else 0
+    return replace(outcome, problem=str(why), reason=why.reason, outside=number)
 
 
 def _list_left(seen: Survey) -> Iterator[str]:
@@ -259,7 +330,18 @@ def _list_left(seen: Survey) -> Iterator[str]:
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
         if found.unread:
             cgroups = f"{format_count(found.unread, 'cgroup')} of {_name_place(seen, key, container)}"
-            yield f"{cgroups} not read: it has too many; a program there may stay outside"
+            yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
+    for key, error in seen.unread.items():
+        known = seen.states.get(key)
+        name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
+        yield f"{name} not looked at: {system_error('cannot read', error)}"
+    if seen.processes.unread:
+        yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
+
+
+def _count_unread(seen: Survey) -> int:
+    """Count what the last look should have read, and did not."""
+    return sum(it.unread for it in seen.outside.values()) + len(seen.unread) + seen.processes.unread
 
 
 def _name_place(seen: Survey, key: str, container: str) -> str:

@@ -24,7 +24,8 @@ from hook.stages.entry import Context
 from hook.state import lives, records
 from hook.state.records import Broken, Records
 
-_LOOKS = 20  # at a container with a thread that ended before its group could be read
+_LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
+_FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 Place = tuple[str, str]
 """A key and one of its containers."""
@@ -34,7 +35,7 @@ class Outside(NamedTuple):
     """The number of a container's threads outside its group, by the last look.
 
     `elsewhere`: those in another ctrl_group or another tool's group, which stay there, by the path of that group.
-    `unread`: at least so many cgroups below its own were not read.
+    `unread`: at least so many of its cgroups were not read.
     """
 
     to_move: int = 0
@@ -48,9 +49,10 @@ class Survey:
     `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
     processes in a pass; later looks read single containers. `groups`: finds the group of a task. By key and container,
     by the last look: `outside`, the container's threads outside its group; `taken`, the path of another tool's group
-    that its init is in, so that it is left alone. `adoptable`: with --adopt, running containers without a record.
-    `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
-    try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
+    that its init is in, so that it is left alone. `unread`: why a key could not be looked at. `adoptable`: with
+    --adopt, running containers without a record. `refusal`: why the kernel gave the last new group no RMID. No other
+    group is tried in this pass then, since each try searches all keys for RMIDs to reclaim, and waits for one that
+    comes back. `kubelet`, `podman`: their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -59,11 +61,13 @@ class Survey:
         self.context = context
         self.live = live
         self.boottime = system.boottime()
-        self.is_mounted = context.resctrl.is_mounted()
+        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         self.outside: dict[Place, Outside] = {}
         self.taken: dict[Place, str] = {}
+        self.unread: dict[str, OSError] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
+        self.further_looks = _FURTHER_LOOKS
         self.kubelet, self.podman = config.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -121,7 +125,7 @@ class Survey:
 
     def is_gone(self, group: MonGroup) -> bool:
         """Whether another tool has removed a group that has not ended."""
-        return group.end is None and self.context.resctrl.inode(group.path) is None
+        return group.end is None and self.context.resctrl.is_gone(group.path)
 
     def has_late_counters(self, state: KeyState) -> bool:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
@@ -219,7 +223,8 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     """
     known = {*seen.index, retry.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
-    now = map(container_tasks.look_at, (seen.context.resctrl.tasks(path) or set()) & before.keys())
+    tasks = system.try_call(seen.context.resctrl.tasks, path) or set()
+    now = (system.try_call(container_tasks.look_at, pid) for pid in tasks & before.keys())
     there = [it for it in now if it is not None and it.starttime == before[it.pid].starttime]
     found: dict[str, Process] = {}
     for it in sorted(there, key=lambda it: (it.starttime, it.pid)):
@@ -243,7 +248,8 @@ class Threads:
         self._seen = seen
         self._key = state.key
         kernel = seen.context.resctrl
-        there = [it.path for it in state.groups if it.inode is None or kernel.inode(it.path) == it.inode]
+        found = [it for it in state.groups if kernel.exists(it.path)]
+        there = [it.path for it in found if it.inode in (None, kernel.inode(it.path))]
         self._inside = {path: kernel.tasks(path) for path in there}
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
@@ -300,9 +306,10 @@ class Threads:
             places = {tid: locate(groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
+            self._seen.further_looks -= 1
             missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 

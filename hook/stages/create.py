@@ -189,7 +189,7 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
     The kernel names the ctrl_group. If it does not: the one seen before, the bundle's, or the root one, in this order.
     """
     context, container = attempt.context, attempt.container
-    groups = procfs.resctrl_groups(container.pid)
+    groups = system.try_call(procfs.resctrl_groups, container.pid)
     if groups is None:
         groups = attempt.ctrl_group or _read_requested_group(container.bundle) or "/", ""
     path = context.resctrl.path(groups[0], context.options.group_prefix + attempt.key.name)

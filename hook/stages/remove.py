@@ -214,7 +214,7 @@ def forget(context: Context, locked: LockedKey) -> None:
 
 def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[str, object]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
-    there = [group for group in state.groups if group.end is None and context.resctrl.inode(group.path) is not None]
+    there = [group for group in state.groups if group.end is None and not context.resctrl.is_gone(group.path)]
     if not there or is_deleted(state) or not procfs.in_host_pid_namespace():
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if locked.state is not None and (state.lingering_since is None or state.members):
@@ -227,4 +227,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[s
 
 def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
-    return state.kind == "pod" and not (state.cgroup and procfs.cgroup_directory(state.cgroup))
+    try:
+        return state.kind == "pod" and not (state.cgroup and procfs.cgroup_directory(state.cgroup))
+    except OSError:  # the cgroup may be there
+        return False

@@ -95,7 +95,7 @@ def _is_in_group(context: Context, member: Member | None) -> bool:
     """Whether a member's first process is in its group; True if the kernel does not say."""
     if member is None or not context.resctrl.has_live_task(member.group):
         return False
-    return member.pid in (context.resctrl.tasks(member.group) or {member.pid})
+    return member.pid in (system.try_call(context.resctrl.tasks, member.group) or {member.pid})
 
 
 def drop_made(attempt: Attempt, locked: LockedKey) -> None:
@@ -152,7 +152,7 @@ def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str 
     """Whether no member needs a group, and it is gone, or is `left` and has no task."""
     if group.path in {member.group for member in state.members.values()}:
         return False
-    return context.resctrl.inode(group.path) is None or (group.path == left and not context.resctrl.has_live_task(left))
+    return context.resctrl.is_gone(group.path) or (group.path == left and not context.resctrl.has_live_task(left))
 
 
 # --- Frees RMIDs when the kernel has none left, so that a new pod is not left unmonitored while dead pods hold RMIDs.
@@ -234,7 +234,7 @@ def has_lingered(context: Context, state: KeyState) -> bool:
         until = min(until, since + context.longest_linger)
     if system.boottime() >= until:
         return True
-    if context.resctrl.is_mounted() and all(context.resctrl.inode(group.path) is None for group in state.groups):
+    if context.resctrl.is_mounted() and all(context.resctrl.is_gone(group.path) for group in state.groups):
         return True
     return remove.is_deleted(state)
 

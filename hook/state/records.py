@@ -148,6 +148,14 @@ def glance_index(run: RunDir, container: str) -> str | None:
     return index.key if index is not None else None
 
 
+def peek(run: RunDir, model: type[ModelT], name: str) -> ModelT | None:
+    """As RunDir.glance, but raises OSError if the file cannot be read: it is not taken for absent."""
+    try:
+        return run.read(model, name)
+    except ValueError:
+        return None
+
+
 # --- Whether anything changes
 
 

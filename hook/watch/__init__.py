@@ -23,21 +23,21 @@ Killed at any point, it leaves only its record for `metrics`, and loses the coun
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NamedTuple, NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook.base import cgroups, container_tasks, counters, explain, names, procfs, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
-from hook.base.models import KeyState, Member, Options
+from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
+from hook.base.models import Index, KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.base.whereabouts import Groups, find_ctrl_group
 from hook.reconcile.chase import (
     Chase,
-    StillOutside,
     Tally,
     count_late_cpu,
     is_inside,
@@ -45,6 +45,7 @@ from hook.reconcile.chase import (
     is_shown_inside,
     limit_late,
     note_last_look,
+    pursue,
     still_forking,
 )
 from hook.stages import create, report, retry
@@ -60,8 +61,7 @@ _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 _SHARE = 20
 _SETTLING = 0.01  # seconds
-_SECONDS = 0.2  # at most for one look at the containers; the next look goes on from there
-_LONGEST_CHASE = 1.0  # seconds: a chase holds up all others
+_SECONDS = 0.2  # at most for one look at the containers, and their chases; the next look goes on from there
 _REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
 _MOST_KEPT = 4096
 
@@ -126,6 +126,7 @@ class Watch:
         self._waiting: dict[str, Place] = {}
         self._forking: dict[str, dict[int, int]] = {}  # as in Chase; by container, which is waiting then
         self._inside: dict[str, set[int]] = {}
+        self._unread: set[str] = set()  # the containers of which it was logged that some cgroups cannot be read
         self._forget_at = 0.0
         self._version = 0
         self._found: dict[tuple[str, ...], Place | None] = {}
@@ -154,22 +155,26 @@ class Watch:
 
     def bring_in(self, pid: int) -> None:
         """Move a process into its container's group, if it has one and is outside."""
-        places = procfs.cgroups(pid)
-        if not places:
-            self.looks_at_all = True
-            return
-        place = self.find(places)
-        if place is None or is_inside(self._context, pid, place.member.group):
-            return
+        with self._guard(f"process {pid}"):
+            places = procfs.cgroups(pid)
+            if not places:
+                self.looks_at_all = True
+                return
+            place = self.find(places)
+            if place is not None and not is_inside(self._context, pid, place.member.group):
+                self._bring_in(place, pid)
+
+    def _bring_in(self, place: Place, pid: int) -> None:
         was_idle = self.wait() is None
         if pid == place.member.pid and self._follow(place):
-            has_moved, place = True, self.find(places) or place
+            has_moved, place = True, self.find(procfs.cgroups(pid)) or place
         else:
-            has_moved = self._chase(place, pid)
+            chase = self._chase(place, lambda: {pid} | container_tasks.list_threads(pid))
+            has_moved = chase is not None and self._end(chase, place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
         if is_dead and now >= self._due:
-            self._chase(place)
+            self._look_at([place], now)
             self._rest(now)
         elif is_dead or has_moved:
             if was_idle:
@@ -182,20 +187,37 @@ class Watch:
         if began >= self._forget_at:
             self._forget_at = began + _REMEMBERED
             self._inside.clear()
+            self._unread.clear()
         if self.looks_at_all:
             self.looks_at_all = False
-            self._waiting.update((it.container, it) for it in self._list_places())
+            with self._guard("the processes of all containers"):
+                self._waiting.update((it.container, it) for it in self._list_places())
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
-        while due and system.monotonic() < began + _SECONDS:
-            container, place = due.popitem()
-            forking = still_forking(self._forking.pop(container, {}))  # before the look, which then shows all children
-            if forking:
-                self._forking[container] = forking
-                self._waiting[container] = place
-            if self._has_new_outside(place):
-                self._chase(place)
+        self._look_at(iter(lambda: due.popitem()[1] if due else None, None), began)
         self._waiting.update(due)
         self._rest(began)
+
+    def _look_at(self, places: Iterable[Place], began: float) -> None:
+        """Look at these containers, and chase their threads outside, for _SECONDS at most."""
+        chases: dict[Chase, Place] = {}
+        for place in places:
+            forking = still_forking(self._forking.pop(place.container, {}))  # before the look, which then shows all
+            if forking:
+                self._forking[place.container] = forking
+                self._waiting[place.container] = place
+            with self._guard(f"all of {place.container}"):
+                chase = self._chase(place, partial(self._read_threads, place)) if self._has_new_outside(place) else None
+                if chase is not None:
+                    chases[chase] = place
+            if system.monotonic() >= began + _SECONDS:
+                break
+        # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
+        # look after the last move. One that waits for the end of a fork is looked at again later.
+        quick = [it for it in chases if it.error is None and (it.outside or (it.has_moved and not it.forking))]
+        for _ in pursue(quick, began + _SECONDS):
+            pass
+        for chase, place in chases.items():
+            self._end(chase, place)
 
     def _rest(self, began: float) -> None:
         """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then.
@@ -222,7 +244,7 @@ class Watch:
         name = tuple(places)
         if name in self._found:
             return self._found[name]
-        found = next((it for place in places for it in self._look_up(place)), None)
+        found = next((it for place in places for it in self._look_up(place)), None)  # OSError: nothing is remembered
         if records.is_settled(run):
             self._found[name] = found
         return found
@@ -230,13 +252,13 @@ class Watch:
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
-            key = records.glance_index(run, name)
-            state = run.glance(KeyState, key) if key is not None else None
+            index = records.peek(run, Index, name)
+            state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None else None
-            if key and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
-                yield Place(key, name, member)
+            if state and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
+                yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
         """All members of all keys that have a cgroup of their own."""
@@ -258,32 +280,30 @@ class Watch:
     def _read_threads(self, place: Place) -> set[int]:
         """The threads in a container's own cgroup."""
         found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        if found is not None and found.unread and place.container not in self._unread:
+            self._unread.add(place.container)
+            self.failed += 1
+            _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
         return found.tids if found is not None else set()
 
-    def _chase(self, place: Place, pid: int | None = None) -> bool:
-        """Move a process, or all threads in a container's own cgroup, if its init is alive in its group.
-
-        Returns whether any was moved.
-        """
+    def _chase(self, place: Place, read: Callable[[], set[int]]) -> Chase | None:
+        """Begin a chase of the threads that are read, by one step; None: its init is not alive in its group."""
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
-            return False
+            return None
         limit = limit_late(self._context, place.container)
-        chase = Chase(self._context, member, self._read_groups(), longest_late=limit)
-        try:
-            if pid is not None:
-                chase.move({pid})
-                chase.move(container_tasks.list_threads(pid))
-            else:
-                chase.run(lambda: self._read_threads(place), _LONGEST_CHASE)
-        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
-            pass
-        except (HookError, OSError) as error:
-            self.failed += 1
-            if isinstance(error, StillOutside):
+        chase = Chase(self._context, member, read, self._read_groups(), longest_late=limit)
+        chase.step()
+        return chase
+
+    def _end(self, chase: Chase, place: Place, pid: int | None = None) -> bool:
+        """Note the result of a chase, of one process or of all threads; returns whether any thread was moved."""
+        with self._guard(f"process {pid}" if pid is not None else f"all of {place.container}"):
+            if chase.error is not None:
+                raise chase.error
+            if chase.outside and pid is None:
                 self._waiting[place.container] = place
-            what = f"process {pid}" if pid is not None else f"all of {place.container}"
-            _say(f"cannot move {what} into its group: {explain_exception(error)}")
+                raise chase.explain()
         # Its last look moved a thread, or one may still be in a fork: a child may appear outside, which no event names.
         if chase.has_moved or chase.forking:
             self._forking.setdefault(place.container, {}).update(chase.forking)
@@ -353,6 +373,17 @@ class Watch:
             # If a hook has the lock now, that group stays on record and goes with its key.
             with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:
                 retry.retire(context, locked, left=place.member.group)
+
+    @contextmanager
+    def _guard(self, what: str) -> Iterator[None]:
+        """Log and count what cannot be moved, or looked at. reconcile repairs it, and reports it until then."""
+        try:
+            yield
+        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile
+            pass
+        except (HookError, OSError) as error:
+            self.failed += 1
+            _say(f"cannot move {what} into its group: {explain_exception(error)}")
 
     # --- Its record
 

@@ -9,14 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup, place_in_pod
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup, deep_cgroup, enter_cgroup, place_in_pod
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
 from tests.support.waiting import wait
 
@@ -111,6 +112,83 @@ def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgr
         assert hook.tasks(f"oci-{name}") == {inner}
         assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
         settled(hook)
+
+
+# --- What a container can do to be waited for, or not be found
+
+WAITS = 22
+VFORK = """\
+import posix, sys
+print("ready", flush=True)
+posix.posix_spawn("/bin/true", ["true"], {}, file_actions=[(posix.POSIX_SPAWN_OPEN, 0, sys.argv[1], posix.O_RDONLY, 0)])
+"""
+"""Its child, which shares its memory, opens a FIFO without a writer before it execs. It waits for that in state D."""
+
+
+def test_parents_of_vfork_hold_up_no_other_container_and_nothing_that_comes_later(hook: Hook, tmp_path: Path) -> None:
+    """Each held up the run for two seconds, and the run ended before it had come to the last one."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    with ExitStack() as stack:
+        owns = [create(hook, stack, f"{number:08d}{UID[8:]}", f"{number:064d}") for number in range(1, WAITS + 1)]
+        parents = [stack.enter_context(brought_in(own, sys.executable, "-ISc", VFORK, str(fifo))) for own in owns]
+        for it in parents:
+            wait(partial(is_waiting, it.pid))
+        victim = create(hook, stack, OTHER, ID)
+        stack.enter_context(brought_in(victim, "sleep", "600"))
+        (hook.run_dir / "mon_groups" / OTHER / "generation").unlink()  # an old view
+        outcome = hook.ask("reconcile", "--json")
+        done = json.loads(outcome.stdout)
+        assert hook.tasks(f"oci-{OTHER}") == victim.pids()
+        for number, own in enumerate(owns, 1):
+            assert hook.tasks(f"oci-{number:08d}{UID[8:]}") == threads(*own.pids())
+        failed = [it for it in done["actions"] if it["problem"]]
+        assert (len(failed), done["ended"], outcome.status) == (WAITS, None, 1)
+        assert all("may still be outside its group, after 2 were moved in" in it["problem"] for it in failed)
+        assert "show" in verbs(done["actions"])
+        assert reconcile(hook) == []
+
+
+def create(hook: Hook, stack: ExitStack, uid: str, name: str) -> Cgroup:
+    """A container in its group; returns its cgroup."""
+    own = stack.enter_context(container_cgroup(uid, name))
+    init = stack.enter_context(task())
+    own.add(init.pid)
+    assert hook(created(name, init.pid, pod_uid=uid)).stderr == ""
+    return own
+
+
+def is_waiting(pid: int) -> bool:
+    """Whether a process waits in the kernel."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "D"
+
+
+@contextmanager
+def brought_in(own: Cgroup, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that exec brings into a container."""
+    process = subprocess.Popen([*enter_cgroup(own), *command], stdout=subprocess.DEVNULL)
+    try:
+        wait(lambda: process.pid in own.pids())
+        yield process
+    finally:
+        own.kill()
+        process.wait()
+
+
+def test_exec_in_a_cgroup_whose_path_is_too_long_for_any_call_is_brought_in(hook: Hook) -> None:
+    with ExitStack() as stack:
+        own = create(hook, stack, UID, ID)
+        process = stack.enter_context(brought_in(own, "sleep", "600"))
+        init = own.pids() - {process.pid}
+        length = stack.enter_context(deep_cgroup(own, process.pid))
+        assert length > 4096
+        assert process.pid not in own.pids()
+        outcome = hook.ask("reconcile", "--json")
+        assert hook.tasks(f"oci-{UID}") == init | {process.pid}
+        result = json.loads(outcome.stdout)
+        # Some kernels do not show its cgroup in /proc, which is reported.
+        assert outcome.status == int(bool(result["left"]))
+        assert all("processes in /proc not read" in it for it in result["left"])
 
 
 # --- Other tools

@@ -85,8 +85,9 @@ def above(path: str) -> str:
 class Kernel:
     """`rmids`: how many mon_groups there can be; `limbo`: seconds that an RMID takes to come back.
 
-    `files`: what a path shows instead of what it would (None: nothing). `energy`: what the next RMID begins with.
-    `fallen`: the threads that were in the group that was removed last.
+    `files`: what a path shows instead of what it would (None: nothing). `denied`: the errno of a path that cannot be
+    looked at. `energy`: what the next RMID begins with. `fallen`: the threads that were in the group that was removed
+    last.
     """
 
     def __init__(self, rmids: int = 1000, limbo: float = 0.0) -> None:
@@ -97,6 +98,7 @@ class Kernel:
         self.groups: dict[str, ResctrlGroup] = {}
         self.cgroups: set[str] = {"/"}
         self.files: dict[str, Content | None] = {}
+        self.denied: dict[str, int] = {}
         self.energy = 3
         self.pid_namespace = HOST_PIDS
         self.shows_groups = True

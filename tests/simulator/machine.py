@@ -31,6 +31,7 @@ MOST_CALLS = 20_000
 _MOUNTS = ("/proc", RESCTRL, ROOT_CGROUP)
 _OF_GROUPS = ("mkdir", "rmdir")
 _MOST_LINKS = 40
+_PATH_MAX = 4096
 
 
 class EndlessCalls(BaseException):
@@ -436,12 +437,16 @@ class SimulatedMachine:
         text = os.fsdecode(path)
         if "\0" in text:
             raise ValueError("embedded null byte")
+        if len(text) >= _PATH_MAX:
+            raise refused(errno.ENAMETOOLONG, path)
         parent: FakeDirectory | None = None
         node: Any = self.fs.root_dir
         at = name = ""
         if dir_fd is not None and not text.startswith("/"):
             start = self._opened(dir_fd)
             at, node = start.path, start.node
+            if isinstance(node, KernelNode):
+                return self._find_in_kernel(posixpath.normpath(f"{at}/{text}"), path)
         names = [it for it in posixpath.normpath(text).split("/") if it not in ("", ".")]
         for number, name in enumerate(names, 1):
             if not isinstance(node, FakeDirectory):
@@ -458,6 +463,8 @@ class SimulatedMachine:
         return Place(parent, name, node, at)
 
     def _find_in_kernel(self, text: str, path: bytes | str) -> Place:
+        if text in self.kernel.denied:
+            raise refused(self.kernel.denied[text], path)
         node = self.kernel.look(text)
         if node is None:
             above = self.kernel.look(text.rpartition("/")[0])

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 DEADLINE = 300.0
+PATH_MAX = 4096
 _made_above: set[Path] = set()
 """Cgroups that were made for others to lie in."""
 
@@ -130,3 +131,26 @@ def cgroup(path: str) -> Iterator[Cgroup]:
         yield made
     finally:
         made.remove()
+
+
+@contextmanager
+def deep_cgroup(own: Cgroup, pid: int) -> Iterator[int]:
+    """A cgroup below another one, with this process in it, whose path is too long for any call; yields its length."""
+    name, path = "x" * 250, str(own.directory)
+    way = [os.open(own.directory, os.O_RDONLY)]
+    try:
+        while len(path) <= PATH_MAX:
+            os.mkdir(name, dir_fd=way[-1])
+            way.append(os.open(name, os.O_RDONLY, dir_fd=way[-1]))
+            path += f"/{name}"
+        procs = os.open("cgroup.procs", os.O_WRONLY, dir_fd=way[-1])
+        os.write(procs, b"%d" % pid)
+        os.close(procs)
+        yield len(path)
+    finally:
+        own.add(pid)
+        os.close(way.pop())
+        while way:
+            with suppress(FileNotFoundError):  # the last one is the cgroup itself
+                os.rmdir(name, dir_fd=way[-1])
+            os.close(way.pop())

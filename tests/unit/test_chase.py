@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from hook.base import procfs
-from hook.base.errors import HookError
 from hook.base.explain import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside
+from hook.reconcile.chase import Chase, pursue
 from tests.simulator.kernel import RESCTRL
-from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, node, own
+from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixture
 INIT = 7
@@ -73,9 +73,10 @@ class Chain:
 
     def chase(self, read: Callable[[], set[int]] | None = None) -> Chase:
         self.node.machine.caller.calls = 0
-        chase = Chase(self.node.context(), self.node.member())
-        with suppress(StillOutside):
-            chase.run(read or self)
+        chase = Chase(self.node.context(), self.node.member(), read or self)
+        if not chase.step():
+            self.node.machine.caller.calls = 0
+            assert [*pursue([chase], self.kernel.now + 2)] in ([], [chase])
         return chase
 
 
@@ -142,13 +143,49 @@ def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
     chain.during = go_on
     chase = chain.chase()
     assert (chase.moved, len(chain.slept), chain.looks) == (1, 30, 31)
+    assert chain.slept[:3] == [0.001, 0.002, 0.004]
+    assert max(chain.slept) == 0.05
 
 
-def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds(chain: Chain) -> None:
-    chain.become(1000, "R")
+@pytest.mark.parametrize("state", ["R", "D"])
+def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds_and_may_have_a_child_outside(
+    chain: Chain, state: str
+) -> None:
+    chain.become(1000, state)
     chase = chain.chase()
     assert (chase.moved, chase.outside) == (1, 0)
-    assert 2.0 <= sum(chain.slept) + chain.looks * LOOK <= 2.01
+    assert 2.0 <= sum(chain.slept) + chain.looks * LOOK <= 2.1
+    assert "others of its threads may still be outside its group, after 1 were moved in" in str(chase.explain())
+
+
+def test_chases_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chain) -> None:
+    chain.kernel.die(1000)
+    chases = {}
+    for pid in (1001, 1002, 1003):
+        chain.node.spawn(pid)
+        chain.become(pid, "D")
+        chases[pid] = Chase(chain.node.context(), chain.node.member(), partial(set, [pid]))
+        assert not chases[pid].step()
+    chain.become(1002, "S")
+    chases[1003]._read = fails(errno.EIO)
+    began = chain.kernel.now
+    assert [*pursue(chases.values(), began + 2)] == [chases[1002], chases[1003]]
+    assert [it.error is not None for it in chases.values()] == [False, False, True]
+    assert began + 2 <= chain.kernel.now <= began + 2.1
+
+
+def test_chase_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
+    """A pause would let a chain go on."""
+    chain.node.spawn(2000)
+    chain.become(2000, "D")
+    waiting = Chase(chain.node.context(), chain.node.member(), lambda: {2000})
+    chain.ends_early = 20
+    quick = Chase(chain.node.context(), chain.node.member(), chain)
+    chain.hidden = {2000}
+    assert not waiting.step()
+    assert not quick.step()
+    assert next(pursue([waiting, quick], chain.kernel.now + 2)) is quick
+    assert (quick.moved, chain.slept) == (1, [0.001])
 
 
 def test_where_nothing_is_outside_one_look_is_enough(chain: Chain) -> None:
@@ -178,43 +215,26 @@ def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
 
 
 def test_chain_that_is_never_caught_is_given_up_and_counted(chain: Chain) -> None:
-    chain.ends_early = 10**6
+    chain.ends_early, chain.seconds = 10**6, 0.01
     chase = chain.chase()
     assert (chase.moved, chase.outside) == (0, 1)
-    assert 0.2 / LOOK <= chain.looks <= 0.2 / LOOK + 3
+    assert 200 <= chain.looks <= 202
 
 
-def test_all_that_the_first_look_finds_is_moved_whatever_time_it_takes(
+def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What one container has to be moved holds up the others for the time of one step only."""
     for number in range(100):
         chain.fork(1000, 2000 + number)
     slow_down(monkeypatch, chain, 0.01)
-    assert chain.chase().moved == 101
-
-
-def test_looks_that_take_long_are_twenty_and_take_two_seconds_at_the_most(chain: Chain) -> None:
-    for seconds, looks in ((0.03, 21), (0.3, 8)):
-        chain.ends_early, chain.looks, chain.seconds = 10**6, 0, seconds
-        chase = chain.chase()
-        assert (chase.outside, chain.looks) == (1, looks)
-
-
-def test_look_that_moves_too_many_is_ended_and_the_rest_is_outside(
-    chain: Chain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A program that makes threads faster than they are moved."""
-
-    def read() -> set[int]:
-        chain.kernel.put(RESCTRL, b"1000")
-        for number in range(100):
-            chain.fork(1000, 2000 + number + 100 * chain.looks)
-        return chain()
-
-    slow_down(monkeypatch, chain, 0.1)
-    chase = chain.chase(read)
-    assert (chain.looks, chase.moved) == (2, 101 + 20)
-    assert chase.outside == 100 - 20
+    chase = Chase(chain.node.context(), chain.node.member(), chain)
+    before = chain.kernel.now
+    assert not chase.step()
+    assert 0.2 <= chain.kernel.now - before <= 0.22
+    assert (20 <= chase.moved <= 21, chase.moved + chase.outside) == (True, 101)
+    assert [*pursue([chase], chain.kernel.now + 2)] == [chase]
+    assert (chase.moved, chase.outside) == (101, 0)
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> None:
@@ -267,8 +287,7 @@ def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: C
         return read(descriptor, size)
 
     chain.node.machine.read = refuse  # type: ignore[method-assign]
-    with pytest.raises(HookError, match=f"cannot read which tasks are in {theirs}"):
-        chain.chase()
+    assert f"cannot read which tasks are in {theirs}" in str(chain.chase().error)
     assert chain.groups() == {INIT}
 
 
@@ -277,8 +296,9 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.kernel.put(RESCTRL, b"7")
     chain.kernel.die(1000)
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
-    with pytest.raises(WrongCtrlGroup):
-        chain.chase()
+    chase = Chase(chain.node.context(), chain.node.member(), chain)
+    assert chase.step()
+    assert isinstance(chase.error, WrongCtrlGroup)
 
 
 # --- A number that another thread has by the time of the move
@@ -349,8 +369,8 @@ def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) 
     late = []
     for ticks in (200, 250):
         chain.become(1000, "S", ticks)
-        chase = Chase(context, chain.node.member())
-        chase.run(chain)
+        chase = Chase(context, chain.node.member(), chain)
+        chase.step()
         late.append(chase.late_cpu)
         chain.kernel.put(RESCTRL, b"1000")
     assert late == [2.0, 0.5]

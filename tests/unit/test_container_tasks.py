@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hook.base import container_tasks, procfs, system
 from hook.base.container_tasks import Process, Processes, Reading, look, read_threads
 from hook.base.models import Member
 from hook.reconcile.survey import find_strangers
+from tests.simulator.kernel import ROOT_CGROUP
 from tests.unit.simulated import Node, node
 
 __all__ = ["node"]  # fixtures
@@ -189,7 +191,6 @@ def add(directory: Path, *tids: int, file: str = "cgroup.threads") -> Path:
 
 V2 = {OWN: (7, 70), f"{OWN}/init.scope": (8,), f"{OWN}/system.slice": (), f"{OWN}/system.slice/x.service": (9,)}
 NESTED = {OWN: (7,), f"{OWN}/libpod-b": (8,), f"{OWN}/libpod-b/below": (9,)}
-GONE = {OWN: (7,), f"{OWN}/gone": None}  # its files went first
 
 
 @pytest.mark.parametrize(
@@ -201,25 +202,21 @@ GONE = {OWN: (7,), f"{OWN}/gone": None}  # its files went first
         ({}, f":{OWN}", None),
         ({"/pods": ()}, ":/pods/../pods", None),
         (NESTED, f":{OWN}", {7}),
-        (GONE, f":{OWN}", {7}),
     ],
-    ids=["v2", "beside v1", "v1", "not there", "not its name", "another container's below", "vanishes meanwhile"],
+    ids=["v2", "beside v1", "v1", "not there", "not its name", "another container's below"],
 )
 def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(
-    mount: Path, lists: dict[str, tuple[int, ...] | None], cgroup: str, expected: set[int] | None
+    mount: Path, lists: dict[str, tuple[int, ...]], cgroup: str, expected: set[int] | None
 ) -> None:
     for path, tids in lists.items():
-        if tids is None:
-            Path(f"{mount}{path}").mkdir(parents=True)
-        else:
-            add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
+        add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
     found = read_threads(cgroup, lambda it: it == f":{OWN}/libpod-b")
     assert found == (None if expected is None else Reading(expected, 0))
 
 
 def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_tasks, "_MOST_CGROUPS", 5)
-    monkeypatch.setattr(system, "count_links", lambda path: 2 + len(below(Path(path))))
+    count_directories(monkeypatch)
     top = add(mount / OWN[1:], 7)
     for number in range(4):
         add(top / f"a{number}", 10 + number)
@@ -233,14 +230,28 @@ def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest
 def test_more_cgroups_than_are_read_are_not_even_listed(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[str] = []
     monkeypatch.setattr(system, "count_links", lambda _path: 100_002)
-    monkeypatch.setattr(system, "list_directory", listed.append)
+    monkeypatch.setattr(system, "list_directory", lambda path, _above: listed.append(path))
     add(mount / OWN[1:], 7)
     assert read_threads(":" + OWN, none_is) == Reading({7}, 100_000)
     assert listed == []
 
 
-def below(path: Path) -> list[Path]:
-    return [it for it in path.iterdir() if it.is_dir()]
+def count_directories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the links of a directory of cgroups, which this file system does not count."""
+    names = dict[int, str]()
+    opened = system.open_directory
+
+    def open_directory(path: str, dir_fd: int | None = None) -> int:
+        descriptor = opened(path, dir_fd)
+        names[descriptor] = path if dir_fd is None else f"{names[dir_fd]}/{path}"
+        return descriptor
+
+    monkeypatch.setattr(system, "open_directory", open_directory)
+
+    def count_links(descriptor: int) -> int:
+        return 2 + sum(path.is_dir() for path in Path(names[descriptor]).iterdir())
+
+    monkeypatch.setattr(system, "count_links", count_links)
 
 
 def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,3 +260,76 @@ def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch
     add(top / "long", *range(10))
     (top / "refused" / "cgroup.threads").mkdir(parents=True)
     assert read_threads(":" + OWN, none_is) == Reading({7}, 2)
+
+
+# --- What cannot be read, on the simulated machine: it is not taken for empty
+
+DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
+TOP = f"{ROOT_CGROUP}{OWN}"
+
+
+def test_cgroup_whose_path_is_longer_than_a_path_may_be_is_read(node: Node) -> None:
+    node.spawn(7, OWN)
+    node.spawn(8, OWN + DEEP)
+    assert len(OWN + DEEP) > 4096
+    assert read_threads(":" + OWN, none_is) == Reading({7, 8}, 0)
+    assert not [it for it in node.machine.caller.descriptors if "cgroup" in node.machine._opened(it).path]
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (TOP, Reading(set(), 1)),
+        (f"{TOP}/cgroup.threads", Reading(set(), 1)),
+        (f"{TOP}/below", Reading({7}, 1)),
+        (f"{TOP}/below/cgroup.threads", Reading({7}, 1)),
+    ],
+    ids=["its own", "its own list", "one below", "the list of one below"],
+)
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENAMETOOLONG])
+def test_cgroup_that_is_refused_is_counted(node: Node, what: str, expected: Reading, number: int) -> None:
+    node.spawn(7, OWN)
+    node.spawn(8, OWN + "/below")
+    node.kernel.denied[what] = number
+    assert read_threads(":" + OWN, none_is) == expected
+
+
+@pytest.mark.parametrize("times", [1, 99], ids=["once", "each time"])
+def test_cgroup_that_vanishes_leads_to_another_reading_and_is_counted_if_that_is_no_better(
+    node: Node, times: int
+) -> None:
+    """What was in it may be in one that was read before: it was taken for gone."""
+    node.spawn(7, OWN)
+    node.spawn(8, OWN + "/below")
+    node.kernel.files[f"{TOP}/below/cgroup.threads"] = None
+    opened = node.machine.open
+    tries = []
+
+    def open_noted(path: bytes, *arguments: int, **named: int) -> int:
+        tries.append(path) if path == b"below" else None
+        if len(tries) > times:
+            node.kernel.files.clear()
+        return opened(path, *arguments, **named)
+
+    node.machine.open = open_noted  # type: ignore[method-assign,assignment]
+    assert read_threads(":" + OWN, none_is) == (Reading({7, 8}, 0) if times == 1 else Reading({7}, 1))
+    assert len(tries) == (2 if times == 1 else 3)
+
+
+def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_no_containers_cgroup(node: Node) -> None:
+    """Some kernels refuse a cgroup's path that is longer than PATH_MAX."""
+    for pid in (7, 8, 9, 10):
+        node.spawn(pid, OWN)
+    node.kernel.denied.update({"/proc/8/cgroup": errno.ENAMETOOLONG, "/proc/9/stat": errno.ENOMEM})
+    node.kernel.files["/proc/10/cgroup"] = None  # it has just ended
+    seen = look()
+    assert seen.unread == 2
+    assert {pid: it.cgroups for pid, it in seen.by_pid.items()} == {7: (":" + OWN,), 8: container_tasks.UNKNOWN}
+
+
+def test_threads_of_a_process_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:
+    node.spawn(7)
+    node.kernel.denied["/proc/7/task"] = errno.ENOMEM
+    with pytest.raises(OSError, match="memory"):
+        container_tasks.list_threads(7)
+    assert container_tasks.list_threads(99) == set()

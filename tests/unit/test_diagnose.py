@@ -66,6 +66,7 @@ class Facts(SimpleNamespace):
                 is_mounted=lambda: self.is_mounted,
                 has_live_task=self.orphans.get,
                 inode=lambda path: None if path == GONE else 7,
+                is_gone=lambda path: path == GONE,
             ),
             longest_linger=None,
         )

@@ -10,11 +10,13 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import system
 from hook.base.models import State
+from hook.base.node_models import ReconcileRecord
 from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, to_objects, warning
-from hook.doctor.records import check_lost_containers, check_watch
+from hook.doctor.records import check_containers, check_lost_containers, check_reconcile, check_watch
 from hook.node import programs, runtimes
 from hook.node.place import Places
 from hook.observe.terminal import Screen
+from hook.state.store import RunDir
 from tests.unit.nodes import NodeFiles
 
 LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]
@@ -85,6 +87,31 @@ def test_live_containers_that_no_runtime_knows_are_lost(
     ]
     known.clear()  # then its root directory is not one of ours
     assert [*check_lost_containers(Site(Places(), node.options))] == []
+
+
+def test_a_container_whose_config_cannot_be_read_is_not_taken_for_one_without_the_hook(
+    node: NodeFiles, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs.create_file("/bundles/large/config.json", contents="x")
+    fs.create_file("/bundles/plain/config.json", contents="{}")
+    known = [
+        State(ociVersion="1", id=it, status="running", bundle=f"/bundles/{it}") for it in ("large", "plain", "gone")
+    ]
+    monkeypatch.setattr(runtimes.Runtimes, "list_states", lambda *_others, **_how: (known, []))
+    found = [(it.level, it.found) for it in check_containers(Site(Places(), node.options))]
+    assert found == [
+        ("ok", "3 running, 0 with the hook"),
+        ("warning", "without the hook: gone, plain"),
+        ("warning", "cannot read the config.json of large"),
+    ]
+
+
+def test_reconcile_that_could_not_read_something_is_a_warning(node: NodeFiles) -> None:
+    RunDir(node.options.run_dir).write(
+        ReconcileRecord, "reconcile", ReconcileRecord(started_at=1, ended_at=system.unix_time(), unread=2)
+    )
+    (found,) = check_reconcile(Site(Places(), node.options))
+    assert (found.level, "could not read 2 of the keys" in found.found) == ("warning", True)
 
 
 def test_a_check_that_fails_is_a_finding(node: NodeFiles) -> None:

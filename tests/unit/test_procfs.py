@@ -119,7 +119,11 @@ def test_the_groups_of_a_task(proc: SimulatedMachine, text: str, expected: tuple
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
 def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(system, "read_file", fails(number))
-    assert procfs.resctrl_groups(PID) is None
+    if number == errno.EACCES:  # which is no kernel that does not tell
+        with pytest.raises(PermissionError):
+            procfs.resctrl_groups(PID)
+    else:
+        assert procfs.resctrl_groups(PID) is None
     assert procfs.cgroups(PID) == []
     assert procfs.in_user_namespace() is False, "where that cannot be read it is the host"
 

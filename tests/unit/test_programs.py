@@ -9,10 +9,12 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
+from hook.base import system
 from hook.node import door, programs
 from hook.node.door import Tree
 from hook.node.programs import Exit, Found, Interpreter
@@ -198,6 +200,31 @@ def test_a_process_in_a_containers_cgroup_is_not_the_hosts_and_not_read(
     processes.run(7, "containerd", cgroup)
     assert processes.find() == NONE
     assert read == ["/proc/1/status", "/proc/1/cmdline"], "the page of its words may never come"
+
+
+def test_a_process_whose_cgroups_cannot_be_read_is_not_the_hosts_and_not_read(
+    processes: HostProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant makes its cgroup's path longer than PATH_MAX, which some kernels refuse to show."""
+    processes.run(7, "containerd")
+    processes.run(8, "containerd")
+    refuse_to_read(monkeypatch, {"/proc/7/cgroup": errno.ENAMETOOLONG, "/proc/8/stat": errno.EIO})
+    shown = {"/proc/1/status": b"Name:\tinit\nUid:\t0\t0\t0\t0\n", "/proc/1/cmdline": b""}  # of others nothing is read
+    monkeypatch.setattr(door, "read_head", lambda path, _size: shown[path])
+    assert processes.find() == Found({}, ["cannot read 1 of the processes in /proc: EIO"])
+
+
+def refuse_to_read(monkeypatch: pytest.MonkeyPatch, denied: dict[str, int]) -> None:
+    """Let these files of the kernel's be unreadable."""
+    for name in ("read_file", "read_counter"):
+        real = getattr(system, name)
+
+        def read(path: str, *arguments: object, real: Any = real) -> str:  # noqa: ANN401
+            if path in denied:
+                raise OSError(denied[path], os.strerror(denied[path]), path)
+            return str(real(path, *arguments))
+
+        monkeypatch.setattr(system, name, read)
 
 
 def refuse(*_paths: str) -> bool:

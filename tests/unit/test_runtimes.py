@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import procfs
+from hook.base import procfs, system
 from hook.base.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
@@ -91,7 +91,8 @@ class NodeWithRuntimes:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> NodeWithRuntimes:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeWithRuntimes:
+    monkeypatch.setattr(system, "boottime", lambda: 0.0)  # which container is the first
     return NodeWithRuntimes(tmp_path)
 
 
@@ -224,6 +225,20 @@ def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, mon
     assert lines[0].endswith("timed out after 0.5 s")
     assert lines[-2].endswith("skipped: the time limit was used up by other runtimes")
     assert lines[-1] == "the same problem with 10 more containers"
+
+
+def test_each_call_begins_with_another_container_so_that_none_is_always_too_late(
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.container("db", "odd", "web")
+    program = node.runtime(state("db"), state("odd"), state("web"))
+    first = set()
+    for milliseconds in range(3):
+        monkeypatch.setattr(system, "boottime", lambda now=milliseconds: now / 1000)
+        before = len(node.asked())
+        assert node.list_states(program) == ([state("db"), state("odd"), state("web")], [])
+        first.add(node.asked()[before])
+    assert first == {"db", "odd", "web"}
 
 
 def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntimes) -> None:

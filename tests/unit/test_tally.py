@@ -54,7 +54,7 @@ def adopt(context: Context) -> None:
     """A run that does one action."""
     with Tally(context) as tally:
         tally.count("adopt", failed=False)
-        tally.end(0, 0, {}, {})
+        tally.end({}, {})
 
 
 def put_key(context: Context, **fields: Any) -> None:  # noqa: ANN401
@@ -73,7 +73,7 @@ def test_a_run_leaves_its_start_its_end_and_what_it_did(context: Context, clock:
         tally.count("adopt", failed=False)
         tally.count("evict", failed=True)
         clock[0] += 2
-        tally.end(3, 1, {f"c{number}": number for number in range(1, 151)}, {})
+        tally.end({f"c{number}": number for number in range(1, 151)}, {}, left=3, failed=1)
     found = record(context)
     assert (found.started_at, found.ended_at, found.seconds, found.failed, found.left) == (1000, 1002, 2, 1, 3)
     assert (found.actions, found.failures) == ({"adopt": 1}, {"evict": 1})
