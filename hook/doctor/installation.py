@@ -37,6 +37,10 @@ def check_programs(site: Site) -> Iterator[Finding]:
 
 
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
+    if place.is_stub(path):
+        found = f"{path} is what a removal leaves, and a hooks.d file calls it: no new container is monitored"
+        yield failure("program", found, f"{site.origin.again}, or remove the hooks.d file")
+        return
     try:
         shipped = PyzFile(path)
     except door.Unreadable as error:
@@ -250,7 +254,7 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
         remedy = "containers that get the hook from the hook-injector do not start"
         yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
     for line in found.unclear:
-        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
+        remedy = "fix this file: doctor cannot see whether it names the hook"
         yield warning("containerd", line, remedy)
     if injectors and in_force:
         remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"

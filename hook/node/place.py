@@ -17,6 +17,8 @@ NAME = "resctrl-mon-hook"
 CONF_MARK = f"# Made by `{NAME} install`"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
+STUB = b"#!/bin/true\n"
+"""What a removal leaves at the program's path, until the next boot: containers that live call it when they end."""
 _UNITS_ON_DEMAND = ("watch.service", "textfile.service", "textfile.timer", "metrics.service")
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
@@ -60,6 +62,8 @@ class Places:
         self.units = [f"{library}systemd/system/{NAME}-{name}" for name in names]
         self.service, self.timer, self.watch, _, self.textfile_timer, self.metrics_service = self.units
         self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
+        self.stub_tmpfiles = f"/etc/tmpfiles.d/{NAME}-stub{prefix.replace('/', '-')}.conf"
+        """The file by which the next boot removes the stub, and this file."""
         self.conf_dir = f"/etc/{NAME}"
         self.conf = f"{self.conf_dir}/reconcile.conf"
         """The options of the timer's reconcile."""
@@ -94,12 +98,18 @@ class Places:
             return hooksd.read_entry(found).own is None
         try:
             if path == self.program:
-                PyzFile(found)
+                if not is_stub(found):
+                    PyzFile(found)
                 return False
             mark = CONF_MARK if path in (self.conf, self.logrotate) else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (door.Unreadable, ValueError):
             return True
+
+
+def is_stub(path: str) -> bool:
+    """Whether a file is the stub that a removal leaves."""
+    return system.try_call(door.read, path, len(STUB)) == STUB
 
 
 # --- Owners

@@ -47,7 +47,6 @@ _ROOTS = (
 # The runtimes, each with the file that it keeps of a container: a directory without one holds no container.
 _STATE_FILES = {"runc": "state.json", "crun": "status"}
 _LIVE = ("created", "running", "paused")
-_STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
 _PATIENCE = 10.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
 _PATIENCE_IN_ALL = 30.0  # for one list_states: reconcile has other work, and a time limit
@@ -60,12 +59,12 @@ class Runtimes(NamedTuple):
     roots: Sequence[str]
     programs: Sequence[str]
 
-    def list_states(self, known: Collection[str] = (), *, stopped: bool = False) -> tuple[list[State], list[str]]:
+    def list_states(self, known: Collection[str] = ()) -> tuple[list[State], list[str]]:
         """The states of all containers with a live process, and a line for each runtime or container without an answer.
 
-        The status of a state is created, running or paused, its pid above 0. `stopped`: include containers that ended
-        and are not deleted. Each ID occurs once. Containers that hold a pod's sandbox are left out, because no hook
-        runs for them. Does not ask about `known` containers. Raises nothing.
+        The status of a state is created, running or paused, its pid above 0. Each ID occurs once. Containers that hold
+        a pod's sandbox are left out, because no hook runs for them. Does not ask about `known` containers. Raises
+        nothing.
         """
         containers: set[str] = set()
         problems: list[str] = []
@@ -77,8 +76,7 @@ class Runtimes(NamedTuple):
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
         found: dict[str, State] = {}
         for state in states:
-            is_live = state.status in _LIVE and state.pid
-            if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
+            if state.status in _LIVE and state.pid and not is_sandbox(state):
                 found.setdefault(state.id, state)
         problems += list(unanswered.values())[:_MOST_PROBLEMS]
         if (more := len(unanswered) - _MOST_PROBLEMS) > 0:

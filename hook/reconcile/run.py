@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from hook.base import container_tasks, system
+from hook.base import container_tasks, resctrl, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import as_hook_error, format_count, short_id, system_error, who
-from hook.base.models import Options
+from hook.base.models import Index, KeyState, Options
 from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
@@ -20,14 +20,15 @@ from hook.reconcile.act import act
 from hook.reconcile.chase import StillOutside, Tally
 from hook.reconcile.diagnose import Action, diagnose, diagnose_adoptable
 from hook.reconcile.survey import ListStates, Survey
-from hook.stages import report
+from hook.stages import remove, report, retry
 from hook.stages.entry import Context
-from hook.state import damage, records
+from hook.state import damage, records, store
 from hook.state.store import RunDir
 
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
+_SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 """The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
@@ -263,6 +264,83 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
         return
     if found is not None and (names := records.name_unhooked(found)):
         yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
+
+
+# --- The end of all keys, also of those with live containers: an administrator takes the hook off the node
+#
+# The caller has removed the hooks.d files and stopped the services. Hooks of earlier containers may still run, so each
+# key is ended under its lock, by the steps of poststop, each of which survives a kill.
+
+
+class Ended(NamedTuple):
+    """What is left after the end of all keys, in lines that say why. Only what is `unfinished` needs another call.
+
+    `left`: unreadable records, and groups with our prefix that are on no record and have a live task.
+    """
+
+    unfinished: list[str]
+    left: list[str]
+
+
+def has_keys(options: Options) -> bool:
+    """Whether there is a run directory, or a group with our prefix."""
+    start = f"/mon_groups/{options.group_prefix}"
+    return system.is_directory(options.run_dir) or any(
+        start in path for path in resctrl.list_mon_groups(options.resctrl_root)
+    )
+
+
+def end_all_keys(options: Options) -> Ended:
+    """End each key: give its RMIDs back, remove its records. Removes the run directory if nothing is left in it.
+
+    A line of history that cannot be written keeps its record. Raises HookError, OSError.
+    """
+    # No snapshots: nobody would remove them.
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
+    run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
+    problems: dict[str, str] = {}
+    for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
+        for key in [key for key in run.names(KeyState) if key not in problems]:
+            if (problem := _end_key(context, key, deadline)) is not None:
+                problems[key] = f"key {key}: {problem}"
+    left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
+    for path in retry.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
+        if (problem := _remove_lone(context, path)) is not None:
+            left.append(f"{path}: {problem}")
+    if not problems and not records.list_asides(run):
+        records.remove_all(run)
+    return Ended([*problems.values()], left)
+
+
+def _end_key(context: Context, key: str, deadline: float) -> str | None:
+    """End a key, whatever its members do. Returns why it is still on record; None: it is not."""
+    run, options = context.run, context.options
+    run.complaints.clear()
+    try:
+        with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
+            state = locked.state
+            if state is not None and state.completed_at is None:
+                remove.end(context, locked, state, state.groups)
+                for container in state.members:
+                    run.remove(Index, container)
+                if state.recovering:  # its record may lack groups, which have its name
+                    for above in resctrl.list_ctrl_groups(options.resctrl_root):
+                        remove.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
+            if locked.state is None or getattr(locked.state, "owed", None) is None:
+                remove.forget(context, locked)
+                return None
+    except (HookError, OSError) as error:
+        run.complain("cannot end it", error)
+    return "; ".join(map(str, run.complaints)) or "its line of history is not written yet"
+
+
+def _remove_lone(context: Context, path: str) -> str | None:
+    """Remove a group that is on no record. Returns why it is still there; None: it is not."""
+    try:
+        is_there = not retry.remove_orphan(context, path) and context.resctrl.exists(path)
+    except (HookError, OSError) as error:
+        return str(as_hook_error("cannot remove it", error))
+    return "it has a live task, and is on no record" if is_there else None
 
 
 # --- As text and as JSON

@@ -18,7 +18,7 @@ from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
 from hook.state.damage import ASIDE
-from hook.state.store import PLACES, RunDir, file_of, replace
+from hook.state.store import PARTS, PLACES, RunDir, file_of, replace
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -220,3 +220,26 @@ def has_old_failure(run: RunDir, container: str) -> bool:
 
 def _is_old(run: RunDir, path: str, kept: float) -> bool:
     return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept
+
+
+# --- The end of the run directory
+
+
+def list_asides(run: RunDir) -> list[str]:
+    """List the paths of all unreadable states that were set aside."""
+    return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
+
+
+def remove_all(run: RunDir) -> None:
+    """Remove the run directory. Another program's directories in it stay, and a mount point stays without content.
+
+    `groups` goes last: killed before that, a second call finds a run directory of ours, and goes on.
+    """
+    names = system.list_directory(".", run.descriptor)
+    if "groups" not in names:  # --run-dir names a directory of others
+        return
+    ours = {*PARTS, "mon_groups", "mon_data", "building"}
+    for name in sorted(names, key="groups".__eq__):
+        if name in ours or not system.is_directory(f"{run.path}/{name}"):
+            system.remove_tree(name, run.descriptor)
+    system.try_call(system.rmdir, run.path)
