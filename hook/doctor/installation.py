@@ -38,8 +38,8 @@ def check_programs(site: Site) -> Iterator[Finding]:
 
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
     if place.is_stub(path):
-        found = f"{path} is what a removal leaves, and a hooks.d file calls it: no new container is monitored"
-        yield failure("program", found, f"{site.origin.again}, or remove the hooks.d file")
+        problem = f"{path} is what a removal leaves, and does nothing: no container is monitored"
+        yield failure("program", problem, site.origin.again)
         return
     try:
         shipped = PyzFile(path)

@@ -164,14 +164,15 @@ def find_origin(places: Places) -> Origin:
     called = [hooksd.read_entry(places.json(target)).file for target in TARGETS]
     paths = [places.program, *(file.hook.path for file in called if file is not None)]
     words = [read_owner(f"{os.path.dirname(it)}/{OWNER_FILE}") for it in paths]
-    word = next((it for it in words if it is not None), None)
-    if word is None:
+    found = next((it for it in words if it is not None), None)
+    if found is None:
         return INSTALL
+    word = found.partition("\n")[0]  # the chart notes its release after that
     return OWNERS.get(word, Origin(word, f"install it again with {word}", f"remove it with {word}"))
 
 
 def read_owner(path: str) -> str | None:
-    """The word in an owner's file, empty if it cannot be read; None if there is no file."""
+    """The text in an owner's file, a word and maybe more lines; empty if it cannot be read; None: there is no file."""
     try:
         return door.read_text(path, door.CONFIGURATION).strip()
     except door.Unreadable as error:

@@ -295,6 +295,8 @@ def end_all_keys(options: Options) -> Ended:
 
     A line of history that cannot be written keeps its record. Raises HookError, OSError.
     """
+    if not has_keys(options):
+        return Ended([], [])
     # No snapshots: nobody would remove them.
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS

@@ -236,7 +236,7 @@ def remove_all(run: RunDir) -> None:
     `groups` goes last: killed before that, a second call finds a run directory of ours, and goes on.
     """
     names = system.list_directory(".", run.descriptor)
-    if "groups" not in names:  # --run-dir names a directory of others
+    if names and "groups" not in names:  # --run-dir names a directory of others
         return
     ours = {*PARTS, "mon_groups", "mon_data", "building"}
     for name in sorted(names, key="groups".__eq__):
