@@ -149,11 +149,15 @@ class Machine:
         return f"--root={self.root}", "--dbpath=/var/lib/rpm"
 
     def changes(self, *words: str) -> list[str]:
-        """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""
+        """Run a program of the host's; the names of the files that it puts in place, in that order.
+
+        Those that it takes away have `unlink` before them.
+        """
         trace = self.shared / "trace"
         self.from_outside("strace", "-f", "-qq", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
         done = [line for line in whole_calls(trace.read_text()) if line.endswith(" = 0")]
-        return [os.path.basename(re.findall('"([^"]+)"', line)[-1]) for line in done]
+        names = [os.path.basename(re.findall('"([^"]+)"', line)[-1]) for line in done]
+        return [f"unlink {name}" if " unlink" in line else name for name, line in zip(names, done)]
 
     # Containers
 
