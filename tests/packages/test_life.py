@@ -179,7 +179,8 @@ def test_an_upgrade_from_a_version_that_shipped_the_path_and_back_never_unlinks_
     machine.podman_run("web")
     for there in (packages, former, packages):
         order = machine.changes(*manager.command(there))
-        assert f"unlink {NAME}.pyz" not in order[: order.index(f"{NAME}.pyz") + 1] or there is former, order
+        assert f"unlink hooks.d/{NAME}.pyz" not in order
+        assert order.index(f"hooks.d/{NAME}.pyz") >= 0
         assert machine.at(PROGRAM).stat().st_ino != inode
         inode = machine.at(PROGRAM).stat().st_ino
         assert machine.run("dpkg-divert", "--list", f"*{NAME}*").stdout == ""
@@ -276,7 +277,7 @@ def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
     manager: Manager, packages: Packages, newer: Packages
 ) -> None:
     """And no step of any of it unlinks the program's path."""
-    program, hook_file = f"{NAME}.pyz", f"10-{NAME}-podman.json"
+    program, hook_file = f"hooks.d/{NAME}.pyz", f"hooks.d/10-{NAME}-podman.json"
     install, upgrade, remove, again = (
         manager.machine.changes(*command)
         for command in (manager.command(packages), manager.command(newer), manager.command(), manager.command(packages))
