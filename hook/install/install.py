@@ -371,9 +371,8 @@ def plan_stub(program: str) -> Step:
 
 def plan_stub_file(places: Places) -> Step:
     """Let the next boot remove what is at the program's path. `install` removes this file first."""
-    remark = f"# Made by the removal of {NAME}: no container calls the program after a boot\n"
-    lines = [f"r! {path}\n" for path in (places.program, places.stub_tmpfiles)]
-    return write_file(places.at(places.stub_tmpfiles), "".join([remark, *lines]).encode())
+    text = "".join(f"r! {path}\n" for path in (places.program, places.stub_tmpfiles))
+    return write_file(places.at(places.stub_tmpfiles), text.encode())
 
 
 def _has_only_our_conf(places: Places) -> bool:
