@@ -333,7 +333,7 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     places, hook = _choose_places(given, _find_own_prefix()), request.hook
     done = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
     _print_steps(request, done.taken, format_removal(done), {"dry_run": given.dry_run, **removal_to_json(done)})
-    return 1 if done.ended.unfinished else 0
+    return 1 if done.remains.unfinished else 0
 
 
 def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:

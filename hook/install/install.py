@@ -22,7 +22,7 @@ from hook.install.steps import Refused, Step, Taken, remove_file, run_command, w
 from hook.node import config, door, hooksd, place, programs
 from hook.node.place import CONF_MARK, NAME, STUB, TARGETS, Places, PyzFile
 from hook.reconcile import run as reconcile
-from hook.reconcile.run import Ended
+from hook.reconcile.run import Remains
 
 _DEFAULTS = Options()
 _HISTORY = "--history="
@@ -283,10 +283,10 @@ def try_program(path: str) -> None:
 # --- The removal
 #
 # The hooks of a container are fixed when it is created, so live containers, and a base_runtime_spec of containerd, go
-# on calling the program; some runtimes fail without it. So no removal ever unlinks its path. The JSON goes first, then
-# all keys are ended, and then a stub that does nothing takes the program's place until the next boot, when no container
-# can name it. A container that is created in between may still begin a key; the end of the keys comes right before the
-# stub, and what is begun after it is no record of anybody: it goes with the next boot.
+# on calling the program, and some runtimes fail without it. So no removal ever unlinks its path. The JSON goes first,
+# then all keys are ended, and then a stub that does nothing takes the program's place until the next boot, when no
+# container can name it. A container whose creation began before the JSON went may begin a key after the others have
+# ended. So the stub comes at once after that; what is begun in between is left until the next boot.
 
 
 class Removal(NamedTuple):
@@ -296,7 +296,7 @@ class Removal(NamedTuple):
     """
 
     taken: Taken
-    ended: Ended
+    remains: Remains
     strange: list[str]
     history: str
 
@@ -308,15 +308,15 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
         # In another pid namespace groups look empty that are not.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    ended = Ended([], [])
+    remains = Remains([], [])
 
     def end() -> str | None:
-        nonlocal ended
+        nonlocal remains
         try:
-            ended = reconcile.end_all_keys(options)
+            remains = reconcile.end_all_keys(options)
         except (HookError, OSError) as error:
-            ended = Ended([str(error)], [])
-        return "; ".join(ended.unfinished) or None
+            remains = Remains([str(error)], [])
+        return "; ".join(remains.unfinished) or None
 
     with steps.lock_directory(places.at(places.program_dir)):
         strange = [places.at(path) for path in places.files() if places.is_foreign(path)]
@@ -328,9 +328,9 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         taken += take(_plan_end_of_services(places))
         if not places.top:
             taken += take([Step("end", "all keys", end, lambda: system.try_call(reconcile.has_keys, options) is False)])
-        taken += take(_plan_rest(places, is_finished=not ended.unfinished))
+        taken += take(_plan_rest(places, is_finished=not remains.unfinished))
         history = places.at(places.log_dir) if _has_history(places) else ""
-    return Removal(taken, ended, strange, history)
+    return Removal(taken, remains, strange, history)
 
 
 def _plan_end_of_services(places: Places) -> list[Step]:
@@ -390,9 +390,9 @@ def format_removal(removal: Removal) -> list[str]:
     """A line for each thing that was kept, and why."""
     lines = [f"left: {path} was not installed by {NAME}" for path in removal.strange]
     lines += [f"left: {removal.history}, the history of what containers have used"] if removal.history else []
-    lines += [f"left: {line}" for line in removal.ended.left]
-    if removal.ended.unfinished:
-        lines += [f"kept: {line}" for line in removal.ended.unfinished]
+    lines += [f"left: {line}" for line in removal.remains.left]
+    if removal.remains.unfinished:
+        lines += [f"kept: {line}" for line in removal.remains.unfinished]
         lines.append("run uninstall again: until then, or until the next boot, the program and these records stay")
     return lines
 
@@ -400,8 +400,8 @@ def format_removal(removal: Removal) -> list[str]:
 def removal_to_json(removal: Removal) -> dict[str, Any]:
     """The object that `uninstall --json` prints."""
     return {
-        "unfinished": removal.ended.unfinished,
-        "left": [*removal.strange, *removal.ended.left],
+        "unfinished": removal.remains.unfinished,
+        "left": [*removal.strange, *removal.remains.left],
         "history": removal.history or None,
     }
 

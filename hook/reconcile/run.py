@@ -272,7 +272,7 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
 # key is ended under its lock, by the steps of poststop, each of which survives a kill.
 
 
-class Ended(NamedTuple):
+class Remains(NamedTuple):
     """What is left after the end of all keys, in lines that say why. Only what is `unfinished` needs another call.
 
     `left`: unreadable records, and groups with our prefix that are on no record and have a live task.
@@ -290,13 +290,13 @@ def has_keys(options: Options) -> bool:
     )
 
 
-def end_all_keys(options: Options) -> Ended:
+def end_all_keys(options: Options) -> Remains:
     """End each key: give its RMIDs back, remove its records. Removes the run directory if nothing is left in it.
 
     A line of history that cannot be written keeps its record. Raises HookError, OSError.
     """
     if not has_keys(options):
-        return Ended([], [])
+        return Remains([], [])
     # No snapshots: nobody would remove them.
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
@@ -311,7 +311,7 @@ def end_all_keys(options: Options) -> Ended:
             left.append(f"{path}: {problem}")
     if not problems and not records.list_asides(run):
         records.remove_all(run)
-    return Ended([*problems.values()], left)
+    return Remains([*problems.values()], left)
 
 
 def _end_key(context: Context, key: str, deadline: float) -> str | None:

@@ -18,7 +18,7 @@ from hook.base import system
 from hook.install.steps import Refused
 from hook.node import hooksd
 from hook.node.place import is_stub, read_owner
-from hook.reconcile.run import Ended
+from hook.reconcile.run import Remains
 from pyz import archive
 
 import host
@@ -42,7 +42,7 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 @pytest.fixture(autouse=True)
 def _host(fs: FakeFilesystem, pyz: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host with Python 3.11 and without keys, as far as a container has it mounted."""
-    monkeypatch.setattr(host, "end_all_keys", lambda _options: Ended([], []))
+    monkeypatch.setattr(host, "end_all_keys", lambda _options: Remains([], []))
     root = host.HOST
     for path in (os.path.dirname(PROGRAM), HOOKS_DIR):
         fs.create_dir(f"{root}{path}")
@@ -236,7 +236,7 @@ def test_a_removal_leaves_a_stub_that_the_next_boot_removes(pyz: bytes) -> None:
 
 
 def test_a_removal_ends_all_keys_and_tries_again_if_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [Ended(["key k: busy"], []), Ended([], ["/x: cannot be read"])]
+    answers = [Remains(["key k: busy"], []), Remains([], ["/x: cannot be read"])]
     monkeypatch.setattr(host, "end_all_keys", lambda _options: answers.pop(0))
     node().install()
     assert node().remove_program() == [], "its JSON is there, so it was installed again"

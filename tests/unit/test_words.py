@@ -22,7 +22,7 @@ from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, SeenKey, compare
 from hook.observe.terminal import Screen
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Ended, Outcome, format_changes, format_outcome
+from hook.reconcile.run import Outcome, Remains, format_changes, format_outcome
 from hook.state.records import Broken
 from tests.support import house
 from tests.unit.metrics import EVERYTHING
@@ -140,12 +140,14 @@ def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
 @given(
     outcomes=st.lists(st.builds(Outcome, st.builds(Action, st.just("retry"), why=TEXTS), NAMES, NAMES, NAMES)),
     failures=st.dictionaries(st.sampled_from(["retry a", "retry b", "evict a"]), st.just("io")),
-    ended=st.builds(Ended, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=1)),
+    left=st.builds(Remains, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=1)),
 )
-def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], ended: Ended) -> None:
+def test_what_changes_something_has_no_slip(
+    outcomes: list[Outcome], failures: dict[str, str], remains: Remains
+) -> None:
     lines = [line for it in outcomes for line in format_outcome(it)]
     lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
-    assert find_slips([*lines, *format_removal(Removal([], ended, ["/x"], ""))]) == []
+    assert find_slips([*lines, *format_removal(Removal([], left, ["/x"], ""))]) == []
 
 
 @given(
