@@ -26,6 +26,7 @@ from hook.reconcile.run import Remains
 
 _DEFAULTS = Options()
 _HISTORY = "--history="
+_CONTAINERDS = ("containerd", "k3s", "rke2")
 # The characters without a special meaning in JSON, in a unit and in an EnvironmentFile.
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@~^-"
 _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
@@ -391,6 +392,8 @@ def format_removal(removal: Removal) -> list[str]:
     lines = [f"left: {path} was not installed by {NAME}" for path in removal.strange]
     lines += [f"left: {removal.history}, the history of what containers have used"] if removal.history else []
     lines += [f"left: {line}" for line in removal.remains.left]
+    if any(step.verb == "stub" for step, _ in removal.taken) and any(map(programs.find_program, _CONTAINERDS)):
+        lines.append("if a base_runtime_spec of containerd names the program, remove that before the next boot")
     if removal.remains.unfinished:
         lines += [f"kept: {line}" for line in removal.remains.unfinished]
         lines.append("run uninstall again: until then, or until the next boot, the program and these records stay")

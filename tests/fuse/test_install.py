@@ -479,7 +479,7 @@ def test_uninstall_leaves_nothing_and_dry_run_prints_its_steps(node: ScratchMach
     assert done(node, "uninstall") == plan
     assert node.written() == LEFT
     assert plan[:2] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
-    assert plan[-3:] == [f"remove {LINK}", f"stub {PROGRAM}", f"write {AT_BOOT}"]
+    assert plan[plan.index(f"remove {LINK}") :][:3] == [f"remove {LINK}", f"stub {PROGRAM}", f"write {AT_BOOT}"]
     assert node.path(PROGRAM).lstat().st_mode == 0o100755
     assert not node.path("/etc/resctrl-mon-hook").exists()
     assert done(node, "uninstall") == []
@@ -493,6 +493,15 @@ def test_a_container_that_was_created_before_ends_with_the_stub(node: ScratchMac
     done(node, "uninstall")
     ended = node.run(PROGRAM, "hook", "--containers=podman", stdin=None, input=json.dumps(stopped("web")))
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_with_containerd_the_operator_is_reminded_of_its_base_runtime_spec(node: ScratchMachine) -> None:
+    """After the next boot the stub is gone."""
+    reminder = "if a base_runtime_spec of containerd names the program, remove that before the next boot"
+    node.put_program("/usr/local/bin/containerd", "")
+    done(node, "install", "--for=both")
+    assert reminder in done(node, "uninstall")
+    assert reminder not in done(node, "uninstall")
 
 
 def test_install_over_the_stub_is_an_installation_that_the_next_boot_leaves_alone(node: ScratchMachine) -> None:

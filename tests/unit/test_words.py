@@ -142,9 +142,7 @@ def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
     failures=st.dictionaries(st.sampled_from(["retry a", "retry b", "evict a"]), st.just("io")),
     left=st.builds(Remains, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=1)),
 )
-def test_what_changes_something_has_no_slip(
-    outcomes: list[Outcome], failures: dict[str, str], remains: Remains
-) -> None:
+def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], left: Remains) -> None:
     lines = [line for it in outcomes for line in format_outcome(it)]
     lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
     assert find_slips([*lines, *format_removal(Removal([], left, ["/x"], ""))]) == []
