@@ -358,7 +358,7 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
         *([] if _has_history(places) else [steps.remove_directory(places.at(places.log_dir))]),
         *([steps.remove_directory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
         remove_file(places.at(places.link)),
-        *([plan_stub(program)] if is_ours else []),
+        plan_stub(program) if is_ours else steps.remove_unfinished(program),
         *line,
         *map(remove_file, steps.list_bytecode(program)),
         remove_file(places.at(places.owner)),

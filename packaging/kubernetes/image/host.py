@@ -131,7 +131,8 @@ class Host:
             lines = [f"left: {line}" for line in ended.left]
             stub = [installing.plan_stub(program), installing.plan_stub_file(self.wanted.places)]
             bytecode = map(remove_file, steps.list_bytecode(program))
-            return [*lines, *_take([*(stub if os.path.lexists(program) else []), *bytecode, remove_file(owner)])]
+            first = stub if os.path.lexists(program) else [steps.remove_unfinished(program)]
+            return [*lines, *_take([*first, *bytecode, remove_file(owner)])]
 
     def _is_own(self) -> bool:
         """Whether this release owns the installation, and has not installed it again since its removal began."""
