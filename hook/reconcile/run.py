@@ -301,16 +301,23 @@ def end_all_keys(options: Options) -> Remains:
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: dict[str, str] = {}
+    left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         for key in [key for key in run.names(KeyState) if key not in problems]:
             if (problem := _end_key(context, key, deadline)) is not None:
                 problems[key] = f"key {key}: {problem}"
-    left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
-    for path in retry.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
-        if (problem := _remove_lone(context, path)) is not None:
-            left.append(f"{path}: {problem}")
-    if not problems and not records.list_asides(run):
-        records.remove_all(run)
+        left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
+        is_empty = not (problems or left)
+        for path in retry.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
+            if (problem := _remove_lone(context, path)) is not None:
+                left.append(f"{path}: {problem}")
+        if not is_empty:
+            break
+        try:
+            records.remove_all(run)
+            break
+        except OSError as error:
+            left.append(f"{run.path}: a hook uses it: {error.strerror}")
     return Remains([*problems.values()], left)
 
 

@@ -6,6 +6,7 @@ Writers replace a file whole, so one read of it is consistent. The cost grows wi
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Collection
@@ -231,15 +232,25 @@ def list_asides(run: RunDir) -> list[str]:
 
 
 def remove_all(run: RunDir) -> None:
-    """Remove the run directory. Another program's directories in it stay, and a mount point stays without content.
+    """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
-    `groups` goes last: killed before that, a second call finds a run directory of ours, and goes on.
+    OSError: a hook has used it meanwhile, and may have begun a key. A mount point stays, without content.
     """
     names = system.list_directory(".", run.descriptor)
-    if names and "groups" not in names:  # --run-dir names a directory of others
+    if names and "locks" not in names:  # --run-dir names a directory of others
         return
-    ours = {*PARTS, "mon_groups", "mon_data", "building"}
-    for name in sorted(names, key="groups".__eq__):
+    for name in run.list_part("groups"):
+        if name.startswith("."):  # half-written, by a hook that was killed; one that is writing it tries again
+            system.unlink(f"groups/{name}", run.descriptor)
+    if "groups" in names:
+        system.rmdir("groups", run.descriptor)
+    ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
+    # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
+    for name in sorted({*names} - {"groups"}, key="locks".__eq__):
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
             system.remove_tree(name, run.descriptor)
-    system.try_call(system.rmdir, run.path)
+    try:
+        system.rmdir(run.path)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOENT) and "groups" in system.list_directory(".", run.descriptor):
+            raise

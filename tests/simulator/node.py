@@ -24,7 +24,7 @@ from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 _STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "crtgX"
+_WITHOUT_CONTAINER = "crtgXU"
 
 
 class ContainerLife:
@@ -67,7 +67,7 @@ class ContainerLife:
 class SimulatedNode:
     """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
 
-    `is_damaged`: another program has damaged records. `spent`: the joules that each key's groups have counted.
+    `is_damaged`: another program has damaged records. `is_off`: an administrator has taken the hook off. `spent`: the joules that each key's groups have counted.
     """
 
     top = ""
@@ -80,7 +80,7 @@ class SimulatedNode:
         self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
-        self.is_damaged = False
+        self.is_damaged = self.is_off = False
         self.spent: Counter[str] = Counter()
         self._last_pid = 100
         run.after_change = StepOracle(self).look
@@ -157,6 +157,11 @@ class SimulatedNode:
 
     def reconcile(self, *_: object) -> None:
         self._live(self.make("reconcile", ["reconcile"]))
+
+    def uninstall(self, *_: object) -> None:
+        """An administrator takes the hook off: all keys end, also those with live members."""
+        self.is_off = self.run.may_fail = True
+        self._live(SimulatedProcess("uninstall", lambda: reconcile.end_all_keys(Options(**self.options))))
 
     def watch(self, number: int, *_: object) -> None:
         """A process enters its cgroup from outside, and watch brings it in."""
@@ -335,7 +340,7 @@ class SimulatedNode:
 STEPS: dict[str, Callable[..., object]] = {
     "c": SimulatedNode.create, "a": SimulatedNode.create_again,
     "p": SimulatedNode.stop, "l": SimulatedNode.late_stop, "d": SimulatedNode.end,
-    "r": SimulatedNode.reconcile, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
+    "r": SimulatedNode.reconcile, "U": SimulatedNode.uninstall, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
     "f": SimulatedNode.leave_ghost, "s": SimulatedNode.let_in,
     "x": SimulatedNode.take_group, "g": SimulatedNode.take_empty, "X": SimulatedNode.remount,
     "m": SimulatedNode.move, "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,

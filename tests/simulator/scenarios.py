@@ -105,6 +105,14 @@ SCENARIOS = (
     "history=1; c9 | d9 r | c9 p9",
     "history=1; c1 | x1 r | p1",
     "history=1; c1 | m1@gold r | p1",
+    # the hook is taken off
+    "c1 c2 c9 | U",
+    "linger=60; c1 p1 c5 | U | p5",
+    "c1 | c2 | U",
+    "c1 c2@gold | p1 | U",
+    "c1 u1 | U | p1",
+    "history=1; c1 c5 | U | p1",
+    "history=1 linger=60; c9 p9 c1 | U",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",
