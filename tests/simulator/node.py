@@ -65,9 +65,11 @@ class ContainerLife:
 
 
 class SimulatedNode:
-    """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    """A node with its containers.
 
-    `is_damaged`: another program has damaged records. `is_off`: an administrator has taken the hook off. `spent`: the joules that each key's groups have counted.
+    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
+    joules that each key's groups have counted.
     """
 
     top = ""
