@@ -177,7 +177,7 @@ def _has_work(options: Options) -> bool:
 def _open_node(options: Options, linger: int | None) -> Context:
     container_tasks.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
-    context.notes_history = False
+    context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line in --history for a key that ends: whose it was, from when to when, and what it used.
+"""The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
-Imported only when a key ends, and only with that option. node_models.Job is the model of a line.
+A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
+Imported only when a key ends whose record names a file. node_models.Job is the model of a line.
 """
 
 from __future__ import annotations
 
 from hook.base import counters, jsontext, system
+from hook.base.errors import HookError, Reason
+from hook.base.models import Owed
+from hook.state import lives
+from hook.state.store import DROPPED_LINES, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,25 +20,59 @@ if TYPE_CHECKING:
 
 _PRIME = 2**64 - 59  # what a number leaves when divided by it is its hash; to import a hash function takes longer
 _IN_PARTS = ("joules", "farads")  # units whose counters have decimals
+MOST_CHARACTERS = 1 << 20
+"""Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 
 
-def append_end(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> None:
-    """Append the line of a key whose last groups are `over`. A failure is reported, and stops nothing.
+def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> KeyState | None:
+    """Write the line of a key whose last groups are `over`, after those that it owes. Returns its state after that.
 
-    There is none for a pod whose hook had no --history, nor for a key without a member in any group.
+    `after`: its state without them; None: nothing is kept of it. There is no line for a key without a member in any
+    group. A failure is reported, and stops nothing: the key stays on record, completed, with the lines.
     """
-    if not (state.history or state.kind != "pod") or not _had_member(state, over):
-        return
+    lines = [*(state.owed.lines if state.owed is not None else [])]
+    if _had_member(state, over):
+        lines.append(jsontext.dumps(_make_line(state, over)))
+    why = append(path, lines)
+    if not why:
+        return replace(after, owed=None) if after is not None and state.owed is not None else after
+    if after is None:
+        after = lives.forget_snapshot(lives.complete(state, [], at=system.now_utc(), boottime=system.boottime()))
+    run.complaints.append(explain_failure(f"what key {state.key} used", path, why))
+    return replace(after, history_file=path, owed=owe(run, lines, why))
+
+
+def append(path: str, lines: list[str]) -> str:
+    """Append lines to the file of the history; returns why that failed: the kernel's word, and its errno."""
     try:
-        system.append_line(path, jsontext.dumps(_make_line(state, over)))
+        if lines:
+            system.append_lines(path, lines)
     except OSError as error:
         from hook.base import explain
-        from hook.base.errors import HookError, Reason
 
-        problem = f"could not add what key {state.key} used to {path}"
-        tried = f"{error.strerror}: {explain.errno_name(error)}"
-        hint = "its directory must exist, be writable and have room; what the key used is kept until --snapshot-ttl"
-        run.complaints.append(HookError(Reason.IO, problem, tried=tried, hint=hint))
+        return f"{error.strerror}: {explain.errno_name(error)}"
+    return ""
+
+
+def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
+    """The lines as a key owes them. The oldest, so many as `drops` says or do not fit, are dropped and counted."""
+    size = sum(map(len, lines[drops:]))
+    while size > MOST_CHARACTERS:
+        size -= len(lines[drops])
+        drops += 1
+    if drops:
+        run.count_run(DROPPED_LINES, drops)
+        from hook.base import explain
+
+        problem = f"{explain.format_count(drops, 'line')} of history dropped: too many wait to be written"
+        run.complaints.append(HookError(Reason.IO, problem, tried=why))
+    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
+
+
+def explain_failure(what: str, path: str, why: str) -> HookError:
+    """`io`: lines could not be written to the file of the history."""
+    hint = "its directory must exist, be writable and have room; reconcile writes what is kept until then"
+    return HookError(Reason.IO, f"could not add {what} to {path}", tried=why, hint=hint)
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:

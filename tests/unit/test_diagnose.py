@@ -56,9 +56,11 @@ class Facts(SimpleNamespace):
         of_members = {container: it.key for it in states for container in it.members}
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
         keys = {*filter(None, self.index.values())}
+        self.surplus = SimpleNamespace(snapshots={it.key for it in states if it.name == "surplus"})
         self.indexed = {key: [it for it, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
+            history_of=lambda state: state.history_file,
             run=SimpleNamespace(glance=lambda _model, name: self.failures[name]),
             view=SimpleNamespace(is_current=lambda state: state.key not in self.stale_views),
             resctrl=SimpleNamespace(

@@ -209,7 +209,7 @@ def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes)
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ENOENT])
 def test_a_line_that_cannot_be_written_is_a_complaint(node: Node, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     node.start(ID, 7, None, **ON)
-    monkeypatch.setattr(system, "append_line", fails(number))
+    monkeypatch.setattr(system, "append_lines", fails(number))
     node.kernel.die(7)
     context = node.context(**ON)
     poststop(context, ID)
