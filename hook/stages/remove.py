@@ -112,8 +112,8 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
     """
     if going is None:
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
-    over = [_end_group(context, group) for group in going]
     noted = lives.note_left(state, state.members) if context.history_of(state) else {}
+    over = [_end_group(context, group, had_member=bool(noted.get("left"))) for group in going]
     before = replace(locked.state or state, members={}, lives=state.lives, **noted)
     if state.groups and not over:
         locked.commit(before)
@@ -121,10 +121,19 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
         drop_groups(context, locked, before, over)
 
 
-def _end_group(context: Context, group: MonGroup) -> MonGroup:
-    """Read a group's counters, and set them as its end."""
+def _end_group(context: Context, group: MonGroup, *, had_member: bool) -> MonGroup:
+    """Read a group's counters, and set them as its end.
+
+    `had_member`: a line of the history says what it used, also if its begin could not be saved: unknown.
+    """
     if group.end is not None:  # it was made in vain, or this was killed after it had written that
         return group
+    if group.begin is None and had_member:
+        try:
+            group = lives.begin_group_late(group, context.resctrl.counters(group.path))
+        except HookError:  # it never existed, or is gone
+            return lives.end_group(group, {})
+        return lives.end_group(group, group.begin or {})
     # A group without a begin ends, too: else the key's next life would count its `before` twice.
     return lives.end_group(group, read_end(context, group) if group.begin is not None else {})
 

@@ -76,9 +76,15 @@ def explain_failure(what: str, path: str, why: str) -> HookError:
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
-    """Whether a member was in a group of the present incarnation. One without a begin or an inode was made in vain."""
+    """Whether a member was in a group of the present incarnation.
+
+    A group without a begin was made in vain, and so was one without an inode if no member has left.
+    """
     before = state.returned.use.before if state.returned is not None else {}
-    return any((it.begin is not None and it.inode is not None) or it.before not in ({}, before) for it in over)
+    has_left = bool(state.left)
+    return any(
+        (it.begin is not None and (it.inode is not None or has_left)) or it.before not in ({}, before) for it in over
+    )
 
 
 def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:

@@ -113,7 +113,8 @@ class RunDir:
         except OSError as error:
             from hook.state import damage
 
-            damage.make_way(self, path, error)
+            # Lines of history go for what a container needs to be monitored, and for nothing else.
+            damage.make_way(self, path, error, drops_lines=model in (KeyState, Index))
             self._replace(path, temporary, record)
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:

@@ -364,7 +364,8 @@ class SimulatedNode:
 STEPS: dict[str, Callable[..., object]] = {
     "c": SimulatedNode.create, "a": SimulatedNode.create_again,
     "p": SimulatedNode.stop, "l": SimulatedNode.late_stop, "d": SimulatedNode.end,
-    "r": SimulatedNode.reconcile, "R": SimulatedNode.reconcile_by_cron, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
+    "r": SimulatedNode.reconcile, "R": SimulatedNode.reconcile_by_cron,
+    "e": SimulatedNode.exec, "w": SimulatedNode.watch,
     "f": SimulatedNode.leave_ghost, "s": SimulatedNode.let_in,
     "x": SimulatedNode.take_group, "g": SimulatedNode.take_empty, "X": SimulatedNode.remount,
     "m": SimulatedNode.move, "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
