@@ -160,19 +160,19 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         after = lives.leave(state, over, keeps=keeps, at=system.now_utc(), boottime=system.boottime())
         after = _add_to_history(context, state, after, over)
     owes = after is not None and after.owed is not None
+    if after is None or not after.generation:  # also if the state has no view: its record may have been lost meanwhile
+        context.view.remove(state.key)
     # The record before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
     # between: a group without a member, which reconcile removes, or the key's next hook takes over.
     try:
         if after is not None:
             locked.commit(after)
+            context.view.show(after)
     except OSError as error:  # that costs the record, but must not cost RMIDs
         is_end = after is not None and after.completed_at is not None
         lost = "save the final counters of key {}; its use is lost" if is_end else "take removed groups off key {}"
         context.run.complain(f"could not {lost.format(state.key)}", error)
         after = None
-    if after is not None and after.generation:
-        context.view.show(after)
-    else:  # also if the state has none: another program may have removed the record that had
         context.view.remove(state.key)
     gone: list[str] = []
     refusal: HookError | None = None
