@@ -28,6 +28,8 @@ from hook.state.store import RunDir
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
+_HAVE_METRICS = ("retry", "note")
+"""The actions whose failures have metrics and alerts that say more than how many failed."""
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 """The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
@@ -161,7 +163,7 @@ def repair(
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
-        tally.end(len(result.left), len(result.failed), outside)
+        tally.end(len(result.left), sum(it.action.verb not in _HAVE_METRICS for it in result.failed), outside)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again
