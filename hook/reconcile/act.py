@@ -96,7 +96,7 @@ def _note(seen: Survey, action: Action) -> Action | None:
         is_tried = file in seen.unwritable
         why = seen.unwritable[file] if is_tried else ending.append(file, lines)
         # After the lines: killed in between, they are written once more, each with the same id.
-        number = seen.surplus.lines.get(action.key, 0) if why else 0
+        number = seen.surplus.lines[action.key] if why else 0
         now = store.replace(state, owed=ending.owe(run, lines, why, number) if why else None)
         if now.owed is None and now.completed_at is not None and not now.groups:
             locked.clear()

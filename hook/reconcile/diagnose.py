@@ -21,7 +21,7 @@ from hook.state import records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 _TAKE_RMIDS = ("remake", "adopt", "retry")
-_TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy")
+_TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy", "note")
 VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
 """In the order of execution."""
 EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"

@@ -89,7 +89,7 @@ def rank(state: KeyState) -> tuple[bool, bool, float]:
     return state.owed is not None, not state.groups, state.completed_boottime or 0.0
 
 
-def _drop_completed(run: RunDir, key: str) -> bool:
+def _drop_completed(run: RunDir, key: str, *, is_again: bool = False) -> bool:
     """Remove the snapshot of a completed key or, if there is none, the lines that it owes; returns whether it did."""
     view = View(run, "")
     try:
@@ -108,9 +108,10 @@ def _drop_completed(run: RunDir, key: str) -> bool:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             return False
-        # There was no inode for its lock, or no page for its record without the snapshot. A view can be made again.
+        # There is no inode for its lock. Its view can go without: if the key has just come back, reconcile makes that
+        # view again.
         system.try_call(view.remove, key)
-        return True
+        return is_again or _drop_completed(run, key, is_again=True)
     return True
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hook.base import names, system
+from hook.base import jsontext, names, system
 from hook.base.errors import UNNAMED
 from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
@@ -158,17 +159,17 @@ class Surplus:
     """
 
     snapshots: set[str]
-    lines: dict[str, int]
+    lines: Counter[str]
 
 
 def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {it.key: it.owed.lines for it in sorted(states, key=_end_of) if it.owed is not None}
-    snapshots, lines, over = set[str](), dict[str, int](), sum(map(len, owed.values())) - MOST_LINES
-    for key, own in owed.items():
-        if over > 0:
-            lines[key] = min(len(own), over)
-            over -= lines[key]
+    owed = {it.key: it.owed.lines for it in states if it.owed is not None}
+    snapshots, lines = set[str](), Counter[str]()
+    over = sum(map(len, owed.values())) - MOST_LINES
+    if over > 0:
+        oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
+        lines.update(key for _, key in oldest)
     room = system.try_call(os.statvfs, run.descriptor)
     if room is None or not (_is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree)):
         return Surplus(snapshots, lines)
@@ -190,8 +191,12 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     return Surplus(snapshots, lines)
 
 
-def _end_of(state: KeyState) -> float:
-    return state.completed_boottime or state.created_boottime or 0.0
+def _read_end(line: str) -> str:
+    """The time in a line of the history at which its job ended; empty, so the oldest: it shows none."""
+    try:
+        return str(jsontext.loads(line)["end"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
