@@ -31,6 +31,7 @@ IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
 MOST = 10
 """Lines a minute, for each reason."""
 _MOST_MADE = 8
+_FEW = 2  # the count of what was removed may take the first one's room
 _SECONDS = 1.0
 _LOGGED = "logged-"
 _MINUTE = 60.0
@@ -77,7 +78,7 @@ def make_room(run: RunDir, *, drops_lines: bool) -> bool:
         is_last = state.owed is not None and not state.groups
         if removed == _MOST_MADE or (removed and system.monotonic() >= deadline):
             break
-        if is_last and (removed or not drops_lines):
+        if is_last and (removed >= _FEW or not drops_lines):
             break
         removed += _drop_completed(run, state.key)
     run.may_make_room = removed > 0

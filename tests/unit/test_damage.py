@@ -266,16 +266,20 @@ def test_a_hook_makes_room_by_the_oldest_snapshots_and_asks_no_busy_key(node: No
 
 
 def test_a_hook_drops_lines_for_a_record_only_if_nothing_else_is_left(node: Node) -> None:
-    keep(node, "c0", "c1")
-    owe(node, "c0", "c1")
+    names = [f"c{number}" for number in range(9)]
+    keep(node, *names)
+    owe(node, *names)
     node.machine.limit(4000, 10_000)
     node.machine.room = [0, 1]
     node.start(ID, 7, None)
-    assert (kept(node), count(node, "dropped_lines")) == ({"c0": False, "c1": False}, 0)
-    node.machine.room = [0, 3]
+    assert (len(kept(node)), sum(kept(node).values()), count(node, "dropped_lines")) == (9, 1, 0)
+    node.repair(options={"snapshot_ttl": 0})
+    node.machine.room = [0, 50]
     node.start(OTHER, 8, None)
     assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
-    assert (kept(node), count(node, "dropped_lines")) == ({}, 2)
+    left = [*kept(node)]
+    assert left == names[-len(left) :]
+    assert count(node, "dropped_lines") == 9 - len(left) < 9
 
 
 def test_for_a_failure_and_for_what_reconcile_did_no_line_is_dropped(node: Node) -> None:
