@@ -94,7 +94,7 @@ def _note(seen: Survey, action: Action) -> Action | None:
             return None
         file, lines = state.history_file, state.owed.lines
         is_tried = file in seen.unwritable
-        why = seen.unwritable[file] if is_tried else ending.append(file, lines)
+        why = seen.unwritable[file] if is_tried else ending.write_lines(file, lines)
         # After the lines: killed in between, they are written once more, each with the same id.
         number = seen.surplus.lines[action.key] if why else 0
         now = store.replace(state, owed=ending.owe(run, lines, why, number) if why else None)

@@ -33,16 +33,16 @@ def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over
     lines = [*(state.owed.lines if state.owed is not None else [])]
     if _had_member(state, over):
         lines.append(jsontext.dumps(_make_line(state, over)))
-    why = append(path, lines)
+    why = write_lines(path, lines)
     if not why:
         return replace(after, owed=None) if after is not None and state.owed is not None else after
     if after is None:
-        after = lives.forget_snapshot(lives.complete(state, [], at=system.now_utc(), boottime=system.boottime()))
+        after = lives.forget_snapshot(lives.complete_key(state, [], at=system.now_utc(), boottime=system.boottime()))
     run.complaints.append(explain_failure(f"what key {state.key} used", path, why))
     return replace(after, history_file=path, owed=owe(run, lines, why))
 
 
-def append(path: str, lines: list[str]) -> str:
+def write_lines(path: str, lines: list[str]) -> str:
     """Append lines to the file of the history; returns why that failed: the kernel's word, and its errno."""
     try:
         if lines:

@@ -71,10 +71,10 @@ def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, bootti
         return change(state, groups)
     if not keeps or not any(group.before or group.begin for group in over):
         return None
-    return complete(state, over, at=at, boottime=boottime)
+    return complete_key(state, over, at=at, boottime=boottime)
 
 
-def complete(state: KeyState, over: list[MonGroup], *, at: str, boottime: float) -> KeyState:
+def complete_key(state: KeyState, over: list[MonGroup], *, at: str, boottime: float) -> KeyState:
     """Complete a key, of whose use its groups that are `over` stay on record."""
     # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
     return replace(

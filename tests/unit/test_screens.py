@@ -384,6 +384,8 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "unassigned": [],
         "run_dir_full": False,
         "unrecorded": 2,
+        "history": {"owed": [], "dropped": 0},
+        "dropped_snapshots": 0,
     }
     assert key == {
         **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "state": "live"},
