@@ -25,7 +25,7 @@ from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
 from hook.stages.podman import leaves_out
 from hook.stages.retry import is_recorded, remove_orphan, retire
-from hook.state import damage, ending, records, store
+from hook.state import damage, records, store
 from hook.state.store import LockedKey
 
 
@@ -94,17 +94,21 @@ def _note(seen: Survey, action: Action) -> Action | None:
             return None
         file, lines = state.history_file, state.owed.lines
         is_tried = file in seen.unwritable
-        why = seen.unwritable[file] if is_tried else ending.write_lines(file, lines)
+        why = seen.unwritable.get(file, "")
+        if not is_tried:
+            try:
+                system.append_lines(file, lines)
+            except OSError as error:
+                why = seen.unwritable[file] = damage.explain_write(error)
         # After the lines: killed in between, they are written once more, each with the same id.
         number = seen.surplus.lines[action.key] if why else 0
-        now = store.replace(state, owed=ending.owe(run, lines, why, number) if why else None)
+        now = store.replace(state, owed=damage.owe(run, lines, why, number) if why else None)
         if now.owed is None and now.completed_at is not None and not now.groups:
             locked.clear()
         else:
             locked.commit(now)
     if why and not is_tried:
-        seen.unwritable[file] = why
-        raise ending.explain_failure(f"{format_count(len(lines), 'line')} of history", file, why)
+        raise damage.unwritten_error(f"{format_count(len(lines), 'line')} of history", file, why)
     return action if number or not why else None
 
 

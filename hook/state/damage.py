@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deals with damage in the run directory (unreadable or misplaced files) and with want of room in it.
+"""Deals with damage in the run directory (unreadable or misplaced files) and with want of room in it or in the history.
 
 It also limits how many failures are logged.
 
@@ -14,9 +14,9 @@ import errno
 
 from hook.base import jsontext, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import explain_exception
-from hook.base.models import KeyState
-from hook.state.store import DROPPED_LINES, DROPPED_SNAPSHOTS, LIMIT
+from hook.base.explain import errno_name, explain_exception, format_count
+from hook.base.models import KeyState, Owed
+from hook.state.store import DROPPED_LINES, DROPPED_SNAPSHOTS, LIMIT, replace
 from hook.state.view import View
 
 TYPE_CHECKING = False
@@ -30,6 +30,8 @@ IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
 """The errnos of a read of a link, a directory, too large a file and a socket in the place of a record."""
 MOST = 10
 """Lines a minute, for each reason."""
+MOST_CHARACTERS = 1 << 20
+"""Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 _MOST_MADE = 8
 _FEW = 2  # the count of what was removed may take the first one's room
 _SECONDS = 1.0
@@ -114,6 +116,40 @@ def _drop_completed(run: RunDir, key: str, *, is_again: bool = False) -> bool:
         system.try_call(view.remove, key)
         return is_again or _drop_completed(run, key, is_again=True)
     return True
+
+
+# --- Lines of history that cannot be written
+
+
+def keep_lines(run: RunDir, path: str, state: KeyState, lines: list[str], error: OSError) -> KeyState:
+    """Keep the lines of a completed key, which could not be written; returns its state with them."""
+    why = explain_write(error)
+    run.complaints.append(unwritten_error(f"what key {state.key} used", path, why))
+    return replace(state, history_file=path, owed=owe(run, lines, why))
+
+
+def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
+    """The lines as a key owes them. The oldest, so many as `drops` says or do not fit, are dropped and counted."""
+    size = sum(map(len, lines[drops:]))
+    while size > MOST_CHARACTERS:
+        size -= len(lines[drops])
+        drops += 1
+    if drops:
+        run.count_run(DROPPED_LINES, drops)
+        problem = f"{format_count(drops, 'line')} of history dropped: too many wait to be written"
+        run.complaints.append(HookError(Reason.IO, problem, tried=why))
+    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
+
+
+def explain_write(error: OSError) -> str:
+    """Why a line could not be written: the kernel's word, and its errno."""
+    return f"{error.strerror}: {errno_name(error)}"
+
+
+def unwritten_error(what: str, path: str, why: str) -> HookError:
+    """`io`: lines could not be written to the file of the history."""
+    hint = "its directory must exist, be writable and have room; reconcile writes what is kept until then"
+    return HookError(Reason.IO, f"could not add {what} to {path}", tried=why, hint=hint)
 
 
 # --- Unreadable state files

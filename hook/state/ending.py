@@ -8,10 +8,8 @@ Imported only when a key ends whose record names a file. node_models.Job is the 
 from __future__ import annotations
 
 from hook.base import counters, jsontext, system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Owed
 from hook.state import lives
-from hook.state.store import DROPPED_LINES, replace
+from hook.state.store import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
 _PRIME = 2**64 - 59  # what a number leaves when divided by it is its hash; to import a hash function takes longer
 _IN_PARTS = ("joules", "farads")  # units whose counters have decimals
-MOST_CHARACTERS = 1 << 20
-"""Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 
 
 def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> KeyState | None:
@@ -33,46 +29,18 @@ def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over
     lines = [*(state.owed.lines if state.owed is not None else [])]
     if _had_member(state, over):
         lines.append(jsontext.dumps(_make_line(state, over)))
-    why = write_lines(path, lines)
-    if not why:
-        return replace(after, owed=None) if after is not None and state.owed is not None else after
-    if after is None:
-        after = lives.forget_snapshot(lives.complete_key(state, [], at=system.now_utc(), boottime=system.boottime()))
-    run.complaints.append(explain_failure(f"what key {state.key} used", path, why))
-    return replace(after, history_file=path, owed=owe(run, lines, why))
-
-
-def write_lines(path: str, lines: list[str]) -> str:
-    """Append lines to the file of the history; returns why that failed: the kernel's word, and its errno."""
+    if not lines:
+        return after
     try:
-        if lines:
-            system.append_lines(path, lines)
+        system.append_lines(path, lines)
     except OSError as error:
-        from hook.base import explain
+        from hook.state import damage
 
-        return f"{error.strerror}: {explain.errno_name(error)}"
-    return ""
-
-
-def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
-    """The lines as a key owes them. The oldest, so many as `drops` says or do not fit, are dropped and counted."""
-    size = sum(map(len, lines[drops:]))
-    while size > MOST_CHARACTERS:
-        size -= len(lines[drops])
-        drops += 1
-    if drops:
-        run.count_run(DROPPED_LINES, drops)
-        from hook.base import explain
-
-        problem = f"{explain.format_count(drops, 'line')} of history dropped: too many wait to be written"
-        run.complaints.append(HookError(Reason.IO, problem, tried=why))
-    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
-
-
-def explain_failure(what: str, path: str, why: str) -> HookError:
-    """`io`: lines could not be written to the file of the history."""
-    hint = "its directory must exist, be writable and have room; reconcile writes what is kept until then"
-    return HookError(Reason.IO, f"could not add {what} to {path}", tried=why, hint=hint)
+        if after is None:
+            after = lives.complete_key(state, [], at=system.now_utc(), boottime=system.boottime())
+            after = lives.forget_snapshot(after)
+        return damage.keep_lines(run, path, after, lines, error)
+    return replace(after, owed=None) if after is not None and state.owed is not None else after
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:

@@ -19,7 +19,7 @@ from hook.base.errors import Reason
 from hook.base.models import KeyState, Owed
 from hook.base.node_models import Job
 from hook.stages.remove import end, poststop
-from hook.state import ending, records
+from hook.state import damage, records
 from hook.state.lives import MOST_LEFT
 from hook.state.store import LockedKey
 from tests.simulator.kernel import RESCTRL
@@ -420,7 +420,7 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
 
 
 def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "MOST_CHARACTERS", 1100)
+    monkeypatch.setattr(damage, "MOST_CHARACTERS", 1100)
     with broken(node, "ENOSPC"):
         for pid in (7, 8, 9):
             live(node, pid, pid=pid)
