@@ -48,8 +48,8 @@ def check_records(site: Site) -> Iterator[Finding]:
 
 
 def _check_history(seen: Inventory) -> Iterator[Finding]:
-    for it in seen.list_owed():
-        found = f"{format_count(it.lines, 'line')} wait to be written to {it.file}: {it.why}"
+    for waiting in seen.list_owed():
+        found = f"{format_count(waiting.lines, 'line')} wait to be written to {waiting.file}: {waiting.why}"
         remedy = f"its directory must exist, be writable and have room; then run {NAME} reconcile"
         yield warning("history", found, remedy)
     if seen.dropped_lines:

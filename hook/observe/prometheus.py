@@ -413,8 +413,8 @@ def _count_states(seen: Inventory) -> Numbers:
 
 def _count_owed(seen: Inventory) -> Numbers:
     counts = Counter[str]()
-    for it in seen.list_owed():
-        counts[it.why.rpartition(": ")[2]] += it.lines
+    for waiting in seen.list_owed():
+        counts[waiting.why.rpartition(": ")[2]] += waiting.lines
     return _by("reason", counts or {"none": 0})
 
 

@@ -96,8 +96,8 @@ def format_unmonitored(seen: Inventory) -> list[str]:
 def format_waiting(seen: Inventory) -> list[str]:
     """A line for each file of the history that lines wait for, and one for the lines that were dropped."""
     lines = [
-        printable(f"not in the history yet: {format_count(it.lines, 'line')} for {it.file}: {it.why}")
-        for it in seen.list_owed()
+        printable(f"not in the history yet: {format_count(waiting.lines, 'line')} for {waiting.file}: {waiting.why}")
+        for waiting in seen.list_owed()
     ]
     if seen.dropped_lines:
         count = format_count(seen.dropped_lines, "line")
@@ -395,7 +395,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         "unassigned": seen.unassigned,
         "run_dir_full": seen.is_full,
         "unrecorded": seen.unrecorded,
-        "history": {"owed": [it._asdict() for it in seen.list_owed()], "dropped": seen.dropped_lines},
+        "history": {"owed": [waiting._asdict() for waiting in seen.list_owed()], "dropped": seen.dropped_lines},
         "dropped_snapshots": seen.dropped_snapshots,
     }
 

@@ -277,7 +277,7 @@ def take_snapshot(
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
             is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
-            is_full=records.is_full() and all(it.state.completed_at is None for it in keys),
+            is_full=records.is_full() and all(key.state.completed_at is None for key in keys),
             unrecorded=records.count("unrecorded"),
             dropped_lines=records.count("dropped_lines"),
             dropped_snapshots=records.count("dropped_snapshots"),

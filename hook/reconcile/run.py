@@ -163,7 +163,8 @@ def repair(
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
-        tally.end(len(result.left), sum(it.action.verb not in _HAVE_METRICS for it in result.failed), outside)
+        failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
+        tally.end(len(result.left), len(failed), outside)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again

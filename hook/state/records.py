@@ -164,7 +164,7 @@ class Surplus:
 
 def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {it.key: it.owed.lines for it in states if it.owed is not None}
+    owed = {state.key: state.owed.lines for state in states if state.owed is not None}
     snapshots, lines = set[str](), Counter[str]()
     over = sum(map(len, owed.values())) - MOST_LINES
     if over > 0:
@@ -173,11 +173,11 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     room = system.try_call(os.statvfs, run.descriptor)
     if room is None or not (_is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree)):
         return Surplus(snapshots, lines)
-    completed = sorted((it for it in states if it.completed_at is not None), key=rank)
-    views = {it.key: count_files(it) for it in completed}
-    sizes = {it.key: 1 + sum(map(len, owed.get(it.key, ()))) // room.f_frsize for it in completed}
-    blocks = sum(sizes.values()) + sum(it[0] for it in views.values())
-    files = len(sizes) + sum(it[1] for it in views.values())
+    completed = sorted((state for state in states if state.completed_at is not None), key=rank)
+    views = {state.key: count_files(state) for state in completed}
+    sizes = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
+    blocks = sum(sizes.values()) + sum(of_view for of_view, _ in views.values())
+    files = len(sizes) + sum(of_view for _, of_view in views.values())
     for state in completed:
         if state.groups and _is_over(room, blocks, files):
             snapshots.add(state.key)
