@@ -363,6 +363,13 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
     full = "Whether the file system of the run directory is full: records may be missing"
     yield "run_directory_full", full, seen.is_full
+    yield "history_owed", "Lines of history that wait to be written, by the errno of the last try", _count_owed(seen)
+    yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", seen.dropped_lines
+    yield (
+        "snapshots_dropped_total",
+        "Snapshots that were removed early since boot, to make room",
+        seen.dropped_snapshots,
+    )
     if (unhooked := seen.unhooked) is not None:
         never = "Running containers that never got the hook, as of the last reconcile"
         yield "unhooked_containers", never, len(unhooked.containers)
@@ -402,6 +409,13 @@ def _count_states(seen: Inventory) -> Numbers:
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
     return _by("state", counts)
+
+
+def _count_owed(seen: Inventory) -> Numbers:
+    counts = Counter[str]()
+    for waiting in seen.list_owed():
+        counts[waiting.why.rpartition(": ")[2]] += waiting.lines
+    return _by("reason", counts or {"none": 0})
 
 
 def _count_reasons(seen: Inventory) -> Numbers:

@@ -9,6 +9,7 @@ left out, an invalid one is reported.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -171,6 +172,14 @@ class SeenKey:
         return None if None in self.alive.values() else len(self.list_alive())
 
 
+class Waiting(NamedTuple):
+    """Lines of history that wait to be written to a file, and why: the kernel's word, and its errno."""
+
+    file: str
+    why: str
+    lines: int
+
+
 @dataclass(frozen=True)
 class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
@@ -180,7 +189,9 @@ class Inventory:
     reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
     cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
     `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
-    `is_full`: the file system is full, so that failures may lack records; `unrecorded`: at least so many do.
+    `is_full`: the file system is full, and no completed key is left to make room, so that failures may lack records;
+    `unrecorded`: at least so many do. `dropped_lines`, `dropped_snapshots`: how many lines of history were dropped
+    since boot, and how many snapshots went early, to make room.
     `uncharged`: empty unless requested.
     """
 
@@ -200,6 +211,8 @@ class Inventory:
     is_supported: bool
     is_full: bool
     unrecorded: int
+    dropped_lines: int
+    dropped_snapshots: int
     uncharged: Uncharged
 
     @property
@@ -207,6 +220,14 @@ class Inventory:
         """The mon_groups that have no hardware counter for memory traffic in some domain."""
         groups = (group for key in self.keys for group in key.groups if group.exists)
         return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
+
+    def list_owed(self) -> list[Waiting]:
+        """The lines of history that wait to be written, added up by file and reason."""
+        found = Counter[tuple[str, str]]()
+        for state in (key.state for key in self.keys):
+            if state.owed is not None:
+                found[state.history_file, state.owed.why] += len(state.owed.lines)
+        return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
 
     def list_unreadable(self) -> list[Broken]:
         """The unreadable records of all kinds."""
@@ -256,8 +277,10 @@ def take_snapshot(
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
             is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
-            is_full=records.is_full(),
-            unrecorded=records.unrecorded(),
+            is_full=records.is_full() and all(key.state.completed_at is None for key in keys),
+            unrecorded=records.count("unrecorded"),
+            dropped_lines=records.count("dropped_lines"),
+            dropped_snapshots=records.count("dropped_snapshots"),
             uncharged=uncharged,
         )
 

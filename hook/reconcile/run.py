@@ -29,6 +29,8 @@ _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
+_HAVE_METRICS = ("retry", "note")
+"""The actions whose failures have metrics and alerts that say more than how many failed."""
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 """The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
@@ -162,7 +164,8 @@ def repair(
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
-        tally.end(len(result.left), len(result.failed), outside)
+        failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
+        tally.end(len(result.left), len(failed), outside)
     undone = follower.finish(result)
     if undone is not None:
         with suppress(OSError):  # then the next run prints known problems again
@@ -178,7 +181,7 @@ def _has_work(options: Options) -> bool:
 def _open_node(options: Options, linger: int | None) -> Context:
     container_tasks.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
-    context.notes_history = False
+    context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -325,6 +328,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     """End a key, whatever its members do. Returns why it is still on record; None: it is not."""
     run, options = context.run, context.options
     run.complaints.clear()
+    what = "cannot end it"
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
@@ -335,12 +339,17 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
                 if state.recovering:  # its record may lack groups, which have its name
                     for above in resctrl.list_ctrl_groups(options.resctrl_root):
                         remove.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
-            if locked.state is None or getattr(locked.state, "owed", None) is None:
-                remove.forget(context, locked)
+            elif state is not None and state.owed is not None:
+                what = f"could not add what it used to {state.history_file}"
+                system.append_lines(state.history_file, state.owed.lines)
+                # After the lines: killed in between, they are written once more, each with the same id.
+                locked.commit(store.replace(state, owed=None))
+            if locked.state is None or locked.state.owed is None:
+                context.view.forget(locked)
                 return None
     except (HookError, OSError) as error:
-        run.complain("cannot end it", error)
-    return "; ".join(map(str, run.complaints)) or "its line of history is not written yet"
+        run.complain(what, error)
+    return "; ".join(map(str, run.complaints))
 
 
 def _remove_lone(context: Context, path: str) -> str | None:

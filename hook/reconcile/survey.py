@@ -48,7 +48,8 @@ class Survey:
     processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
     threads, by key and container. `adoptable`: with --adopt, running containers without a record.
     `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
-    try searches all keys for RMIDs to reclaim. `kubelet`, `podman`: their names of pods and containers.
+    try searches all keys for RMIDs to reclaim. `unwritable`: why each file of the history could not be written in this
+    pass, in which no other line is tried. `kubelet`, `podman`: their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -61,6 +62,7 @@ class Survey:
         self.outside: dict[Place, Outside] = {}
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
+        self.unwritable: dict[str, str] = {}
         self.kubelet, self.podman = config.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -123,6 +125,11 @@ class Survey:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
         groups = (it for it in state.groups if it.begin is not None and not it.begin.keys() >= self._counters)
         return any(add_late_counters(self.context, group) is not group for group in groups)
+
+    @cached_property
+    def surplus(self) -> records.Surplus:
+        """What has to go of completed keys, so that the next container has room."""
+        return records.find_surplus(self.context.run, self.states.values())
 
     @cached_property
     def completed_groups(self) -> set[str]:

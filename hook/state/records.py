@@ -9,17 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hook.base import names, system
+from hook.base import jsontext, names, system
 from hook.base.errors import UNNAMED
 from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
-from hook.state.damage import ASIDE
+from hook.state.damage import ASIDE, rank
 from hook.state.store import PARTS, PLACES, RunDir, file_of, replace
+from hook.state.view import count_files
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -27,6 +29,9 @@ _KEPT = 86400.0  # seconds that people have to look at an unreadable file or a f
 _KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tenant causes one with each restart
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
+_SHARE = 4  # what is kept of completed keys takes at most one part in so many of the file system
+MOST_LINES = 10_000
+"""Lines of history that wait on a node."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +106,9 @@ class Records(RunDir):
         has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
-    def unrecorded(self) -> int:
-        """The number of failures since boot that have no record; fewer than there were if the file system is full."""
-        size = self._size("runs/unrecorded") if self.is_there else None
+    def count(self, name: str) -> int:
+        """The number of events that RunDir.count_run has counted; fewer than there were if the file system is full."""
+        size = self._size("runs/" + name) if self.is_there else None
         return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
 
     def runs(self) -> dict[tuple[str, str], int]:
@@ -142,6 +147,62 @@ def glance_index(run: RunDir, container: str) -> str | None:
     """Read a container's key from its index without a lock; None: no index, or an unreadable one."""
     index = run.glance(Index, container)
     return index.key if index is not None else None
+
+
+# --- What is kept of completed keys
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What has to go of completed keys, since they take too much room or owe too many lines of history.
+
+    `snapshots`: the keys whose snapshots go. `lines`: by key, how many of its lines go, the oldest ones.
+    """
+
+    snapshots: set[str]
+    lines: Counter[str]
+
+
+def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
+    """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
+    owed = {state.key: state.owed.lines for state in states if state.owed is not None}
+    snapshots, lines = set[str](), Counter[str]()
+    over = sum(map(len, owed.values())) - MOST_LINES
+    if over > 0:
+        oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
+        lines.update(key for _, key in oldest)
+    room = system.try_call(os.statvfs, run.descriptor)
+    if room is None or not (_is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree)):
+        return Surplus(snapshots, lines)
+    completed = sorted((state for state in states if state.completed_at is not None), key=rank)
+    views = {state.key: count_files(state) for state in completed}
+    sizes = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
+    blocks = sum(sizes.values()) + sum(of_view for of_view, _ in views.values())
+    files = len(sizes) + sum(of_view for _, of_view in views.values())
+    for state in completed:
+        if state.groups and _is_over(room, blocks, files):
+            snapshots.add(state.key)
+            is_whole = state.key not in owed
+            blocks -= views[state.key][0] + is_whole * sizes[state.key]
+            files -= views[state.key][1] + is_whole
+    for state in completed:
+        if state.key in owed and _is_over(room, blocks, files):
+            lines[state.key] = len(owed[state.key])
+            blocks, files = blocks - sizes[state.key], files - 1
+    return Surplus(snapshots, lines)
+
+
+def _read_end(line: str) -> str:
+    """The time in a line of the history at which its job ended; empty, so the oldest: it shows none."""
+    try:
+        return str(jsontext.loads(line)["end"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
+    """Whether so many blocks or files are more than completed keys may have; 0 of either in all: without a limit."""
+    return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
 
 
 # --- Whether anything changes

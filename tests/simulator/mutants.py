@@ -34,7 +34,7 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "        made = context.resctrl.make(group.path)\n"
 _COMMITS = "        locked.commit(state)\n"
-_TELLS = "        _add_to_history(context, state, after, over)\n"
+_TELLS = "        after = _add_to_history(context, state, after, over)\n"
 _ENDS = "            locked.commit(after)\n"
 MUTANTS = {
     "M1": BrokenRule(
@@ -75,6 +75,14 @@ MUTANTS = {
     "M12": BrokenRule(
         "the line of a key is written after its record", "stages.remove", "history=1; c1 | p1 c2 p2 | r",
         {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
+    ),
+    "M13": BrokenRule(
+        "a key is forgotten with the lines that it owes", "state.view", "history=1; c1 p1 t1 h c2 p2 t400 | R | y R",
+        {"        if state.owed is None:\n            locked.clear()": "        if True:\n            locked.clear()"},
+    ),
+    "M14": BrokenRule(
+        "the file of a line is that of the command which ends the key", "stages.entry",
+        "history=1; c1 c9 | d1 R | d9 R", {"return state.history_file or (": "return ("},
     ),
 }  # fmt: skip
 

@@ -261,7 +261,9 @@ class LastOracle:
         text = self._node.run.files("/var/log").get(HISTORY, b"")
         found = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
         lines = {line["id"]: line for line in found if line is not None}.values()
-        is_disturbed = self._node.is_damaged or self._node.run.has_errno
+        owed = {key: state["owed"]["lines"] for key, state in self._states.items() if state["owed"]}
+        expect(not owed, "these keys still owe lines of the history:", owed)
+        is_disturbed = self._node.is_damaged or f"{RUN}/runs/dropped_lines" in self._files
         for key, truth in self._node.spent.items():
             of_key = [line for line in lines if line["key"] == key]
             known = sum(line["use"].get("core_energy", 0.0) for line in of_key)

@@ -105,6 +105,17 @@ SCENARIOS = (
     "history=1; c9 | d9 r | c9 p9",
     "history=1; c1 | x1 r | p1",
     "history=1; c1 | m1@gold r | p1",
+    # the same without the option, and what cannot be written for a while
+    "history=1; c1 c9 | d1 R | d9 R",
+    "history=1 linger=60; c9 d9 R t100 | R | c9 p9",
+    "history=1; c1 h | p1 c2 p2 | R",
+    "history=1; c1 H | p1 | c2 p2 y R",
+    "history=1; c9 h p9 t1 c9 | p9 c9 | y R",
+    "history=1 snapshot_ttl=0; c1 h | p1 | c2 p2 y | R",
+    "history=1 linger=60; c1 H | p1 t100 r | y R",
+    "history=1 rmids=1 linger=60; c1 p1 h | c5 p5 | R",
+    "history=1; c1 p1 t1 h c2 p2 t400 | R | y R",
+    "history=1; c9 h p9 t400 R t1 | c9 p9 | R",
     # the hook is taken off
     "c1 c2 c9 | U",
     "linger=60; c1 p1 c5 | U | p5",

@@ -61,6 +61,8 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
         ("[1d:5m]", "[10m:5m]"),
         (">= time() - 300", "> 0"),
         ("run_directory_full) == 1", "run_directory_full) == 2"),
+        ("unless on (job, instance) resctrl_mon_run_directory_full == 1", ""),
+        ("resctrl_mon_history_owed) > 0", "resctrl_mon_history_owed) > 20"),
     ],
 )
 def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:
