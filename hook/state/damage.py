@@ -102,7 +102,7 @@ def _drop_completed(run: RunDir, key: str, *, is_again: bool = False) -> bool:
                 return False
             if state.owed is not None and not state.groups:
                 locked.clear()
-                run.count_run(DROPPED_LINES, len(state.owed.lines))
+                owe(run, [], "no room in the run directory", len(state.owed.lines))
             else:
                 view.forget(locked)
                 run.count_run(DROPPED_SNAPSHOTS)

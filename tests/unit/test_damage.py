@@ -275,8 +275,9 @@ def test_a_hook_drops_lines_for_a_record_only_if_nothing_else_is_left(node: Node
     assert (len(kept(node)), sum(kept(node).values()), count(node, "dropped_lines")) == (9, 1, 0)
     node.repair(options={"snapshot_ttl": 0})
     node.machine.room = [0, 50]
-    node.start(OTHER, 8, None)
+    context = node.start(OTHER, 8, None)
     assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
+    assert "1 line of history dropped" in str(context.run.complaints[0])
     left = [*kept(node)]
     assert left == names[-len(left) :]
     assert count(node, "dropped_lines") == 9 - len(left) < 9
