@@ -33,8 +33,8 @@ def act(seen: Survey, action: Action) -> Action | None:
     """Do an action; returns it with its actual effect; None: it was not needed any more. Raises HookError, OSError."""
     if action.verb == "remove":
         return action if remove_orphan(seen.context, action.path) else None
-    if action.verb == "note":
-        return _note(seen, action)
+    if action.verb == "write":
+        return _write_owed(seen, action)
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
@@ -82,7 +82,7 @@ def _find_again(seen: Survey, action: Action) -> Action | None:
     return next((it for it in diagnose_failure(seen, action.container) if it.id == action.id), None)
 
 
-def _note(seen: Survey, action: Action) -> Action | None:
+def _write_owed(seen: Survey, action: Action) -> Action | None:
     """Write the lines of history that a key owes. Raises HookError, once a pass for each file, if that fails.
 
     Then the key's oldest lines are dropped if too many wait on the node. None: nothing is changed.

@@ -21,7 +21,7 @@ from hook.state import records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 _TAKE_RMIDS = ("remake", "adopt", "retry")
-_TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy", "note")
+_TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy", "write")
 VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
 """In the order of execution."""
 EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
@@ -113,7 +113,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
     """The actions that a key needs because of its record."""
     key, is_listed = state.key, seen.is_listed(state.key)
     if state.owed is not None:
-        yield Action("note", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
+        yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
     # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
     is_old = not seen.context.view.is_current(state) and not any(map(seen.is_gone, state.groups))
     if is_old or seen.has_late_counters(state):

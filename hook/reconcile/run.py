@@ -29,7 +29,7 @@ _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
-_HAVE_METRICS = ("retry", "note")
+_HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")

@@ -337,10 +337,10 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, reas
         node.kernel.now += 400
         done = node.repair()
         (failed,) = done.failed
-        assert (failed.action.verb, f"{reason}" in str(failed.problem)) == ("note", True)
+        assert (failed.action.verb, f"{reason}" in str(failed.problem)) == ("write", True)
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
-    assert node.verbs() == ["note"] * 11
+    assert node.verbs() == ["write"] * 11
     found = read(node) if reason != "ENOSPC" else read_whole(node)
     assert len({it["id"] for it in found}) == len(found) == 12
     assert sum(it["use"]["core_energy"] for it in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
@@ -375,7 +375,7 @@ def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(no
     with broken(node, "ENOENT"):
         live(node, 9.0)
         node.kernel.now += 400
-        assert [it.action.verb for it in node.repair().outcomes] == ["prune", "note"]
+        assert [it.action.verb for it in node.repair().outcomes] == ["prune", "write"]
         assert not [it for it in node.files() if it.startswith("mon_groups")]
     live(node, 5.0, pid=8)
     assert [it["use"] for it in read(node)] == [{"core_energy": 6.0}, {"core_energy": 2.0}]
@@ -443,7 +443,7 @@ def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
         assert owed(node) == {"c1": 1, "c3": 1, "c4": 1}
         assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b".."
         assert sum("dropped" in str(it.remark) for it in done.outcomes) == 2
-    assert node.verbs() == ["note"] * 3
+    assert node.verbs() == ["write"] * 3
 
 
 def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -451,7 +451,7 @@ def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.Mon
     with broken(node, "ENOENT"):
         for pid, name in enumerate(("c1", "c2", "c3"), 7):
             live(node, 4.0, name, pid)
-    assert node.verbs() == ["note"] * 3
+    assert node.verbs() == ["write"] * 3
     assert len(read(node)) == 3
 
 
