@@ -69,8 +69,13 @@ def _epoch() -> int:
 
 
 def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
-    """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution."""
+    """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution.
+
+    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place.
+    """
     _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
+    (tree / "usr/lib" / NAME).mkdir()
+    (tree / f"usr/libexec/oci/hooks.d/{NAME}.pyz").rename(tree / "usr/lib" / NAME / f"{NAME}.pyz")
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     for path in (tree / "etc" / NAME).iterdir():
@@ -138,7 +143,7 @@ def deb(what: Source, work: Path) -> Path:
     _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
     _write(tree / "DEBIAN/triggers", _filled(HERE / "deb" / "triggers").encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
-    for script in ("postinst", "prerm", "postrm"):
+    for script in ("preinst", "postinst", "prerm", "postrm"):
         _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
     out = work / f"{NAME}_{what.version}_all.deb"
     # One thread: else xz would cut its blocks by the number of cores

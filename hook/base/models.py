@@ -165,23 +165,32 @@ class Returned(Model):
     late_cpu: Seconds = 0.0
 
 
+class Owed(Model):
+    """The lines of history that a key owes, since its file could not be written, the oldest first; `why`: the errno."""
+
+    lines: list[str]
+    why: str
+
+
 class KeyState(Model):
     """`groups/<key>.json`: the state of a key.
 
     `recovering`: members may be missing, so that only reconcile may end the key. `generation` counts the changes of the
     key's view (0: it has none). Times of day are RFC 3339 in UTC, for people; the program computes with those of
     CLOCK_BOOTTIME, in seconds. A key that lingers has mon_groups, but no members. A completed key has neither, and
-    is kept for its snapshot. `cgroup` is the pod's, in the form of Member's; None: unknown. `members`: by container ID,
-    or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
-    had used before reconcile or watch moved them into its groups. `name`: of a key that is one container, its name,
-    which stays when the member has left. `taken`: another tool has moved a container of it to its own group, so that a
-    part of its use is unknown. A pod of Podman's has no namespace; until reconcile has found its name, `pod_name` is
-    the first 12 digits of its ID. `labels`: the names in the labels of its metrics, if those on record have changed
-    since (lives.keep_labels): `namespace`, `pod` and `container`.
+    is kept for its snapshot (`groups`), and as long as it has `owed` lines of history. `cgroup` is the pod's, in the
+    form of Member's; None: unknown. `members`: by container ID, or by names.former_life if another process got the ID
+    while this one lives. `late_cpu`: CPU seconds that its tasks had used before reconcile or watch moved them into its
+    groups. `name`: of a key that is one container, its name, which stays when the member has left. `taken`: another
+    tool has moved a container of it to its own group, so that a part of its use is unknown. A pod of Podman's has no
+    namespace; until reconcile has found its name, `pod_name` is the first 12 digits of its ID. `labels`: the names in
+    the labels of its metrics, if those on record have changed since (lives.keep_labels): `namespace`, `pod` and
+    `container`.
 
-    For the line in --history: `history`: a hook that has this option started it. Of its present incarnation, from
-    creation or return to completion: `returned`; `lives`, how often it was without a member, and plus one; `left`, the
-    names of containers by ID that left, as far as there is room (lives.MOST_LEFT), and `left_more`, how many others.
+    For the line in the history: `history_file`, the file for it, also if a command without --history ends the key;
+    empty: see entry.Context. Of its present incarnation, from creation or return to completion: `returned`; `lives`,
+    how often it was without a member, and plus one; `left`, the names of containers by ID that left, as far as there
+    is room (lives.MOST_LEFT), and `left_more`, how many others.
     """
 
     version: Version = 1
@@ -202,7 +211,8 @@ class KeyState(Model):
     lingering_until: Seconds | None = None
     late_cpu: Seconds = 0.0
     taken: bool = False
-    history: bool = False
+    history_file: Annotated[str, AfterValidator(names.file)] = ""
+    owed: Owed | None = None
     lives: Natural = 1
     left: dict[Key, str | None] = {}
     left_more: Natural = 0

@@ -83,6 +83,7 @@ Returned = Form("Returned", (
     ("use", "use", ABSENT, (check_model, (), MonGroup)),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
+Owed = Form("Owed", (("lines", "lines", ABSENT, (check_list, (), TEXT)), ("why", "why", ABSENT, TEXT),))
 KeyState = Form("KeyState", (
     ("version", "version", 1, (check_int, (), 1, 1)),
     ("key", "key", ABSENT, (check_named, (), names.container_id)),
@@ -102,7 +103,8 @@ KeyState = Form("KeyState", (
     ("lingering_until", "lingering_until", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("taken", "taken", False, FLAG),
-    ("history", "history", False, FLAG),
+    ("history_file", "history_file", "", (check_named, (), names.file)),
+    ("owed", "owed", None, (check_nullable, NONE, (check_model, (), Owed))),
     ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),
     ("left_more", "left_more", 0, (check_int, (), 0, 9223372036854775807)),

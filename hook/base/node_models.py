@@ -20,12 +20,13 @@ class ReconcileRecord(Model):
     """`reconcile.json`: the work of reconcile and watch since boot.
 
     `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
-    `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
-    threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
-    same of all containers; `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its
-    path, for at most a hundred groups; `looked_at`, when its last look at the node began (CLOCK_BOOTTIME, s); `unread`,
-    the number of keys, cgroups and processes that it could not read. Since boot, by verb: `actions` done, and
-    `failures`; `late_cpu` as in KeyState, of all keys.
+    `seconds`, its duration; `failed`, its failed actions, without those of containers that stay unmonitored and of
+    lines of history that wait; `left`, the problems that it may not change; `outside`, the threads that are still
+    outside their group, by container, for at most a hundred containers; `outside_total`, the same of all containers;
+    `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its path, for at most a hundred
+    groups; `looked_at`, when its last look at the node began (CLOCK_BOOTTIME, s); `unread`, the number of keys, cgroups
+    and processes that it could not read. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in
+    KeyState, of all keys.
     """
 
     version: Version = 1

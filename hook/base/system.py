@@ -198,11 +198,11 @@ def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
     return _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd)
 
 
-def append_line(path: str, line: str) -> None:
-    """Append a line of ASCII to a regular file, made if missing, in one write(2), so that two lines never mix.
+def append_lines(path: str, lines: list[str]) -> None:
+    """Append lines to a regular file, made if missing, in one write(2), so that those of two writers never mix.
 
     If the file ends amid a line, as after a write that found the disk full, it gets a newline first. OSError: as of the
-    kernel, also if only a part of the line was written.
+    kernel, also if only a part of the lines was written.
     """
 
     def write(descriptor: int) -> None:
@@ -210,7 +210,7 @@ def append_line(path: str, line: str) -> None:
         if status.st_mode & _FILE_TYPE != _REGULAR:
             raise OSError(_EINVAL, "Not a regular file", path)
         is_torn = status.st_size > 0 and posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
-        data = b"\n" * is_torn + line.encode("ascii") + b"\n"
+        data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
         if posix.write(descriptor, data) < len(data):
             raise OSError(_ENOSPC, "No space left on device", path)
 

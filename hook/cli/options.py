@@ -29,7 +29,7 @@ def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  #
 _ADOPT = _said("", "also monitor containers that run without ever having been hooked", False)
 _DESTDIR = _said("DIR", "put all files below this directory, for example to make an image (default: /)")
 _DRY_RUN = _said("", "print what would be done, and change nothing", False)
-_FORCE = _said("", "also where files belong to a package or to the chart, or containers still call the program", False)
+_FORCE = _said("", "also where files belong to a package, to the chart or to a MachineConfig", False)
 _HOOKS_DIR = _said("DIR", "the directory for hooks.d files (default: by --prefix)")
 _NAMESPACE = _said("NS", "only pods of this namespace (repeatable)", [])
 _OUTPUT = _said("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
@@ -177,15 +177,14 @@ class Install(Model):
 
 
 class Uninstall(Model):
-    """Remove hooks.d files, and the rest when unused.
+    """Remove hooks.d files, end all keys, and remove the rest.
 
-    uninstall --dry-run: print what it would remove, and who still calls the program
+    uninstall --dry-run: print what it would remove
     """
 
     prefix: Directory | None = _PREFIX
     hooks_dir: Directory | None = _HOOKS_DIR
     destdir: Directory | None = _DESTDIR
-    runtime_root: list[Directory] = _RUNTIME_ROOT
     force: bool = _FORCE
     dry_run: bool = _DRY_RUN
 

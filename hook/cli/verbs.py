@@ -328,12 +328,13 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
         print_printable(remarks)
 
 
-def uninstall_program(given: options.Uninstall, request: Request) -> None:
+def uninstall_program(given: options.Uninstall, request: Request) -> int:
     from hook.install.install import format_removal, removal_to_json, uninstall
 
     places, hook = _choose_places(given, _find_own_prefix()), request.hook
-    done = uninstall(places, hook, given.runtime_root, force=given.force, dry_run=given.dry_run)
+    done = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
     _print_steps(request, done.taken, format_removal(done), {"dry_run": given.dry_run, **removal_to_json(done)})
+    return 1 if done.remains.unfinished else 0
 
 
 def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:

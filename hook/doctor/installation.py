@@ -40,6 +40,10 @@ def check_programs(site: Site) -> Iterator[Finding]:
 
 
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
+    if place.is_stub(path):
+        problem = f"{path} is what a removal leaves, and does nothing: no container is monitored"
+        yield failure("program", problem, site.origin.again)
+        return
     try:
         shipped = PyzFile(path)
     except door.Unreadable as error:
@@ -260,7 +264,7 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
         remedy = "containers that get the hook from the hook-injector do not start"
         yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
     for line in found.unclear:
-        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
+        remedy = "fix this file: doctor cannot see whether it names the hook"
         yield warning("containerd", line, remedy)
     if injectors and in_force:
         remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"

@@ -13,6 +13,7 @@ from hook.doctor import Finding, Site, failure, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import door, hooksd, programs, runtimes
 from hook.node.place import NAME
+from hook.observe.snapshot import Inventory
 from hook.state.records import Records, name_unhooked
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
@@ -32,6 +33,7 @@ def check_records(site: Site) -> Iterator[Finding]:
     if seen.unrecorded:
         found = f"at least {format_count(seen.unrecorded, 'failure')} since boot could not be recorded"
         yield warning("failures", found, f"see journalctl -t {NAME}; some of these containers may still run")
+    yield from _check_history(seen)
     for broken in seen.list_unreadable():
         yield warning(broken.file, broken.problem, again)
     for condition in ("group missing", "recovering"):
@@ -48,6 +50,20 @@ def check_records(site: Site) -> Iterator[Finding]:
     for reason, names in by_reason.items():
         found = f"{format_count(len(names), 'container')}: {reason}: {name_first(names)}"
         yield warning("failures", found, f"see {NAME} list for details")
+
+
+def _check_history(seen: Inventory) -> Iterator[Finding]:
+    for waiting in seen.list_owed():
+        found = f"{format_count(waiting.lines, 'line')} wait to be written to {waiting.file}: {waiting.why}"
+        remedy = f"its directory must exist, be writable and have room; then run {NAME} reconcile"
+        yield warning("history", found, remedy)
+    if seen.dropped_lines:
+        found = f"at least {format_count(seen.dropped_lines, 'line')} dropped since boot: too many waited"
+        yield warning("history", found, "what those jobs used is lost: their use was in the metrics while they ran")
+    if seen.dropped_snapshots:
+        found = f"{format_count(seen.dropped_snapshots, 'snapshot')} removed early since boot, to make room"
+        remedy = "give the run directory's file system more room, or the hook a shorter --snapshot-ttl"
+        yield warning("records", found, remedy)
 
 
 def check_containers(site: Site) -> Iterator[Finding]:

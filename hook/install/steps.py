@@ -101,6 +101,11 @@ def remove_file(path: str) -> Step:
     return Step("remove", path, do, lambda: not any(map(os.path.lexists, both)))
 
 
+def remove_unfinished(path: str) -> Step:
+    """Remove the temporary file of a step that was killed before it wrote this file."""
+    return remove_file(_name_temporary(path))
+
+
 def make_directory(path: str, mode: int) -> Step:
     """Make a directory, and its parents. One that exists keeps its mode."""
     return Step("make", path, lambda: make_directories(path, mode), lambda: os.path.isdir(path))

@@ -114,11 +114,6 @@ class Tree:
                 return None
             raise
 
-    def is_same(self, path: str, own: str) -> bool:
-        """Whether a path of the process is the same file as our path `own`."""
-        found, ours = self.stat(path), HOST.stat(own)
-        return found is not None and ours is not None and os.path.samestat(found, ours)
-
     def read(self, path: str, limit: int) -> bytes:
         """The content of a regular file of at most `limit` bytes. Raises Unreadable."""
         content = self.read_head(path, limit + 1)
@@ -216,7 +211,7 @@ class Budget:
 HOST = Tree()
 """The files as this program sees them."""
 read, read_head, read_text, read_json = HOST.read, HOST.read_head, HOST.read_text, HOST.read_json
-read_pieces, list_names, match = HOST.read_pieces, HOST.list_names, HOST.match
+read_pieces, list_names = HOST.read_pieces, HOST.list_names
 
 
 def list_if_there(path: str) -> list[str]:

@@ -17,6 +17,8 @@ NAME = "resctrl-mon-hook"
 CONF_MARK = f"# Made by `{NAME} install`"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
+STUB = b"#!/bin/true\n"
+"""What a removal leaves at the program's path, until the next boot: containers that live call it when they end."""
 _UNITS_ON_DEMAND = ("watch.service", "textfile.service", "textfile.timer", "metrics.service")
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
@@ -60,6 +62,8 @@ class Places:
         self.units = [f"{library}systemd/system/{NAME}-{name}" for name in names]
         self.service, self.timer, self.watch, _, self.textfile_timer, self.metrics_service = self.units
         self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
+        self.stub_tmpfiles = f"/etc/tmpfiles.d/{NAME}-stub{prefix.replace('/', '-')}.conf"
+        """The file by which the next boot removes the stub, and this file."""
         self.conf_dir = f"/etc/{NAME}"
         self.conf = f"{self.conf_dir}/reconcile.conf"
         """The options of the timer's reconcile."""
@@ -94,12 +98,18 @@ class Places:
             return hooksd.read_entry(found).own is None
         try:
             if path == self.program:
-                PyzFile(found)
+                if not is_stub(found):
+                    PyzFile(found)
                 return False
             mark = CONF_MARK if path in (self.conf, self.logrotate) else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (door.Unreadable, ValueError):
             return True
+
+
+def is_stub(path: str) -> bool:
+    """Whether a file is the stub that a removal leaves."""
+    return system.try_call(door.read, path, len(STUB)) == STUB
 
 
 # --- Owners
@@ -154,14 +164,15 @@ def find_origin(places: Places) -> Origin:
     called = [hooksd.read_entry(places.json(target)).file for target in TARGETS]
     paths = [places.program, *(file.hook.path for file in called if file is not None)]
     words = [read_owner(f"{os.path.dirname(it)}/{OWNER_FILE}") for it in paths]
-    word = next((it for it in words if it is not None), None)
-    if word is None:
+    found = next((it for it in words if it is not None), None)
+    if found is None:
         return INSTALL
+    word = found.partition("\n")[0]  # the chart notes its release after that
     return OWNERS.get(word, Origin(word, f"install it again with {word}", f"remove it with {word}"))
 
 
 def read_owner(path: str) -> str | None:
-    """The word in an owner's file, empty if it cannot be read; None if there is no file."""
+    """The text in an owner's file, a word and maybe more lines; empty if it cannot be read; None: there is no file."""
     try:
         return door.read_text(path, door.CONFIGURATION).strip()
     except door.Unreadable as error:

@@ -50,11 +50,6 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
-def has_transient(unit: str) -> bool:
-    """Whether a unit made by systemd-run exists; it lasts until the next boot."""
-    return os.path.exists(f"/run/systemd/transient/{unit}")
-
-
 @dataclass(frozen=True)
 class Exit:
     """How a program ended. `status`: None if it did not start, timed out or printed too much.

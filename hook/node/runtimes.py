@@ -50,7 +50,6 @@ _ROOTS = (
 _STATE_FILES = {"runc": "state.json", "crun": "status"}
 _CONTAINER_TYPES = {"cri-o": "io.kubernetes.cri-o.ContainerType", "containerd": "io.kubernetes.cri.container-type"}
 _LIVE = ("created", "running", "paused")
-_STOPPED = "stopped"  # ended, not deleted: its poststop hooks run when it is deleted
 _PATIENCE = 4.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
 _PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
@@ -63,12 +62,12 @@ class Runtimes(NamedTuple):
     roots: Sequence[str]
     programs: Sequence[str]
 
-    def list_states(self, known: Collection[str] = (), *, stopped: bool = False) -> tuple[list[State], list[str]]:
+    def list_states(self, known: Collection[str] = ()) -> tuple[list[State], list[str]]:
         """The states of all containers with a live process, and a line for each runtime or container without an answer.
 
-        The status of a state is created, running or paused, its pid above 0. `stopped`: include containers that ended
-        and are not deleted. Each ID occurs once. Containers that hold a pod's sandbox are left out, because no hook
-        runs for them. Does not ask about `known` containers. Raises nothing.
+        The status of a state is created, running or paused, its pid above 0. Each ID occurs once. Containers that hold
+        a pod's sandbox are left out, because no hook runs for them. Does not ask about `known` containers. Raises
+        nothing.
         """
         containers: set[str] = set()
         problems: list[str] = []
@@ -80,8 +79,7 @@ class Runtimes(NamedTuple):
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
         found: dict[str, State] = {}
         for state in states:
-            is_live = state.status in _LIVE and state.pid
-            if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
+            if state.status in _LIVE and state.pid and not is_sandbox(state):
                 found.setdefault(state.id, state)
         problems += [unanswered[container] for container in sorted(unanswered)][:_MOST_PROBLEMS]
         if (more := len(unanswered) - _MOST_PROBLEMS) > 0:

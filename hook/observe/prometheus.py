@@ -21,6 +21,7 @@ from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION, Event
 from hook.base.errors import Reason
 from hook.base.explain import printable
+from hook.base.node_models import ReconcileRecord
 from hook.node import door
 from hook.observe.screens import NOTHING, format_name
 from hook.observe.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
@@ -395,6 +396,13 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
     full = "Whether the file system of the run directory is full: records may be missing"
     yield "run_directory_full", full, seen.is_full
+    yield "history_owed", "Lines of history that wait to be written, by the errno of the last try", _count_owed(seen)
+    yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", seen.dropped_lines
+    yield (
+        "snapshots_dropped_total",
+        "Snapshots that were removed early since boot, to make room",
+        seen.dropped_snapshots,
+    )
     if (unhooked := seen.unhooked) is not None:
         never = "Running containers that never got the hook, as of the last reconcile"
         yield "unhooked_containers", never, len(unhooked.containers)
@@ -402,24 +410,8 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         yield "unchecked_containers", unchecked, unhooked.unchecked
     runs: Numbers = {tuple(zip(("stage", "result"), map(printable, it))): count for it, count in seen.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
-    if (run := seen.reconciled) is not None:
-        yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", run.started_at
-        yield "reconcile_end_timestamp_seconds", "Unix time at which it last ended without an error", run.ended_at
-        duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
-        yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
-        yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
-        elsewhere = "Threads in another ctrl_group, or a mon_group of another tool, by that group"
-        yield "elsewhere_threads", elsewhere, _by("group", dict(run.elsewhere))
-        yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
-        undone = _by("kind", {"failed": run.failed, "left": run.left, "unread": run.unread})
-        yield (
-            "reconcile_undone",
-            "What the reconcile that last ended left: failed actions, others' problems, what it could not read",
-            undone,
-        )
-        actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
-        yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
-        yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
+    if seen.reconciled is not None:
+        yield from _measure_reconcile(seen.reconciled)
     if (watch := seen.watched) is not None:
         yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
         yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
@@ -431,6 +423,27 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
     yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
     yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
+
+
+def _measure_reconcile(run: ReconcileRecord) -> Iterator[tuple[str, str, Numbers | float | None]]:
+    """The same of what reconcile has recorded."""
+    yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", run.started_at
+    yield "reconcile_end_timestamp_seconds", "Unix time at which it last ended without an error", run.ended_at
+    duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
+    yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
+    yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
+    elsewhere = "Threads in another ctrl_group, or a mon_group of another tool, by that group"
+    yield "elsewhere_threads", elsewhere, _by("group", dict(run.elsewhere))
+    yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
+    undone = _by("kind", {"failed": run.failed, "left": run.left, "unread": run.unread})
+    yield (
+        "reconcile_undone",
+        "What the reconcile that last ended left: failed actions, others' problems, what it could not read",
+        undone,
+    )
+    actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
+    yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
+    yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
 
 
 def _by(label: str, counts: dict[str, int]) -> Numbers:
@@ -449,6 +462,13 @@ def _count_states(seen: Inventory) -> Numbers:
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
     return _by("state", counts)
+
+
+def _count_owed(seen: Inventory) -> Numbers:
+    counts = Counter[str]()
+    for waiting in seen.list_owed():
+        counts[waiting.why.rpartition(": ")[2]] += waiting.lines
+    return _by("reason", counts or {"none": 0})
 
 
 def _count_reasons(seen: Inventory) -> Numbers:

@@ -94,6 +94,18 @@ def format_unmonitored(seen: Inventory) -> list[str]:
     return lines + format_missing(seen) or ["none"]
 
 
+def format_waiting(seen: Inventory) -> list[str]:
+    """A line for each file of the history that lines wait for, and one for the lines that were dropped."""
+    lines = [
+        printable(f"not in the history yet: {format_count(waiting.lines, 'line')} for {waiting.file}: {waiting.why}")
+        for waiting in seen.list_owed()
+    ]
+    if seen.dropped_lines:
+        count = format_count(seen.dropped_lines, "line")
+        lines.append(f"at least {count} of history dropped since boot: too many waited")
+    return lines
+
+
 def format_missing(seen: Inventory) -> list[str]:
     """A line for each reason why failures may have no record."""
     lines = []
@@ -241,7 +253,9 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
             f"could not check {format_count(unhooked.unchecked, 'container')} without a record, as of {unhooked.since}"
         )
         yield "", [unchecked] if unhooked.unchecked else []
-    yield "", [screen.paint("red", line) for line in format_missing(seen)]
+    yield "", [screen.paint("red", line) for line in [*format_waiting(seen), *format_missing(seen)]]
+    early = format_count(seen.dropped_snapshots, "snapshot")
+    yield "", [f"{early} removed early since boot: /run had no room"] if seen.dropped_snapshots else []
 
 
 def _limit_lines(lines: list[str]) -> list[str]:
@@ -396,6 +410,8 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         "unassigned": seen.unassigned,
         "run_dir_full": seen.is_full,
         "unrecorded": seen.unrecorded,
+        "history": {"owed": [waiting._asdict() for waiting in seen.list_owed()], "dropped": seen.dropped_lines},
+        "dropped_snapshots": seen.dropped_snapshots,
     }
 
 

@@ -9,6 +9,7 @@ left out, an invalid one is reported.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -187,6 +188,14 @@ class SeenKey:
         return None if None in self.alive.values() else len(self.list_alive())
 
 
+class Waiting(NamedTuple):
+    """Lines of history that wait to be written to a file, and why: the kernel's word, and its errno."""
+
+    file: str
+    why: str
+    lines: int
+
+
 @dataclass(frozen=True)
 class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
@@ -196,8 +205,10 @@ class Inventory:
     reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
     cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
     `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
-    `is_full`: the file system is full, so that failures may lack records; `unrecorded`: at least so many do.
-    `uncharged`: empty unless requested. `limbo`: that no RMID is free, and the remedy, as from hardware.explain_limbo.
+    `is_full`: the file system is full, and no completed key is left to make room, so that failures may lack records;
+    `unrecorded`: at least so many do. `dropped_lines`, `dropped_snapshots`: how many lines of history were dropped
+    since boot, and how many snapshots went early, to make room. `uncharged`: empty unless requested. `limbo`: that no
+    RMID is free, and the remedy, as from hardware.explain_limbo.
     """
 
     at: float
@@ -216,6 +227,8 @@ class Inventory:
     is_supported: bool
     is_full: bool
     unrecorded: int
+    dropped_lines: int
+    dropped_snapshots: int
     uncharged: Uncharged
     limbo: tuple[str, str] | None = None
 
@@ -228,6 +241,14 @@ class Inventory:
     def list_taken(self) -> list[tuple[SeenKey, str, str]]:
         """The containers that another tool has taken: the key, the container and the path of that tool's group."""
         return [(key, container, path) for key in self.keys for container, path in key.taken.items()]
+
+    def list_owed(self) -> list[Waiting]:
+        """The lines of history that wait to be written, added up by file and reason."""
+        found = Counter[tuple[str, str]]()
+        for state in (key.state for key in self.keys):
+            if state.owed is not None:
+                found[state.history_file, state.owed.why] += len(state.owed.lines)
+        return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
 
     def list_unreadable(self) -> list[Broken]:
         """The unreadable records of all kinds."""
@@ -281,8 +302,10 @@ def take_snapshot(
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
             is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
-            is_full=records.is_full(),
-            unrecorded=records.unrecorded(),
+            is_full=records.is_full() and all(key.state.completed_at is None for key in keys),
+            unrecorded=records.count("unrecorded"),
+            dropped_lines=records.count("dropped_lines"),
+            dropped_snapshots=records.count("dropped_snapshots"),
             uncharged=uncharged,
         )
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from hook.base import cgroups, procfs, system
 from hook.base.container_tasks import cpu_seconds
 from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
+from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error, format_count
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman
 from hook.reconcile.chase import Chase, count_late_cpu, limit_late, read_groups
-from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, has_begun, name_members
+from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.stages import create, remove, report
 from hook.stages.entry import Context
@@ -34,6 +34,8 @@ def act(seen: Survey, action: Action) -> Action | None:
     """Do an action; returns it with its actual effect; None: it was not needed any more. Raises HookError, OSError."""
     if action.verb == "remove":
         return action if remove_orphan(seen.context, action.path) else None
+    if action.verb == "write":
+        return _write_owed(seen, action)
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
@@ -87,6 +89,36 @@ def _find_again(seen: Survey, action: Action) -> Action | None:
     return next((it for it in diagnose_failure(seen, action.container) if it.id == action.id), None)
 
 
+def _write_owed(seen: Survey, action: Action) -> Action | None:
+    """Write the lines of history that a key owes. Raises HookError, once a pass for each file, if that fails.
+
+    Then the key's oldest lines are dropped if too many wait on the node. None: nothing is changed.
+    """
+    run = seen.context.run
+    with run.lock(action.key, system.monotonic()) as locked:
+        state = locked.state
+        if state is None or state.owed is None:
+            return None
+        file, lines = state.history_file, state.owed.lines
+        is_tried = file in seen.unwritable
+        why = seen.unwritable.get(file, "")
+        if not is_tried:
+            try:
+                system.append_lines(file, lines)
+            except OSError as error:
+                why = seen.unwritable[file] = damage.explain_write(error)
+        # After the lines: killed in between, they are written once more, each with the same id.
+        number = seen.surplus.lines[action.key] if why else 0
+        now = store.replace(state, owed=damage.owe(run, lines, why, number) if why else None)
+        if now.owed is None and now.completed_at is not None and not now.groups:
+            locked.clear()
+        else:
+            locked.commit(now)
+    if why and not is_tried:
+        raise damage.unwritten_error(f"{format_count(len(lines), 'line')} of history", file, why)
+    return action if number or not why else None
+
+
 # --- The actions that hold the lock of their key
 
 
@@ -116,6 +148,12 @@ def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action)
     now = store.change(state, [add_late_counters(seen.context, group) for group in state.groups])
     locked.commit(now)
     seen.context.view.show(now)
+
+
+def _prune(seen: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
+    seen.context.view.forget(locked)
+    if action.why == EARLY:
+        seen.context.run.count_run(store.DROPPED_SNAPSHOTS)
 
 
 def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -160,7 +198,8 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
-    locked.commit(store.change(state, groups, members={**members, **state.members}))
+    file = context.history_of(state)
+    locked.commit(store.change(state, groups, members={**members, **state.members}, history_file=file))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False, empty=False)
@@ -417,7 +456,7 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
     "name": lambda seen, locked, state, _action: locked.commit(lives.keep_labels(state, name_members(seen, state))),
-    "prune": lambda seen, locked, _state, _action: remove.forget(seen.context, locked),
+    "prune": _prune,
     "show": _show_key,
     "tidy": _tidy_key,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from hook.base import container_tasks, names, procfs
-from hook.base.explain import short_id, who
+from hook.base.explain import format_count, short_id, who
 from hook.base.models import Failure, KeyState
 from hook.node import podman
 from hook.reconcile.survey import Survey, Threads
@@ -22,9 +22,11 @@ from hook.state import lives, records, store
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
 """Those that take RMIDs and move threads, for which they may wait."""
-_TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy")
+_TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy", "write")
 VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 """In the order of execution."""
+EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
+"""Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
 
@@ -120,14 +122,18 @@ def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -
 def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
     """The actions that a key needs because of its record."""
     key, is_listed = state.key, seen.is_listed(state.key)
+    if state.owed is not None:
+        yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
     # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
     is_old = not seen.context.view.is_current(state) and not any(map(seen.is_gone, state.groups))
     if is_old or seen.has_late_counters(state):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
         # A time in the future is of another boot, if the run directory survives one.
-        if abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl:
-            yield Action("prune", key, why="its snapshot is older than --snapshot-ttl")
+        is_old = abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl
+        if (state.groups or state.owed is None) and (is_old or key in seen.surplus.snapshots):
+            why = "its snapshot is older than --snapshot-ttl" if is_old else EARLY
+            yield Action("prune", key, why=why)
     elif state.recovering or (is_listed and not state.members):
         return
     elif state.members:
@@ -185,8 +191,7 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     if container == names.container_of(container) and seen.index.get(container) is None:
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
-    options = seen.context.options
-    is_counted = bool(options.snapshot_ttl or options.history)
+    is_counted = bool(seen.context.options.snapshot_ttl or seen.context.history_of(state))
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
     return Action(verb, key, container, why=f"{outside} of its threads are not in its group") if outside else None
 

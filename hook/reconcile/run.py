@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from hook.base import container_tasks, system
+from hook.base import container_tasks, resctrl, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import as_hook_error, format_count, printable, short_id, system_error, who
-from hook.base.models import Options
+from hook.base.models import Index, KeyState, Options
 from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
@@ -25,9 +25,9 @@ from hook.reconcile.act import act, describe
 from hook.reconcile.chase import Chase, StillOutside, Tally, pursue
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
 from hook.reconcile.survey import ListStates, Survey
-from hook.stages import report
+from hook.stages import remove, report, retry
 from hook.stages.entry import Context
-from hook.state import damage, records
+from hook.state import damage, records, store
 from hook.state.store import RunDir
 
 _MOST_PASSES = 3
@@ -36,6 +36,9 @@ _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --ad
 _PATIENCE = 4.0  # seconds in all in which chases are waited for: where 20 programs fork on one busy CPU, one takes 0.2
 _LEAST_PATIENCE = 0.5  # seconds after each pass and at the end, also if all is used up
 _NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
+_SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
+_HAVE_METRICS = ("retry", "write")
+"""The actions whose failures have metrics and alerts that say more than how many failed."""
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 """The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
@@ -155,9 +158,10 @@ def repair(
         for line in damage.sum_up_failures(context.run):
             report.log(line)
         done = _Work(follower, tally)
-        passes = 0
+        passes, unwritable = 0, dict[str, str]()
         while True:
             seen = Survey(context, live)
+            seen.unwritable = unwritable
             planned = diagnose(seen)
             actions = [it for it in planned if it.id not in done.failed]
             if not actions or passes == _MOST_PASSES:
@@ -179,7 +183,8 @@ def repair(
         for it in seen.outside.values():
             elsewhere.update(dict(it.elsewhere))
         result = Result(done.outcomes, left, outside=outside, needed=needed, unread=unread)
-        counts = {"left": len(left), "failed": len(result.failed), "unread": unread}
+        failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
+        counts = {"left": len(left), "failed": len(failed), "unread": unread}
         tally.end(outside, elsewhere, looked_at=seen.boottime, **counts)
     undone = follower.finish(result)
     if undone is not None:
@@ -197,7 +202,7 @@ def _has_work(options: Options) -> bool:
 def _open_node(options: Options, linger: int | None) -> Context:
     container_tasks.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
-    context.notes_history = False
+    context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -362,6 +367,98 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
         return
     if found is not None and (names := records.name_unhooked(found)):
         yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
+
+
+# --- The end of all keys, also of those with live containers: an administrator takes the hook off the node
+#
+# The caller has removed the hooks.d files and stopped the services. Hooks of earlier containers may still run, so each
+# key is ended under its lock, by the steps of poststop, each of which survives a kill.
+
+
+class Remains(NamedTuple):
+    """What is left after the end of all keys, in lines that say why. Only what is `unfinished` needs another call.
+
+    `left`: unreadable records, and groups with our prefix that are on no record and have a live task.
+    """
+
+    unfinished: list[str]
+    left: list[str]
+
+
+def has_keys(options: Options) -> bool:
+    """Whether there is a run directory, or a group with our prefix."""
+    start = f"/mon_groups/{options.group_prefix}"
+    return system.is_directory(options.run_dir) or any(
+        start in path for path in resctrl.list_mon_groups(options.resctrl_root)
+    )
+
+
+def end_all_keys(options: Options) -> Remains:
+    """End each key: give its RMIDs back, remove its records. Removes the run directory if nothing is left in it.
+
+    A line of history that cannot be written keeps its record. Raises HookError, OSError.
+    """
+    if not has_keys(options):
+        return Remains([], [])
+    # No snapshots: nobody would remove them.
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
+    run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
+    problems: dict[str, str] = {}
+    left: list[str] = []
+    for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
+        for key in [key for key in run.names(KeyState) if key not in problems]:
+            if (problem := _end_key(context, key, deadline)) is not None:
+                problems[key] = f"key {key}: {problem}"
+        left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
+        is_empty = not (problems or left)
+        for path in retry.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
+            if (problem := _remove_lone(context, path)) is not None:
+                left.append(f"{path}: {problem}")
+        if not is_empty:
+            break
+        try:
+            records.remove_all(run)
+            break
+        except OSError as error:
+            left.append(f"{run.path}: a hook uses it: {error.strerror}")
+    return Remains([*problems.values()], left)
+
+
+def _end_key(context: Context, key: str, deadline: float) -> str | None:
+    """End a key, whatever its members do. Returns why it is still on record; None: it is not."""
+    run, options = context.run, context.options
+    run.complaints.clear()
+    what = "cannot end it"
+    try:
+        with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
+            state = locked.state
+            if state is not None and state.completed_at is None:
+                remove.end(context, locked, state, state.groups)
+                for container in state.members:
+                    run.remove(Index, container)
+                if state.recovering:  # its record may lack groups, which have its name
+                    for above in resctrl.list_ctrl_groups(options.resctrl_root):
+                        remove.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
+            elif state is not None and state.owed is not None:
+                what = f"could not add what it used to {state.history_file}"
+                system.append_lines(state.history_file, state.owed.lines)
+                # After the lines: killed in between, they are written once more, each with the same id.
+                locked.commit(store.replace(state, owed=None))
+            if locked.state is None or locked.state.owed is None:
+                context.view.forget(locked)
+                return None
+    except (HookError, OSError) as error:
+        run.complain(what, error)
+    return "; ".join(map(str, run.complaints))
+
+
+def _remove_lone(context: Context, path: str) -> str | None:
+    """Remove a group that is on no record. Returns why it is still there; None: it is not."""
+    try:
+        is_there = not retry.remove_orphan(context, path) and context.resctrl.exists(path)
+    except (HookError, OSError) as error:
+        return str(as_hook_error("cannot remove it", error))
+    return "it has a live task, and is on no record" if is_there else None
 
 
 # --- As text and as JSON

@@ -52,7 +52,8 @@ class Survey:
     that its init is in, so that it is left alone. `unread`: why a key could not be looked at. `adoptable`: with
     --adopt, running containers without a record. `refusal`: why the kernel gave the last new group no RMID. No other
     group is tried in this pass then, since each try searches all keys for RMIDs to reclaim, and waits for one that
-    comes back. `kubelet`, `podman`: their names of pods and containers.
+    comes back. `unwritable`: why each file of the history could not be written in this run, in which no other line is
+    tried. `kubelet`, `podman`: their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -68,6 +69,7 @@ class Survey:
         self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
         self.further_looks = _FURTHER_LOOKS
+        self.unwritable: dict[str, str] = {}
         self.kubelet, self.podman = config.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -131,6 +133,11 @@ class Survey:
         """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
         groups = (it for it in state.groups if it.begin is not None and not it.begin.keys() >= self._counters)
         return any(add_late_counters(self.context, group) is not group for group in groups)
+
+    @cached_property
+    def surplus(self) -> records.Surplus:
+        """What has to go of completed keys, so that the next container has room."""
+        return records.find_surplus(self.context.run, self.states.values())
 
     @cached_property
     def completed_groups(self) -> set[str]:

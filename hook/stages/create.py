@@ -100,15 +100,21 @@ def _try_once(attempt: Attempt) -> None:
     context, container, key = attempt.context, attempt.container, attempt.key
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
-        state = locked.state or KeyState(
-            key=key.name,
-            kind=key.kind,
-            created_at=system.now_utc(),
-            created_boottime=system.boottime(),
-            history=context.notes_history,
-        )
-        if context.notes_history and not state.history:
-            state = replace(state, history=True)
+        named, state = context.options.history if context.names_history else "", locked.state
+        # Of a completed key without its snapshot only the lines of history that it owes go on.
+        is_new = state is None or (state.completed_at is not None and not state.groups)
+        if state is None or is_new:
+            state = KeyState(
+                key=key.name,
+                kind=key.kind,
+                created_at=system.now_utc(),
+                created_boottime=system.boottime(),
+                history_file=named or (state.history_file if state is not None else ""),
+                owed=state.owed if state is not None else None,
+            )
+        file = named or context.history_of(state)
+        if file != state.history_file:
+            state = replace(state, history_file=file)
         former = state.members.get(container.id)
         if not attempt.recorded:
             attempt.took_back = state.lingering_since is not None
@@ -119,7 +125,7 @@ def _try_once(attempt: Attempt) -> None:
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         state, group = _join(state, own, container, former, mon_group)
-        if locked.state is None and context.resctrl.has_live_task(group.path):
+        if is_new and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             state = replace(state, recovering=True)
         locked.commit(state)
@@ -163,7 +169,7 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
 
             group = lives.remake_group(group)
         known = None
-    if known is None and (context.options.snapshot_ttl or context.options.history):
+    if known is None and (context.options.snapshot_ttl or context.history_of(state)):
         known = context.resctrl.counters(group.path)
         if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
             from hook.state import lives

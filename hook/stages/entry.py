@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from hook.base.errors import HookError
-    from hook.base.models import Model
+    from hook.base.models import KeyState, Model
 
     ModelT = TypeVar("ModelT", bound=Model)
 
@@ -60,7 +60,8 @@ class Context:
     `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them. For these,
     `late_threads`: what each thread (number and start time) had used when it was moved; `looked_at` and `left_outside`:
     when the last complete reconcile looked, and of which containers it left threads outside.
-    `notes_history`: keys that it starts get a line in --history, also pods. Those that reconcile starts: by their kind.
+    `names_history`: the record of each key that it starts, or adds a container to, names its --history. That of
+    reconcile is only for keys that are no pods, and whose hook has named no file.
     `longest_linger`: seconds, a limit on the linger time in each key's record; None: no limit.
     """
 
@@ -72,12 +73,16 @@ class Context:
         self.options = options
         self.longest_linger = longest_linger
         self.freed = 0
-        self.notes_history = options.history != ""
+        self.names_history = True
         self.late_cpu: dict[str, float] = {}
         self.late_threads: dict[tuple[int, int], float] = {}
         self.looked_at = 0.0
         self.left_outside: Collection[str] = ()
         self.view = View(run, kernel.root)
+
+    def history_of(self, state: KeyState) -> str:
+        """The file for a key's line in the history; empty: there is no line."""
+        return state.history_file or (self.options.history if state.kind != "pod" else "")
 
 
 def start() -> None:

@@ -94,7 +94,7 @@ def drop(
         state = locked.state
         members = lives.without(state.members, containers)
     if locked.state is not None and state is not None:
-        fields = {"lives": state.lives, **(lives.note_left(state, containers) if context.options.history else {})}
+        fields = {"lives": state.lives, **(lives.note_left(state, containers) if context.history_of(state) else {})}
         if members or state.recovering:
             locked.commit(replace(locked.state, members=members, **fields))
         elif not context.options.linger or not _linger(context, locked, state, fields):
@@ -112,8 +112,8 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
     """
     if going is None:
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
-    over = [_end_group(context, group) for group in going]
-    noted = lives.note_left(state, state.members) if context.options.history else {}
+    noted = lives.note_left(state, state.members) if context.history_of(state) else {}
+    over = [_end_group(context, group, had_member=bool(noted.get("left"))) for group in going]
     before = replace(locked.state or state, members={}, lives=state.lives, **noted)
     if state.groups and not over:
         locked.commit(before)
@@ -121,10 +121,19 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
         drop_groups(context, locked, before, over)
 
 
-def _end_group(context: Context, group: MonGroup) -> MonGroup:
-    """Read a group's counters, and set them as its end."""
+def _end_group(context: Context, group: MonGroup, *, had_member: bool) -> MonGroup:
+    """Read a group's counters, and set them as its end.
+
+    `had_member`: a line of the history says what it used, also if its begin could not be saved: unknown.
+    """
     if group.end is not None:  # it was made in vain, or this was killed after it had written that
         return group
+    if group.begin is None and had_member:
+        try:
+            group = lives.begin_group_late(group, context.resctrl.counters(group.path))
+        except HookError:  # it never existed, or is gone
+            return lives.end_group(group, {})
+        return lives.end_group(group, group.begin or {})
     # A group without a begin ends, too: else the key's next life would count its `before` twice.
     return lives.end_group(group, read_end(context, group) if group.begin is not None else {})
 
@@ -149,20 +158,21 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
     if state.completed_at is None:
         keeps = context.options.snapshot_ttl > 0
         after = lives.leave(state, over, keeps=keeps, at=system.now_utc(), boottime=system.boottime())
-        _add_to_history(context, state, after, over)
+        after = _add_to_history(context, state, after, over)
+    owes = after is not None and after.owed is not None
+    if after is None or not after.generation:  # also if the state has no view: its record may have been lost meanwhile
+        context.view.remove(state.key)
     # The record before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
     # between: a group without a member, which reconcile removes, or the key's next hook takes over.
     try:
         if after is not None:
             locked.commit(after)
+            context.view.show(after)
     except OSError as error:  # that costs the record, but must not cost RMIDs
         is_end = after is not None and after.completed_at is not None
         lost = "save the final counters of key {}; its use is lost" if is_end else "take removed groups off key {}"
         context.run.complain(f"could not {lost.format(state.key)}", error)
         after = None
-    if after is not None:
-        context.view.show(after)
-    else:  # also if the state has none: another program may have removed the record that had
         context.view.remove(state.key)
     gone: list[str] = []
     refusal: HookError | None = None
@@ -173,24 +183,27 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         except HookError as error:
             refusal = error
     if refusal is not None:
-        back = lives.resume(locked.state or state, lives.leave_groups(state.groups, over, gone), state.members)
+        base = locked.state if locked.state is not None and locked.state.groups else state
+        back = lives.resume(base, lives.leave_groups(state.groups, over, gone), state.members)
         locked.commit(back)
         context.view.show(back)
         raise refusal
-    if after is None and len(over) == len(state.groups):
+    if after is None and not owes and len(over) == len(state.groups):
         # After rmdir: killed in between, the state names a group that is gone, which all readers take for removed.
         locked.clear()
 
 
-def _add_to_history(context: Context, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> None:
-    """Write what a key used that has ended in `after`.
+def _add_to_history(context: Context, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> KeyState | None:
+    """Write what a key used that has ended in `after`. Returns `after`, with the lines that could not be written.
 
     Before its record: killed in between, the key goes on or ends again, and its line has the same id and is the last.
     """
-    if context.options.history and (after is None or after.completed_at is not None):
+    file = context.history_of(state)
+    if file and (after is None or after.completed_at is not None):
         from hook.state import ending
 
-        ending.append_end(context.run, context.options.history, state, over)
+        return ending.settle(context.run, file, state, after, over)
+    return after
 
 
 def remove_group(context: Context, path: str) -> bool:
@@ -200,13 +213,6 @@ def remove_group(context: Context, path: str) -> bool:
     context.freed += 1
     context.run.note_freed()
     return True
-
-
-def forget(context: Context, locked: LockedKey) -> None:
-    """Remove the view and the state of a key whose groups are gone."""
-    if locked.state is not None and locked.state.generation:
-        context.view.remove(locked.state.key)
-    locked.clear()
 
 
 # --- Lingering

@@ -285,7 +285,7 @@ def remove_orphan(context: Context, path: str) -> bool:
     with context.run.lock(key, system.monotonic()) as locked:
         if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
-        if locked.state is None:  # the view before its links dangle
+        if locked.state is None or not locked.state.generation:  # the view before its links dangle
             context.view.remove(key)
         else:
             context.view.show(locked.state)

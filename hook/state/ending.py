@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line in --history for a key that ends: whose it was, from when to when, and what it used.
+"""The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
-Imported only when a key ends, and only with that option. node_models.Job is the model of a line.
+A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
+Imported only when a key ends whose record names a file. node_models.Job is the model of a line.
 """
 
 from __future__ import annotations
 
 from hook.base import counters, jsontext, system
+from hook.state import lives
+from hook.state.store import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,29 +20,39 @@ _PRIME = 2**64 - 59  # what a number leaves when divided by it is its hash; to i
 _IN_PARTS = ("joules", "farads")  # units whose counters have decimals
 
 
-def append_end(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> None:
-    """Append the line of a key whose last groups are `over`. A failure is reported, and stops nothing.
+def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> KeyState | None:
+    """Write the line of a key whose last groups are `over`, after those that it owes. Returns its state after that.
 
-    There is none for a pod whose hook had no --history, nor for a key without a member in any group.
+    `after`: its state without them; None: nothing is kept of it. There is no line for a key without a member in any
+    group. A failure is reported, and stops nothing: the key stays on record, completed, with the lines.
     """
-    if not (state.history or state.kind != "pod") or not _had_member(state, over):
-        return
+    lines = [*(state.owed.lines if state.owed is not None else [])]
+    if _had_member(state, over):
+        lines.append(jsontext.dumps(_make_line(state, over)))
+    if not lines:
+        return after
     try:
-        system.append_line(path, jsontext.dumps(_make_line(state, over)))
+        system.append_lines(path, lines)
     except OSError as error:
-        from hook.base import explain
-        from hook.base.errors import HookError, Reason
+        from hook.state import damage
 
-        problem = f"could not add what key {state.key} used to {path}"
-        tried = f"{error.strerror}: {explain.errno_name(error)}"
-        hint = "its directory must exist, be writable and have room; what the key used is kept until --snapshot-ttl"
-        run.complaints.append(HookError(Reason.IO, problem, tried=tried, hint=hint))
+        if after is None:
+            after = lives.complete_key(state, [], at=system.now_utc(), boottime=system.boottime())
+            after = lives.forget_snapshot(after)
+        return damage.keep_lines(run, path, after, lines, error)
+    return replace(after, owed=None) if after is not None and state.owed is not None else after
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
-    """Whether a member was in a group of the present incarnation. One without a begin or an inode was made in vain."""
+    """Whether a member was in a group of the present incarnation.
+
+    A group without a begin was made in vain, and so was one without an inode if no member has left.
+    """
     before = state.returned.use.before if state.returned is not None else {}
-    return any((it.begin is not None and it.inode is not None) or it.before not in ({}, before) for it in over)
+    has_left = bool(state.left)
+    return any(
+        (it.begin is not None and (it.inode is not None or has_left)) or it.before not in ({}, before) for it in over
+    )
 
 
 def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:

@@ -90,6 +90,11 @@ def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, bootti
         return change(state, groups)
     if not keeps or not any(group.before or group.begin for group in over):
         return None
+    return complete_key(state, over, at=at, boottime=boottime)
+
+
+def complete_key(state: KeyState, over: list[MonGroup], *, at: str, boottime: float) -> KeyState:
+    """Complete a key, of whose use its groups that are `over` stay on record."""
     # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
     return replace(
         state,
@@ -101,6 +106,11 @@ def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, bootti
         completed_at=at,
         completed_boottime=boottime,
     )
+
+
+def forget_snapshot(state: KeyState) -> KeyState:
+    """Forget what a completed key used; it stays on record for the lines of history that it owes."""
+    return replace(state, groups=[], generation=0, left={}, left_more=0, returned=None)
 
 
 def leave_groups(groups: list[MonGroup], over: list[MonGroup], gone: list[str]) -> list[MonGroup]:

@@ -6,19 +6,22 @@ Writers replace a file whole, so one read of it is consistent. The cost grows wi
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hook.base import names, system
+from hook.base import jsontext, names, system
 from hook.base.errors import UNNAMED
 from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
-from hook.state.damage import ASIDE
-from hook.state.store import PLACES, RunDir, file_of, replace
+from hook.state.damage import ASIDE, rank
+from hook.state.store import PARTS, PLACES, RunDir, file_of, replace
+from hook.state.view import count_files
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -26,6 +29,9 @@ _KEPT = 86400.0  # seconds that people have to look at an unreadable file or a f
 _KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tenant causes one with each restart
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
+_SHARE = 4  # what is kept of completed keys takes at most one part in so many of the file system
+MOST_LINES = 10_000
+"""Lines of history that wait on a node."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +106,9 @@ class Records(RunDir):
         has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
-    def unrecorded(self) -> int:
-        """The number of failures since boot that have no record; fewer than there were if the file system is full."""
-        size = self._size("runs/unrecorded") if self.is_there else None
+    def count(self, name: str) -> int:
+        """The number of events that RunDir.count_run has counted; fewer than there were if the file system is full."""
+        size = self._size("runs/" + name) if self.is_there else None
         return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
 
     def runs(self) -> dict[tuple[str, str], int]:
@@ -154,6 +160,62 @@ def peek(run: RunDir, model: type[ModelT], name: str) -> ModelT | None:
         return run.read(model, name)
     except ValueError:
         return None
+
+
+# --- What is kept of completed keys
+
+
+@dataclass(frozen=True)
+class Surplus:
+    """What has to go of completed keys, since they take too much room or owe too many lines of history.
+
+    `snapshots`: the keys whose snapshots go. `lines`: by key, how many of its lines go, the oldest ones.
+    """
+
+    snapshots: set[str]
+    lines: Counter[str]
+
+
+def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
+    """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
+    owed = {state.key: state.owed.lines for state in states if state.owed is not None}
+    snapshots, lines = set[str](), Counter[str]()
+    over = sum(map(len, owed.values())) - MOST_LINES
+    if over > 0:
+        oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
+        lines.update(key for _, key in oldest)
+    room = system.try_call(os.statvfs, run.descriptor)
+    if room is None or not (_is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree)):
+        return Surplus(snapshots, lines)
+    completed = sorted((state for state in states if state.completed_at is not None), key=rank)
+    views = {state.key: count_files(state) for state in completed}
+    sizes = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
+    blocks = sum(sizes.values()) + sum(of_view for of_view, _ in views.values())
+    files = len(sizes) + sum(of_view for _, of_view in views.values())
+    for state in completed:
+        if state.groups and _is_over(room, blocks, files):
+            snapshots.add(state.key)
+            is_whole = state.key not in owed
+            blocks -= views[state.key][0] + is_whole * sizes[state.key]
+            files -= views[state.key][1] + is_whole
+    for state in completed:
+        if state.key in owed and _is_over(room, blocks, files):
+            lines[state.key] = len(owed[state.key])
+            blocks, files = blocks - sizes[state.key], files - 1
+    return Surplus(snapshots, lines)
+
+
+def _read_end(line: str) -> str:
+    """The time in a line of the history at which its job ended; empty, so the oldest: it shows none."""
+    try:
+        return str(jsontext.loads(line)["end"])
+    except (ValueError, TypeError, KeyError):
+        return ""
+
+
+def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
+    """Whether so many blocks or files are more than completed keys may have; 0 of either in all: without a limit."""
+    return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
 
 
 # --- Whether anything changes
@@ -235,3 +297,36 @@ def has_old_failure(run: RunDir, container: str) -> bool:
 
 def _is_old(run: RunDir, path: str, kept: float) -> bool:
     return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept
+
+
+# --- The end of the run directory
+
+
+def list_asides(run: RunDir) -> list[str]:
+    """List the paths of all unreadable states that were set aside."""
+    return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
+
+
+def remove_all(run: RunDir) -> None:
+    """Remove the run directory, unless a key is on record. Another program's directories in it stay.
+
+    OSError: a hook has used it meanwhile, and may have begun a key. A mount point stays, without content.
+    """
+    names = system.list_directory(".", run.descriptor)
+    if names and "locks" not in names:  # --run-dir names a directory of others
+        return
+    for name in run.list_part("groups"):
+        if name.startswith("."):  # half-written, by a hook that was killed; one that is writing it tries again
+            system.unlink(f"groups/{name}", run.descriptor)
+    if "groups" in names:
+        system.rmdir("groups", run.descriptor)
+    ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
+    # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
+    for name in sorted({*names} - {"groups"}, key="locks".__eq__):
+        if name in ours or not system.is_directory(f"{run.path}/{name}"):
+            system.remove_tree(name, run.descriptor)
+    try:
+        system.rmdir(run.path)
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOENT) and "groups" in system.list_directory(".", run.descriptor):
+            raise

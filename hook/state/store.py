@@ -9,6 +9,8 @@
     reconcile.json, watch.json, unhooked.json, left-undone.json     the work and the findings of reconcile and watch
     runs/<stage>-<result>         one byte for each hook of that stage with that result
     runs/unrecorded               one byte for each failure that could not be recorded
+    runs/dropped_lines            one byte for each line of history that was dropped unwritten
+    runs/dropped_snapshots        one byte for each completed key that went early, to make room
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   marks a message that was logged in this boot
 
@@ -33,19 +35,23 @@ if TYPE_CHECKING:
 PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
 """The directory of each model's records. Those of other models (node_models) are in the run directory itself."""
 PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
-_LIMIT = 16 << 20
+LIMIT = 16 << 20
+DROPPED_LINES, DROPPED_SNAPSHOTS = "dropped_lines", "dropped_snapshots"
+"""Files in `runs`."""
 
 
 class RunDir:
     """The open run directory; `descriptor` is for other modules that keep files in it.
 
-    `complaints`: problems that were found and handled on the way, for a report at the end.
+    `complaints`: problems that were found and handled on the way, for a report at the end. `may_make_room`: whether
+    a full file system leads to damage.make_room.
     """
 
     def __init__(self, path: str) -> None:
         """Open the run directory, or make it. HookError `io`: that fails, or another user could write to it."""
         self.path = path
         self.complaints: list[HookError] = []
+        self.may_make_room = True
         try:
             try:
                 self.descriptor = system.open_directory(path)
@@ -79,7 +85,7 @@ class RunDir:
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; None: it does not exist. OSError, ValueError: it is unreadable."""
         try:
-            text = system.read_file(file_of(model, name), _LIMIT, self.descriptor)
+            text = system.read_file(file_of(model, name), LIMIT, self.descriptor)
         except FileNotFoundError:
             return None
         return model.model_validate(jsontext.loads(text))
@@ -107,7 +113,8 @@ class RunDir:
         except OSError as error:
             from hook.state import damage
 
-            damage.make_way(self, path, error)
+            # Lines of history go for what a container needs to be monitored, and for nothing else.
+            damage.make_way(self, path, error, drops_lines=model in (KeyState, Index))
             self._replace(path, temporary, record)
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:
@@ -151,8 +158,10 @@ class RunDir:
         while True:
             try:
                 descriptor = system.open_lock(path, self.descriptor)
-            except FileNotFoundError:  # the hook that made the run directory was killed before it had made its parts
-                self.make_parts()
+            except OSError as error:
+                from hook.state import damage
+
+                damage.make_way(self, path, error)
                 descriptor = system.open_lock(path, self.descriptor)
             try:
                 is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
@@ -219,9 +228,9 @@ class RunDir:
             return False
         return system.boottime() - freed <= seconds
 
-    def count_run(self, name: str) -> None:
-        """Count an event for `metrics` by one more byte in a file, which needs no lock and costs next to nothing."""
-        system.try_call(system.append, "runs/" + name, ".", self.descriptor)
+    def count_run(self, name: str, number: int = 1) -> None:
+        """Count events for `metrics`, by one more byte in a file for each, which needs no lock and costs little."""
+        system.try_call(system.append, "runs/" + name, "." * number, self.descriptor)
 
     def is_first(self, what: str) -> bool:
         """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""

@@ -28,7 +28,7 @@ from hook.state.store import ensure_directory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState
-    from hook.state.store import RunDir
+    from hook.state.store import LockedKey, RunDir
 
 _PLACE = "mon_groups"
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"  # of domains and events
@@ -52,8 +52,16 @@ class View:
         """Build a key's view again. A full /run is reported, and stops nothing."""
         try:
             if not self.is_current(state):
-                self._replace(state)
+                try:
+                    self._replace(state)
+                except OSError as error:
+                    from hook.state import damage
+
+                    damage.make_way(self._run, f"{_BUILDING}/{state.key}", error, drops_lines=False)
+                    self._replace(state)
         except OSError as error:
+            # What is half built would take the room of a record.
+            system.try_call(system.remove_tree, f"{_BUILDING}/{state.key}", self._dir)
             self._run.complain(f"could not update the published counters of key {state.key}", error)
 
     def _replace(self, state: KeyState) -> None:
@@ -82,6 +90,20 @@ class View:
         except FileNotFoundError:
             return
         system.remove_tree(old, self._dir)
+
+    def forget(self, locked: LockedKey) -> None:
+        """Remove a key's view and its record, of which the lines of history stay that it owes."""
+        state = locked.state
+        if state is None:
+            return
+        if state.generation:
+            self.remove(state.key)
+        if state.owed is None:
+            locked.clear()
+        else:
+            from hook.state import lives
+
+            locked.commit(lives.forget_snapshot(state))
 
     def invalidate(self, key: str) -> None:
         """Remove `generation`, so that readers discard what they have read of a key.
@@ -116,6 +138,12 @@ class View:
             pass
         ensure_directory(_PLACE, 0o755, self._dir)
         ensure_directory(_BUILDING, 0o700, self._dir)
+
+
+def count_files(state: KeyState) -> tuple[int, int]:
+    """Count the files with content in a key's view, and its files of all kinds."""
+    directories, files, links = _content(state) if state.generation else ([], {}, {})
+    return len(files), len(directories) + len(files) + len(links)
 
 
 def _generation(state: KeyState) -> str:

@@ -5,7 +5,8 @@
     python3 packaging/openshift/machineconfig.py [--off] > machineconfig.json
 
 Butane does the same. This needs nothing but Python, parses the YAML that the file uses, and refuses any other.
---off: without the JSON of hooks.d, for the first of the two steps that take the hook off.
+--off: without the JSON of hooks.d, and with a stub as the program, for the first of the two steps that take the hook
+off. Containers that live call the program until they end, and deleting the MachineConfig unlinks it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ MOST_BYTES = 1024 << 10
 # Words that one version of YAML reads as another value (a boolean, null), and another version as text.
 _WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")
 
+STUB = b"#!/bin/true\n"
+"""What `uninstall` leaves at the program's path."""
+
 Object = dict[str, Any]
 
 
@@ -43,7 +47,8 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
     _only(butane["metadata"], "name", "labels")
     _only(butane["storage"], "files")
     _only(butane["systemd"], "units")
-    files = [it for it in butane["storage"]["files"] if not (off and it["path"].endswith(".json"))]
+    files = [_file(it, files_dir) for it in butane["storage"]["files"] if not (off and it["path"].endswith(".json"))]
+    stubs = [{**it, "contents": _contents(STUB)} if off and it["path"].endswith(".pyz") else it for it in files]
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
@@ -51,7 +56,7 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
         "spec": {
             "config": {
                 "ignition": {"version": IGNITION[butane["version"]]},
-                "storage": {"files": [_file(it, files_dir) for it in files]},
+                "storage": {"files": stubs},
                 "systemd": {"units": [_unit(it, files_dir) for it in butane["systemd"]["units"]]},
             }
         },

@@ -23,7 +23,7 @@ without this."""
 IMAGE_BEFORE = "RESCTRL_MON_TEST_IMAGE_BEFORE"
 """The image of the chart before its last change in git, to upgrade from."""
 VALUES = "RESCTRL_MON_TEST_VALUES"
-"""Values of the chart that the cluster needs, as for helm's --set: runtime=k3s,prefix=/usr/local."""
+"""Values of the chart that the cluster needs, as for helm's --set: prefix=/usr/local,watch=true."""
 RESCTRL_ROOT = "RESCTRL_MON_TEST_RESCTRL_ROOT"
 """Where the nodes have the model of resctrl; unset: they have resctrl."""
 RESTARTS = {"kubelet": "RESCTRL_MON_TEST_RESTART_KUBELET", "runtime": "RESCTRL_MON_TEST_RESTART_RUNTIME"}

@@ -52,7 +52,7 @@ class Release:
         return NAME in named(items("daemonsets", f"--namespace={NAMESPACE}"))
 
     def remove(self) -> None:
-        """Uninstall it, and wait for the Jobs that remove the program: that is once no live container calls it."""
+        """Uninstall it, and wait for the Jobs that end all keys and take the program away."""
         helm("uninstall", NAME)
         wait("the end of the removal", lambda: not self.objects())
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook.node import config, programs
+from hook.node.place import STUB
 from hook.node.programs import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
+from tests.support import machine
 from tests.support.containers import HOOK
 from tests.support.observed import with_hooks_file
 
@@ -86,6 +89,29 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     node.containerd.kill()
     assert spec not in specs(), "what it used is of no process any more"
     node.containerd.start_again()
+
+
+def test_after_an_uninstallation_containers_end_and_start_with_the_stub(start_node: StartNode, tmp_path: Path) -> None:
+    """containerd goes on to give them the hook, and starts none whose program is missing."""
+    if reason := machine.missing():
+        pytest.skip(reason)
+    node = start_node("base-spec", "runc")
+    program = node.containerd.base / "libexec/oci/hooks.d" / HOOK.name
+    program.unlink()
+    shutil.copy(HOOK, program)
+    pod = node.pod()
+    before = pod.start("web")
+    node.assert_placed(before)
+    scratch = machine.ScratchMachine(tmp_path / "scratch", has_run=False)
+    places = [f"--prefix={node.containerd.base}", f"--hooks-dir={tmp_path}", *node.directories]
+    done = scratch.run("uninstall", *places)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (program.read_bytes(), node.groups()) == (STUB, {})
+    after = pod.start("later")
+    assert after.init().pid
+    for container in (before, after):
+        container.end()
+    assert node.groups() == {}
 
 
 def test_a_container_may_open_as_many_files_as_without_the_hook(node: ContainerdNode) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Callable
 
 import pytest
 
+from hook.node.place import STUB
 from pyz import archive
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
@@ -234,6 +235,7 @@ def test_all_is_well(node: InstalledNode, change: Callable[[InstalledNode], obje
 
 AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     f"fail program: {PROGRAM} is missing": remove(PROGRAM),
+    "fail program: is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
     "fail program: is not a .pyz": lambda node: node.program(PROGRAM, ""),
     "fail program: is not owned by root, or is writable by others": lambda node: node.path(PROGRAM).chmod(0o777),
     "fail program: does not run": lambda node: node.path(PROGRAM).chmod(0o644),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of --history, by real processes: many at once, killed, while the file is rotated, and no room for one.
+"""The lines of --history, by real processes: many at once, killed, while the file is rotated, and where none fits.
 
 What is in a line: tests/unit/test_ending.py. Beside other hooks, and killed at each of their calls: tests.simulator.
 """
@@ -7,8 +7,9 @@ What is in a line: tests/unit/test_ending.py. Beside other hooks, and killed at 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,6 +89,9 @@ def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Record
         (said,) = recording.live("c1")
         assert f"io: could not add what key c1 used to {recording.file}" in said
         assert "ENOSPC" in said
+        assert recording.hook.answer("list")["history"]["owed"] == [
+            {"file": str(recording.file), "why": "No space left on device: ENOSPC", "lines": 1}
+        ]
         text = recording.file.read_text()
         assert len(text) == 4096
         subprocess.run(["mount", "-o", "remount,size=64k", str(recording.file.parent)], check=True)
@@ -95,6 +99,83 @@ def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Record
         first, torn, whole = recording.file.read_text().splitlines()
     assert text == f"{first}\n{torn}"
     assert json.loads(whole)["key"] == "c2"
+
+
+def break_disk(file: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(file.parent)], check=True)
+    file.write_text("x" * 4095 + "\n")
+
+
+def break_directory(file: Path) -> None:
+    file.parent.rename(file.parent.with_name("moved"))
+
+
+def break_file(file: Path) -> None:
+    """As an immutable file, also where the file system knows no such attribute."""
+    subprocess.run(["mount", "--bind", "-o", "ro", str(file.parent), str(file.parent)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(file.parent)], check=True)
+
+
+def mend(file: Path) -> None:
+    if file.parent.exists():
+        subprocess.run(["umount", str(file.parent)], check=True)
+    else:
+        file.parent.with_name("moved").rename(file.parent)
+
+
+@MANY
+@pytest.mark.parametrize(
+    ("breaks", "reason"), [(break_disk, "ENOSPC"), (break_directory, "ENOENT"), (break_file, "EROFS")]
+)
+def test_twelve_jobs_while_the_file_cannot_be_written_are_twelve_lines(
+    recording: Recording, breaks: Callable[[Path], None], reason: str
+) -> None:
+    names = [f"c{number}" for number in range(12)]
+    breaks(recording.file)
+    try:
+        said = recording.live(*names)
+        failed = recording.hook.ask("reconcile", "--snapshot-ttl=0")
+        metrics = recording.hook.ask("metrics").stdout
+    finally:
+        mend(recording.file)
+    assert [reason in it for it in said] == [True] * 12
+    assert (failed.status, failed.stdout.count("failed: could not add")) == (1, 1)
+    assert f'resctrl_mon_history_owed{{reason="{reason}"}} 12\n' in metrics
+    assert recording.hook.ask("reconcile", "--snapshot-ttl=0").status == 0
+    assert sorted(line["key"] for line in recording.read()) == sorted(names)
+    assert 'resctrl_mon_history_owed{reason="none"} 0\n' in recording.hook.ask("metrics").stdout
+    assert recording.hook.answer("list")["keys"] == []
+
+
+def test_a_container_without_a_poststop_has_its_line_by_a_reconcile_without_the_option(recording: Recording) -> None:
+    with task() as init:
+        assert recording.hook(created("c1", init.pid)).stderr == ""
+    assert recording.hook.ask("reconcile").status == 0
+    assert [line["key"] for line in recording.read()] == ["c1"]
+
+
+@pytest.mark.knobs(rmids=200)
+def test_short_containers_on_a_small_run_directory_are_each_monitored_and_recorded(hook: Hook) -> None:
+    """Four times as many as it has room for; a thousand: tests/unit/test_damage.py."""
+    hook.run_dir.mkdir(mode=0o755)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M,mode=755", "tmpfs", str(hook.run_dir)], check=True)
+    try:
+        for number in range(60):
+            with task() as init:
+                name = f"c{number}"
+                assert (hook(created(name, init.pid)).stderr, hook.tasks(f"oci-{name}")) == ("", {init.pid})
+            assert hook(stopped(name)).stderr == ""
+            assert hook.recorded(name)["groups"][0]["end"]
+        early = hook.answer("list")["dropped_snapshots"]
+        kept = len(hook.answer("list")["keys"])
+        assert (early + kept, hook.reasons()) == (60, {})
+        assert early > 30
+        assert f"resctrl_mon_snapshots_dropped_total {early}\n" in hook.ask("metrics").stdout
+        assert hook.ask("reconcile").status == 0
+        room = os.statvfs(hook.run_dir)
+        assert room.f_bfree * 2 > room.f_blocks
+    finally:
+        subprocess.run(["umount", str(hook.run_dir)], check=True)
 
 
 def test_into_a_fifo_no_line_is_written_and_the_container_goes_all_the_same(recording: Recording) -> None:

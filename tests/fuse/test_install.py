@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.models import Options
 from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
 from tests.support import interpreters, machine
-from tests.support.hook import PYZ, UID, Hook, created, stopped, task
+from tests.support.hook import PYZ, Hook, created, stopped, task
 from tests.support.machine import (
+    AT_BOOT,
     CONF,
     HOOKS_DIR,
+    LEFT,
     LINK,
     METRICS,
     NOBODY,
@@ -151,7 +152,7 @@ def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administ
     node.put(f"{LOGS}/history.jsonl", "{}\n")
     said = done(node, "uninstall")
     assert f"left: {LOGS}, the history of what containers have used" in said
-    assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == ({}, "{}\n")
+    assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == (LEFT, "{}\n")
     done(node, "install", "--for=podman")
     node.path(f"{LOGS}/history.jsonl").unlink()
     assert not [line for line in done(node, "uninstall") if line.startswith("left: ")]
@@ -188,7 +189,8 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     assert hook_of(node, moved(KUBERNETES))["path"] == moved(PROGRAM)
     assert f"ExecStart={moved(LINK)} reconcile $OPTIONS" in node.written()[moved(f"{UNITS}.service")]
     done(node, moved(LINK), "uninstall")  # from there it knows what to take away
-    assert node.written() == {}
+    line = "/etc/tmpfiles.d/resctrl-mon-hook-stub-etc-opt-x.conf"
+    assert node.written() == {moved(PROGRAM): LEFT[PROGRAM], line: f"r! {moved(PROGRAM)}\nr! {line}\n"}
 
 
 def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None:
@@ -228,7 +230,8 @@ def test_into_a_tree_for_another_machine(tmp_path: Path, bare: str) -> None:
     assert made == EVERYTHING - {PODMAN, LOGROTATE} | {"/usr/bin/crio"}
     assert os.readlink(top / LINK[1:]) == "../libexec/oci/hooks.d/resctrl-mon-hook.pyz"
     subprocess.run([bare, "uninstall", f"--destdir={top}"], check=True, timeout=300, capture_output=True)
-    assert [path.name for path in top.rglob("*") if not path.is_dir()] == ["crio"]
+    made = {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()}
+    assert made == {*LEFT, "/usr/bin/crio"}
 
 
 @pytest.mark.parametrize("python", [str(it.path) for it in interpreters.find()])
@@ -240,7 +243,7 @@ def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
     assert done("install", f"--destdir={top}", "--for=both", f"--python={python}").stderr == ""
     assert (top / PROGRAM[1:]).read_bytes().startswith(f"#!{python} -IS".encode())
     assert done("uninstall", f"--destdir={top}").stderr == ""
-    assert [path for path in top.rglob("*") if not path.is_dir()] == []
+    assert {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()} == {*LEFT}
     ended = done("doctor", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}")
     assert (ended.returncode, ended.stderr) == (1, "")
 
@@ -259,11 +262,6 @@ def give_systemd(node: ScratchMachine) -> Path:
     for name in ("systemctl", "systemd-tmpfiles", "systemd-run"):
         node.put_program(f"/usr/local/sbin/{name}", f'echo {name} "$@" >>{log}')
     return log
-
-
-def others(node: ScratchMachine) -> set[str]:
-    """All that was put there, but for the programs of the tests."""
-    return {path for path in node.written() if "/usr/local/sbin/" not in path}
 
 
 @pytest.mark.parametrize("watch", [False, True])
@@ -307,7 +305,7 @@ def test_the_options_that_an_administrator_wrote_down_stay(node: ScratchMachine)
     node.put(CONF, "OPTIONS=--adopt\n")
     assert f"keeping {CONF}, which the administrator wrote" in done(node, "install", "--for=podman")
     done(node, "uninstall")
-    assert node.written() == {CONF: "OPTIONS=--adopt\n"}
+    assert node.written() == {CONF: "OPTIONS=--adopt\n", **LEFT}
 
 
 def test_the_hook_is_called_from_another_directory_already(node: ScratchMachine) -> None:
@@ -434,7 +432,7 @@ def test_install_makes_the_bytecode_that_the_file_lacks(node: ScratchMachine, ba
     assert set(node.written()) == EVERYTHING - {KUBERNETES}
     done(node, bare, "install", "--for=podman")
     done(node, LINK, "uninstall")
-    assert node.written() == {}
+    assert node.written() == LEFT
 
 
 # --- A loss of power
@@ -479,148 +477,103 @@ def test_uninstall_leaves_nothing_and_dry_run_prints_its_steps(node: ScratchMach
     plan = steps_of(done(node, "uninstall", "--dry-run"))
     assert node.written() == before
     assert done(node, "uninstall") == plan
-    assert node.written() == {}
+    assert node.written() == LEFT
     assert plan[:2] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
-    assert plan[-1] == f"remove {PROGRAM}"
+    assert plan[plan.index(f"remove {LINK}") :][:3] == [f"remove {LINK}", f"stub {PROGRAM}", f"write {AT_BOOT}"]
+    assert node.path(PROGRAM).lstat().st_mode == 0o100755
     assert not node.path("/etc/resctrl-mon-hook").exists()
     assert done(node, "uninstall") == []
+    shown = json.loads("\n".join(done(node, "uninstall", "--json")))
+    assert shown == {"dry_run": False, "steps": [], "unfinished": [], "left": [], "history": None}
 
 
-KEPT = {"containers": ["web"], "untold": [], "specs": []}
-
-
-def record(node: ScratchMachine, pid: int) -> None:
-    """Have a process on record as a container's."""
-    starttime = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    group = f"{Options().resctrl_root}/mon_groups/oci-{UID}"
-    member = {"pid": pid, "starttime": starttime, "group": group}
-    state = {"version": 1, "key": UID, "kind": "pod", "groups": [{"path": group, "ctrl_group": "/"}]}
-    node.put(f"/run/resctrl-mon-hook/groups/{UID}.json", json.dumps({**state, "members": {"web": member}}))
-
-
-def test_the_program_stays_while_a_container_on_record_lives(node: ScratchMachine) -> None:
+def test_a_container_that_was_created_before_ends_with_the_stub(node: ScratchMachine) -> None:
+    """Whatever its runtime gives to the hook."""
     done(node, "install", "--for=both")
-    with task() as init:
-        record(node, init.pid)
-        lines = done(node, "uninstall")
-        assert "kept: container web calls the program when it ends" in lines
-        assert "run uninstall again when they are gone" in lines[-1]
-        assert set(node.written()) == EVERYTHING - {KUBERNETES, PODMAN}
-        shown = json.loads("\n".join(done(node, "uninstall", "--json")))
-        assert shown == {"dry_run": False, "steps": [], "kept": KEPT, "left": [], "history": None}
-        done(node, "uninstall", "--force")
+    done(node, "uninstall")
+    ended = node.run(PROGRAM, "hook", "--containers=podman", stdin=None, input=json.dumps(stopped("web")))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_with_containerd_the_operator_is_reminded_of_its_base_runtime_spec(node: ScratchMachine) -> None:
+    """After the next boot the stub is gone."""
+    reminder = "if a base_runtime_spec of containerd names the program, remove that before the next boot"
+    node.put_program("/usr/local/bin/containerd", "")
+    done(node, "install", "--for=both")
+    assert reminder in done(node, "uninstall")
+    assert reminder not in done(node, "uninstall")
+
+
+def test_install_over_the_stub_is_an_installation_that_the_next_boot_leaves_alone(node: ScratchMachine) -> None:
+    done(node, "install", "--for=both")
+    done(node, "uninstall")
+    lines = done(node, "install", "--for=both")
+    assert lines.index(f"remove {AT_BOOT}") < lines.index(f"write {PROGRAM}")
+    assert set(node.written()) == EVERYTHING
+
+
+def test_uninstall_of_what_is_not_there_leaves_nothing(node: ScratchMachine) -> None:
+    assert done(node, "uninstall") == []
     assert node.written() == {}
 
 
-def test_the_timer_stays_as_long_as_the_program(node: ScratchMachine, resctrl: Mounted, tmp_path: Path) -> None:
-    """Containers that live have a poststop that lets their group linger, and nobody else would end it."""
-    log = give_systemd(node)
-    words = [f"--run-dir={tmp_path}/run", f"--resctrl-root={resctrl.root}"]
+@pytest.fixture
+def places(resctrl: Mounted, tmp_path: Path) -> list[str]:
+    return [f"--run-dir={tmp_path}/run", f"--resctrl-root={resctrl.root}"]
+
+
+def test_all_keys_end_with_it_also_those_that_live_or_linger(
+    node: ScratchMachine, resctrl: Mounted, tmp_path: Path, places: list[str]
+) -> None:
+    done(node, "install", "--for=both", *places)
     hook = Hook(resctrl.root, tmp_path / "run").with_options("--linger=3600")
-    done(node, "install", "--for=both", *words)
+    with task() as init, task() as other:
+        hook(created("web", init.pid))
+        hook(created("shop", other.pid))
+        init.kill()
+        init.wait()
+        hook(stopped("web"))
+        assert hook.groups() == {"oci-web", "oci-shop"}
+        assert "end all keys" in done(node, "uninstall", *places)
+        assert hook.groups() == set()
+        assert other.poll() is None
+    assert not (tmp_path / "run").exists()
+    assert node.written() == LEFT
+
+
+def test_what_cannot_be_ended_is_named_and_the_program_stays_for_another_try(
+    node: ScratchMachine, resctrl: Mounted, tmp_path: Path, places: list[str]
+) -> None:
+    """Until the next boot, which takes the records, too."""
+    done(node, "install", "--for=both", *places)
+    hook = Hook(resctrl.root, tmp_path / "run")
     with task() as init:
         hook(created("web", init.pid))
-        log.unlink()
-        lines = done(node, "uninstall", *words)
-    assert "kept: the timer, which ends lingering groups until the program is removed" in lines
-    assert not log.exists()
-    start = next(line for line in node.written()[f"{UNITS}.service"].splitlines() if line.startswith("ExecStart="))
-    hook(stopped("web"))
-    assert hook.groups() == {"oci-web"}
-    state = tmp_path / "run/groups/web.json"
-    record = json.loads(state.read_text())
-    state.write_text(json.dumps({**record, "lingering_until": 1.0}))
-    assert done(node, start.split()[0].partition("=")[2], "reconcile", *words)
-    assert hook.groups() == set()
-    done(node, "uninstall", *words)
-    assert [line.split()[1] for line in log.read_text().splitlines()] == ["disable", "daemon-reload"]
-    assert others(node) == set()
+        resctrl.control(do="inject", op="rmdir", error="EPERM", times=1)
+        ended = node.run("uninstall", *places)
+        assert (ended.returncode, ended.stderr) == (1, "")
+        assert "kept: key web: " in ended.stdout
+        assert ended.stdout.splitlines()[-1].startswith("run uninstall again: until then, or until the next boot,")
+        assert set(node.written()) == {PROGRAM, LINK, AT_BOOT}
+        assert hook.groups() == {"oci-web"}
+        done(node, LINK, "uninstall", *places)
+        assert (hook.groups(), node.written()) == (set(), LEFT)
+    assert not (tmp_path / "run").exists()
 
 
-RUNTIME = """
-echo '{"ociVersion":"1.0","id":"told","status":"STATUS","pid":PID,"bundle":"BUNDLE"}'
-"""
-
-
-def assert_kept(lines: list[str], begin: str | None) -> None:
-    """`begin`: how the first reason to keep the program begins; None: it is not kept."""
-    found = [line for line in lines if line.startswith("kept")]
-    assert [line[: len(begin or "")] for line in found[:1]] == ([] if begin is None else [begin]), found
-
-
-CALLS = "kept: container told calls the program when it ends"
-UNCLEAR = "kept: could not check for remaining users: cannot read"
-
-
-@pytest.mark.parametrize(
-    ("config", "status", "kept"),
-    [
-        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "running", CALLS),
-        ({"hooks": {"createRuntime": [{"path": "/bin/true"}], "poststop": [{"path": LINK}]}}, "running", CALLS),
-        # One that has ended calls it when it is deleted. CRI-O keeps a finished Job's until its pod goes.
-        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "stopped", CALLS),
-        ({"hooks": {"poststop": [{"path": "/bin/true"}], "prestart": None}}, "running", None),
-        ("{", "running", f"{UNCLEAR} the config.json of container told"),
-        (None, "running", f"{UNCLEAR} the config.json of container told"),
-    ],
-)
-def test_containers_that_call_the_program_are_found_by_their_config(
-    node: ScratchMachine, config: object, status: str, kept: str | None
+def test_an_unreadable_record_is_named_and_stays(
+    node: ScratchMachine, resctrl: Mounted, tmp_path: Path, places: list[str]
 ) -> None:
-    done(node, "install", "--for=both")
-    bundle = node.directory / "bundle"
-    bundle.mkdir()
-    if config is not None:
-        (bundle / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    node.put("/run/runc/told/state.json", "{}")
-    pid = "1" if status == "running" else "0"  # as crun has it
-    script = RUNTIME.replace("STATUS", status).replace("PID", pid).replace("BUNDLE", str(bundle))
-    node.put_program("/usr/local/sbin/runc", script)
-    assert_kept(done(node, "uninstall"), kept)
-    assert (PROGRAM in node.written()) is (kept is not None)
-
-
-def calling(program: str) -> str:
-    return json.dumps({"hooks": {"createRuntime": [{"path": program}]}})
-
-
-NAMES_IT = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  base_runtime_spec = "/etc/x.json"\n'
-USUAL = {"/etc/containerd/config.toml": NAMES_IT.replace("grpc.v1.cri", "cri.v1.runtime")}
-K3S = {
-    "/etc/k3s/config.toml": 'version = 3\nimports = ["config-v3.toml.d/*.toml"]\n',
-    "/etc/k3s/config-v3.toml.d/50-hook.toml": NAMES_IT,
-    "/etc/x.json": calling(LINK),
-}
-SPEC = "kept: base_runtime_spec /etc/x.json of containerd calls the program: remove that"
-UNREAD = "of containerd's configuration: ENOENT"
-
-
-@pytest.mark.parametrize(
-    ("files", "running", "kept"),
-    [
-        ({**USUAL, "/etc/x.json": calling(PROGRAM)}, (), SPEC),
-        ({**USUAL, "/etc/x.json": calling("/bin/true")}, (), None),
-        ({**USUAL, "/etc/x.json": "{"}, (), f"{UNCLEAR} /etc/x.json"),
-        (USUAL, (), None),
-        # One that runs, with what its configuration imports
-        (K3S, ("/usr/bin/containerd", "-c", "/etc/k3s/config.toml"), SPEC),
-        ({}, ("containerd", "-c", "/etc/k.d/k.toml"), f"{UNCLEAR} /etc/k.d/k.toml {UNREAD}"),
-    ],
-)
-def test_the_program_stays_while_containerd_may_name_it(
-    node: ScratchMachine, files: dict[str, str], running: tuple[str, ...], kept: str | None
-) -> None:
-    """It begins no container with a program that is gone."""
-    done(node, "install", "--for=kubernetes")
-    for path, text in files.items():
-        node.put(path, text)
-    ended = node.run("uninstall", before=machine.beside(*running) if running else ())
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert_kept(ended.stdout.splitlines(), kept)
-    assert ({PROGRAM, LINK} <= set(node.written())) is (kept is not None)
-    if running:
-        done(node, "uninstall")
-        assert PROGRAM not in node.written(), "it runs no more"
+    done(node, "install", "--for=both", *places)
+    hook = Hook(resctrl.root, tmp_path / "run")
+    with task() as init:
+        hook(created("web", init.pid))
+        record = tmp_path / "run/groups/web.json"
+        record.write_text("{")
+        lines = done(node, "uninstall", *places)
+    (aside,) = record.parent.glob("*.json.unreadable-*")
+    assert f"left: {aside}: it cannot be read" in lines
+    assert (aside.read_text(), hook.groups(), node.written()) == ("{", set(), LEFT)
 
 
 # --- Whose files these are
@@ -637,26 +590,7 @@ def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine) -> None
         assert node.written() == before
     done(node, "install", "--for=both", "--linger=5", "--force")
     assert set(node.written()) == EVERYTHING
-    node.put(OWNER, "chart\n")
+    node.put(OWNER, "chart\nmonitoring/hook\n")
+    assert "was installed by the Helm chart" in refused(node, "uninstall")
     done(node, "uninstall", "--force")
-    assert node.written() == {}
-
-
-def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:
-    """Nobody would end them later, and each holds an RMID. What lives stays."""
-    node = ScratchMachine(tmp_path / "machine")
-    done(node, "install", "--for=both")
-    run_dir = tmp_path / "run"
-    hook = Hook(resctrl.root, run_dir).with_options("--linger=3600")
-    with task() as init, task() as other:
-        hook(created("web", init.pid))
-        hook(created("shop", other.pid))
-        init.kill()
-        init.wait()
-        hook(stopped("web"))
-        assert hook.groups() == {"oci-web", "oci-shop"}
-        lines = done(node, "uninstall", f"--run-dir={run_dir}", f"--resctrl-root={resctrl.root}", "--force")
-        assert "end the groups without live containers" in lines
-        assert hook.groups() == {"oci-shop"}
-        assert hook.tasks("oci-shop") == {other.pid}
-    assert node.written() == {}
+    assert node.written() == LEFT

@@ -105,9 +105,8 @@ class NodeWithTenants:
         return self._run(words, self._copy())
 
     def _postrm(self, _words: list[str]) -> Ended:
-        """When dpkg has removed the files of the package, and prerm has kept the program."""
+        """When dpkg has removed the files of the package, but not the program, which it does not know."""
         copy = self._copy()
-        copy.path(PROGRAM).rename(copy.path(PROGRAM).with_name(".resctrl-mon-hook.pyz.kept"))
         done = copy.run("/bin/sh", ROOT / "packaging/deb/postrm", "remove", before=LIMITED, timeout=None)
         return Ended(done.returncode, done.stdout, done.stderr, copy.written())
 

@@ -25,7 +25,7 @@ from tests.support import debian
 from tests.support.containers import HOOK, REPOSITORY
 from tests.support.debian import CannotMake
 
-NEWER, NEXT = "1000.0", "2000.0"
+FORMER, NEWER, NEXT = "0.0.1", "1000.0", "2000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
 SUITES = {12: "bookworm", 13: "trixie"}
 """Debian's versions. Each machine is a fresh one."""
@@ -38,6 +38,25 @@ DEBIAN = (
 )
 USUAL = 12
 """The version of Debian of all tests but those of `fresh`."""
+SHIPPED = "usr/lib/resctrl-mon-hook/resctrl-mon-hook.pyz"
+PROGRAM = "usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+AT_BOOT = "etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
+"""Where the package has the program, where it puts it, and what removes it at a boot after a removal."""
+SPEC = """
+Name: resctrl-mon-hook
+Version: VERSION
+Release: 1
+Summary: An older version
+License: None
+BuildArch: noarch
+AutoReqProv: no
+%description
+It ships the program at its path.
+%install
+cp -a TREE/. %{buildroot}/
+%files
+FILES
+"""
 FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
@@ -101,6 +120,30 @@ def next_records(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -
     """The same once more, of a version whose records are of `version` 2, which earlier ones do not know."""
     tree = _make_tree(tmp_path_factory.mktemp("next"), packages.version, NEXT, records=2)
     return _packages(archive.build(root=tree), NEXT, tmp_path_factory.mktemp("next-packages"))
+
+
+@pytest.fixture(scope="session")
+def former(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """The same program of an older version, which ships it at its path, without scripts."""
+    work = tmp_path_factory.mktemp("former")
+    tree = work / "tree"
+    subprocess.run(["dpkg-deb", "--raw-extract", packages.deb, tree], check=True, timeout=300)
+    (tree / SHIPPED).rename(tree / PROGRAM)
+    (tree / SHIPPED).parent.rmdir()
+    for name in ("preinst", "postinst", "prerm", "postrm", "triggers", "md5sums"):
+        (tree / "DEBIAN" / name).unlink()
+    control = tree / "DEBIAN" / "control"
+    control.write_text(control.read_text().replace(f"Version: {packages.version}", f"Version: {FORMER}"))
+    deb = work / f"resctrl-mon-hook_{FORMER}_all.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, deb], check=True, timeout=300)
+    shutil.rmtree(tree / "DEBIAN")
+    files = [f"/{path.relative_to(tree)}" for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()]
+    text = SPEC.replace("VERSION", FORMER).replace("TREE", str(tree)).replace("FILES", "\n".join(files))
+    (work / "former.spec").write_text(text)
+    build = ["rpmbuild", "-bb", "--target=noarch", f"--define=_topdir {work}/rpm", "--define=__os_install_post %{nil}"]
+    subprocess.run([*build, work / "former.spec"], check=True, capture_output=True, timeout=300)
+    (rpm,) = work.glob("rpm/RPMS/noarch/*.rpm")
+    return Packages(FORMER, deb, rpm)
 
 
 def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> Path:
@@ -171,7 +214,7 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     yield _machine
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")
-    _machine.run("rm", "-rf", "/run/resctrl-mon-hook")
+    _machine.run("rm", "-rf", "/run/resctrl-mon-hook", f"/{PROGRAM}", f"/{AT_BOOT}")
     remove_groups(_machine.resctrl.root)
 
 

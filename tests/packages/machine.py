@@ -149,11 +149,14 @@ class Machine:
         return f"--root={self.root}", "--dbpath=/var/lib/rpm"
 
     def changes(self, *words: str) -> list[str]:
-        """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""
+        """Run a program of the host's; the files that it puts in place, each by its directory's name and its own.
+
+        In that order. Those that it takes away have `unlink` before them.
+        """
         trace = self.shared / "trace"
-        self.from_outside("strace", "-f", "-qq", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
+        self.from_outside("strace", "-f", "-qq", "-y", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
         done = [line for line in whole_calls(trace.read_text()) if line.endswith(" = 0")]
-        return [os.path.basename(re.findall('"([^"]+)"', line)[-1]) for line in done]
+        return [_name_change(line) for line in done]
 
     # Containers
 
@@ -193,6 +196,13 @@ class Machine:
             self.podman_rm()
         self.cgroups.end()
         self._root.close()
+
+
+def _name_change(call: str) -> str:
+    """See Machine.changes. A relative path comes after its directory's descriptor, which `strace -y` shows."""
+    directory, path = re.findall('(?:<([^>"]*)>, )?"([^"]+)"', call)[-1]
+    name = "/".join(os.path.join(directory, path).split("/")[-2:])
+    return f"unlink {name}" if " unlink" in call else name
 
 
 def whole_calls(trace: str) -> list[str]:

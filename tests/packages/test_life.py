@@ -21,6 +21,7 @@ NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
 HOOKS = "/usr/libexec/oci/hooks.d"
 PROGRAM = f"{HOOKS}/{NAME}.pyz"
+AT_BOOT = f"/etc/tmpfiles.d/{NAME}-stub-usr.conf"
 APT = "apt install ./dist/resctrl-mon-hook_*.deb"
 LIST = "resctrl-mon-hook list"
 LISTEN = "resctrl-mon-hook metrics --listen=127.0.0.1:9753"
@@ -56,13 +57,23 @@ def manager(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Manage
     if request.param == "rpm":  # of a .deb the machine's fixture takes care
         machine.podman_rm()
         machine.rpm("-e", NAME, check=False)
-        machine.run("rm", "-rf", PROGRAM, f"/etc/{NAME}", f"/var/log/{NAME}")
+        machine.run("rm", "-rf", f"/etc/{NAME}", f"/var/log/{NAME}")
 
 
 def ours(machine: Machine) -> list[str]:
     """Every file of the machine's that is named after us, or lies in a directory that is."""
     podmans = ["-not", "-path", "/var/lib/containers/*", "-not", "-path", "/var/lib/rpm/*"]
     return machine.run("find", "/", "/run", "-xdev", "-path", f"*{NAME}*", *podmans).stdout.split()
+
+
+def is_stub(machine: Machine) -> bool:
+    """Whether the program's path has what a removal leaves, for containers that live and until the next boot."""
+    line = machine.at(AT_BOOT)
+    found = machine.at(PROGRAM).read_bytes() == b"#!/bin/true\n"
+    assert line.exists() is found
+    assert not found or machine.at(PROGRAM).stat().st_mode & 0o7777 == 0o755
+    assert not found or line.read_text().splitlines() == [f"r! {PROGRAM}", f"r! {AT_BOOT}"]
+    return found
 
 
 def in_usr(machine: Machine) -> list[str]:
@@ -109,7 +120,8 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     fresh.podman_rm()
     assert fresh.groups() == {}
     fresh.apt("purge", NAME)
-    assert ours(fresh) == []
+    assert is_stub(fresh)
+    assert set(ours(fresh)) == {PROGRAM, AT_BOOT}
 
 
 def test_upgrade_and_downgrade_leave_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
@@ -132,22 +144,52 @@ def test_upgrade_and_downgrade_leave_a_live_container_in_its_group_and_its_posts
     assert machine.groups() == {}
 
 
-def test_a_removal_keeps_the_program_for_containers_that_call_it(
+def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
     manager: Manager, packages: Packages, newer: Packages
 ) -> None:
     machine = manager.machine
     manager.install(packages)
-    container = machine.podman_run("web")
-    assert f"kept: container {container} calls the program" in manager.remove()
+    machine.podman_run("web")
+    assert len(machine.groups()) == 1
+    manager.remove()
+    assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
+    assert not machine.at(f"/run/{NAME}").exists()
+    assert machine.groups() == {}
     machine.podman_run("later")
-    assert set(machine.groups()) == {f"oci-{container}"}
+    assert machine.groups() == {}
     machine.podman_rm("later")
-    manager.install(newer)  # the program is the package's again
+    manager.install(newer)  # over the stub, while a container that had the hook lives
+    assert not is_stub(machine)
+    assert f"oci-{machine.podman_run('again')}" in machine.groups()
+    machine.podman_rm("again", "web")
+    assert machine.groups() == {}
+    manager.remove()
+    assert in_usr(machine) == [PROGRAM]
+
+
+def test_an_upgrade_from_a_version_that_shipped_the_path_and_back_never_unlinks_it(
+    manager: Manager, former: Packages, packages: Packages
+) -> None:
+    machine = manager.machine
+    shutil.copy(former.deb, machine.shared)
+    shutil.copy(former.rpm, machine.shared)
+    manager.install(former)
+    inode = machine.at(PROGRAM).stat().st_ino
+    machine.podman_run("web")
+    for there in (packages, former, packages):
+        order = machine.changes(*manager.command(there))
+        assert f"unlink hooks.d/{NAME}.pyz" not in order
+        assert order.index(f"hooks.d/{NAME}.pyz") >= 0
+        assert machine.at(PROGRAM).stat().st_ino != inode
+        inode = machine.at(PROGRAM).stat().st_ino
+        assert machine.run("dpkg-divert", "--list", f"*{NAME}*").stdout == ""
+        assert f" {PROGRAM} " not in machine.run("cat", "/proc/self/mountinfo").stdout
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
     machine.podman_rm("web")
     assert machine.groups() == {}
     manager.remove()
-    assert in_usr(machine) == []
+    assert is_stub(machine)
 
 
 def test_what_jobs_used_is_found_by_their_names_and_outlives_the_package(manager: Manager, packages: Packages) -> None:
@@ -170,17 +212,26 @@ def test_what_jobs_used_is_found_by_their_names_and_outlives_the_package(manager
     assert len(json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]) == len(used)
 
 
-def test_what_a_removal_keeps_uninstall_removes(manager: Manager, newer: Packages) -> None:
+def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager: Manager, newer: Packages) -> None:
     """With the bytecode that was made here."""
     machine = manager.machine
     manager.install(newer)
-    machine.podman_run("web")
-    manager.remove()
+    container = machine.podman_run("web")
+    machine.resctrl.control(do="inject", op="rmdir", error="EPERM", times=1)
+    printed = manager.remove()
+    assert f"kept: key {container}: " in printed
+    assert "run uninstall again" in printed
+    assert (set(machine.groups()), is_real(machine)) == ({f"oci-{container}"}, True)
     assert not machine.runs_sources()
-    machine.podman_rm("web")
-    assert machine.groups() == {}
     machine.run(PROGRAM, "uninstall")
-    assert in_usr(machine) == []
+    assert machine.groups() == {}
+    assert is_stub(machine)
+    assert in_usr(machine) == [PROGRAM]
+
+
+def is_real(machine: Machine) -> bool:
+    """Whether the program is there until the next boot."""
+    return machine.at(AT_BOOT).exists() and machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n")
 
 
 def test_a_removal_without_live_containers_leaves_the_administrators_files_alone(
@@ -197,8 +248,8 @@ def test_a_removal_without_live_containers_leaves_the_administrators_files_alone
     assert machine.groups() == {f"oci-{container}": []}, "it is to linger"
     manager.remove()
     assert machine.groups() == {}
-    assert in_usr(machine) == []
-    assert not machine.at(HOOKS).exists()
+    assert is_stub(machine)
+    assert in_usr(machine) == [PROGRAM]
     assert conf.read_text() == "OPTIONS=--linger=5\n"
 
 
@@ -211,37 +262,31 @@ def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, pa
     assert is_enabled(machine)
 
 
-def test_a_purge_leaves_no_file_of_ours_whatever_container_lives(machine: Machine, newer: Packages) -> None:
+def test_a_purge_leaves_a_stub_whatever_container_lives(machine: Machine, newer: Packages) -> None:
     machine.dpkg("-i", newer.deb.name)
     machine.podman_run("web")
     (machine.at("/etc") / NAME / "reconcile.conf").write_text("OPTIONS=--linger=5\n")
     machine.dpkg("-r", NAME)
     machine.dpkg("--purge", NAME)
-    assert ours(machine) == []
+    assert is_stub(machine)
+    assert set(ours(machine)) == {PROGRAM, AT_BOOT}
+    machine.podman_rm("web")
 
 
-def test_a_removal_keeps_the_program_for_a_containerd_whose_imported_file_names_it(
-    machine: Machine, packages: Packages
+def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
+    manager: Manager, packages: Packages, newer: Packages
 ) -> None:
-    """It would start no container any more."""
-    machine.dpkg("-i", packages.deb.name)
-    conf = machine.at("/etc") / "containerd"
-    (conf / "more").mkdir(parents=True)
-    (conf / "config.toml").write_text('imports = ["more/*.toml"]\n')
-    (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
-    (conf / "spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    said = machine.dpkg("-r", NAME)
-    assert "kept: base_runtime_spec /etc/containerd/spec.json of containerd calls the program" in said
-    assert machine.at(PROGRAM).exists()
-    shutil.rmtree(conf)
-    machine.run(PROGRAM, "uninstall")
-    assert not machine.at(PROGRAM).exists()
-
-
-def test_the_program_is_there_before_the_json_and_gone_after_it(manager: Manager, packages: Packages) -> None:
-    for command, direction in (manager.command(packages), 1), (manager.command(), -1):
-        order = manager.machine.changes(*command)[::direction]
-        assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
+    """And no step of any of it unlinks the program's path."""
+    program, hook_file = f"hooks.d/{NAME}.pyz", f"hooks.d/10-{NAME}-podman.json"
+    install, upgrade, remove, again = (
+        manager.machine.changes(*command)
+        for command in (manager.command(packages), manager.command(newer), manager.command(), manager.command(packages))
+    )
+    assert install.index(program) < install.index(hook_file)
+    assert program in upgrade
+    assert remove.index(f"unlink {hook_file}") < remove.index(program)
+    assert program in again
+    assert f"unlink {program}" not in [*install, *upgrade, *remove, *again]
 
 
 # --- Bytecode, which the newer package does not contain
@@ -263,7 +308,7 @@ def test_an_installation_makes_bytecode_that_hooks_run_unless_the_package_has_it
     assert not machine.runs_sources()
     manager.install(newer)
     manager.remove()
-    assert not machine.at(HOOKS).exists()
+    assert [it.name for it in machine.at(HOOKS).iterdir()] == [f"{NAME}.pyz"]
 
 
 PYTHON = """
@@ -324,7 +369,7 @@ def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> Non
     assert manager.kind == "rpm" or machine.run("dpkg", "--verify", NAME).stdout == ""
     assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
     machine.run(NAME, "uninstall", "--force")
-    assert not machine.at(PROGRAM).exists()
+    assert is_stub(machine)
 
 
 # --- Where systemd runs
@@ -354,22 +399,6 @@ def test_the_timer_is_started_and_stopped(machine: Machine, systemctl: Path, pac
     assert f"restart {TIMER}\n" in systemctl.read_text()
     machine.dpkg("-r", NAME)
     assert f"stop {TIMER} " in systemctl.read_text()
-
-
-def test_what_a_removal_leaves_has_a_timer_until_the_next_boot(
-    machine: Machine, systemctl: Path, packages: Packages
-) -> None:
-    """The groups of the containers that live may linger, and the package's own timer is gone."""
-    program = machine.at("/usr/local/bin") / "systemd-run"
-    program.symlink_to("systemctl")
-    machine.dpkg("-i", packages.deb.name)
-    machine.podman_run("web")
-    machine.dpkg("-r", NAME)
-    (line,) = [line for line in systemctl.read_text().splitlines() if "--unit=resctrl-mon-hook-left" in line]
-    assert f"{PROGRAM} reconcile " in line
-    machine.dpkg("-i", packages.deb.name)
-    assert systemctl.read_text().splitlines()[-1].endswith("stop resctrl-mon-hook-left.timer")
-    program.unlink()
 
 
 def test_a_timer_that_was_disabled_stays_so(

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from hook.base.explain import short_id
+from hook.node.place import STUB
 from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.machine import ScratchMachine
@@ -40,42 +42,57 @@ def installation(node: PodmanNode, tmp_path: Path) -> Installation:
     return Installation(node, tmp_path / "machine")
 
 
-def test_the_life_of_a_container_and_of_an_installation(node: PodmanNode, installation: Installation) -> None:
-    installation("install", "--for=podman", "--group-prefix=installed-")
-    gate = node.lab.run("web")
-    container = node.lab.container_id("web")
-    init = node.lab.init("web")
-    node.assert_placed_before_exec(init, f"installed-{container}", gate.command)
-    assert node.groups() == {f"installed-{container}": [init.pid]}
-
-    # The JSON goes at once, so that the next one is not hooked; the program stays, since this one calls it.
-    assert f"kept: container {container} calls the program when it ends" in installation("uninstall")
-    assert [path.name for path in node.lab.hooks_dir.iterdir()] == ["99-watch.json"]
-    unhooked = node.lab.run("unhooked")
-    assert set(node.groups()) == {f"installed-{container}"}
-    gate.open()
-    node.lab.watch.wait("poststop", container)
-    node.assert_clean()
-
-    # The other one runs, but does not call it.
-    installation("uninstall")
-    assert not installation.program.exists()
-    unhooked.open()
-    node.lab.watch.wait("poststop", node.lab.container_id("unhooked"))
-
-
-def test_without_the_program_podman_goes_on_and_its_container_ends(
+def test_containers_live_and_end_across_an_uninstallation_and_another_install(
     node: PodmanNode, installation: Installation
 ) -> None:
-    """What --force costs: the group is left behind, which `end` would have removed if nobody had been in it."""
-    installation("install", "--for=podman")
-    gate = node.lab.run("web")
-    container = node.lab.container_id("web")
-    installation("uninstall", "--force")
-    assert not installation.program.exists()
-    gate.open()
+    installation("install", "--for=podman", "--group-prefix=installed-")
+    gates = {name: node.lab.run(name) for name in ("web", "old")}
+    containers = {name: node.lab.container_id(name) for name in gates}
+    init = node.lab.init("web")
+    node.assert_placed_before_exec(init, f"installed-{containers['web']}", gates["web"].command)
+    assert set(node.groups()) == {f"installed-{it}" for it in containers.values()}
+
+    assert "end all keys" in installation("uninstall")
+    assert [path.name for path in node.lab.hooks_dir.iterdir()] == ["99-watch.json"]
+    assert installation.program.read_bytes() == STUB
+    assert node.groups() == {}
+    unhooked = node.lab.run("unhooked")
+    assert node.groups() == {}
+    gates["web"].open()
+    node.lab.watch.wait("poststop", containers["web"])
     assert node.lab.podman("wait", "web").stdout == "0\n"
-    assert set(node.groups()) == {f"oci-{container}"}
+    node.lab.podman("rm", "web")
+
+    installation("install", "--for=podman", "--group-prefix=installed-")  # while `old` calls it
+    node.lab.run("new").open()
+    node.lab.watch.wait("poststop", node.lab.container_id("new"))
+    gates["old"].open()
+    node.lab.watch.wait("poststop", containers["old"])
+    node.lab.podman("rm", "old", "new")
+    unhooked.open()
+    node.lab.watch.wait("poststop", node.lab.container_id("unhooked"))
+    assert node.groups() == {}
+    installation("uninstall")
+    assert installation.program.read_bytes() == STUB
+
+
+def test_each_job_has_its_line_of_history_also_those_that_live_or_linger_when_the_hook_is_taken_off(
+    node: PodmanNode, installation: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "log").mkdir()
+    history = tmp_path / "log/history.jsonl"
+    installation("install", "--for=podman", "--linger=3600", f"--history={history}")
+    for name in ("first", "second"):
+        node.lab.run(name).open()
+        node.lab.watch.wait("poststop", node.lab.container_id(name))
+    node.lab.run("live")
+    assert len(node.groups()) == 3
+    installation("uninstall")
+    assert node.groups() == {}
+    assert not node.run_dir.exists()
+    lines = [json.loads(line) for line in history.read_text().splitlines()]
+    assert sorted(it["name"] for line in lines for it in line["containers"]) == ["first", "live", "second"]
+    node.lab.podman("rm", "-f", "-t", "0", "-a")
 
 
 def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hook.doctor.kernel import has_process_connector
+from hook.node.place import STUB
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
-from tests.support.machine import HOOKS_DIR, shown_to_all
+from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class Host:
         self.run_dir.mkdir()
         self.node = directory / "node"  # the pod's emptyDir
         self.node.mkdir()
+        self.boot = directory / "tmpfiles.d"
+        self.boot.mkdir()
 
     def pods(self, *words: str, watch: bool = False) -> dict[str, tuple[chart.Object, chart.Object]]:
         """The chart's containers, each with its pod. `watch`: the value of this name."""
@@ -94,10 +97,10 @@ class Host:
         security = container["securityContext"]
         volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
-        bundles = {"bundles": str(self.lab.base / "root" / "vfs-containers"), "node": str(self.node)}
+        scratch = {"tmpfiles": str(self.boot), "node": str(self.node)}
         mounts = []
         for it in container["volumeMounts"]:
-            source = {**volumes, **elsewhere, **bundles}[it["name"]]
+            source = {**volumes, **elsewhere, **scratch}[it["name"]]
             target = elsewhere.get(it["name"], it["mountPath"])
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
@@ -330,70 +333,36 @@ def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:
     assert "not in the host's cgroup namespace" in done.stderr
 
 
-def test_the_program_is_removed_only_when_no_container_calls_it(host: Host) -> None:
+def test_a_removal_ends_all_keys_and_live_containers_end_with_a_stub(host: Host) -> None:
     host.install("--linger=3600")
     gate = host.workload("third")
     container = host.lab.container_id("third")
-    ended = ended_container(host)
+    true = ("--rootfs", str(host.lab.rootfs), "/bin/true")
+    host.lab.podman("run", "--name=job", *host.lab.options("job"), KUBELETS, *true)
+    ended = host.lab.container_id("job")
 
     assert host.completed("remove-json").returncode == 0
     assert [name for name, *_ in host.state()] == [host.program.name]
-    host.lab.podman("run", *host.lab.options("later"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true")
+    host.lab.podman("run", *host.lab.options("later"), KUBELETS, *true)
     host.lab.watch.wait("poststop", host.lab.container_id("later"))
     assert set(host.groups()) == {f"oci-{container}", f"oci-{ended}"}
 
-    with host.running("remove-program", "--linger=3600") as process:
-        line_with(process, f"1 containers call {host.program} when they end:")
-        assert line_with(process, "(") == f"?/? ? ({container[:12]})\n"
-    assert host.program.exists()
-
-    gate.open()
-    host.lab.watch.wait("poststop", container)
-    host.lab.podman("rm", "-f", "third")
-    assert host.groups() == {f"oci-{container}": [], f"oci-{ended}": []}, "they linger"
     done = host.completed("remove-program", "--linger=3600")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"?/? ? ({ended[:12]})" in done.stdout.splitlines(), "it is not waited for"
-    assert host.state() == []
     assert host.groups() == {}
+    assert list(host.run_dir.iterdir()) == []
+    assert host.program.read_bytes() == STUB
+    assert [path.name for path in host.program.parent.iterdir()] == [host.program.name]
+    assert [path.read_text().splitlines()[0] for path in host.boot.iterdir()] == [f"r! {host.program}"]
+    gate.open()
+    host.lab.watch.wait("poststop", container)
+    assert host.lab.podman("wait", "third").stdout == "0\n"
+    host.lab.podman("rm", "third", "job")
 
-
-CONTAINERD = "exec -a containerd /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' --config=$0"
-
-
-def test_a_containerd_that_may_name_the_program_in_an_imported_file_is_waited_for(host: Host, tmp_path: Path) -> None:
-    """Where the test may not compare namespaces with those of pid 1, the removal waits, too, and says so."""
+    assert "belongs to another installation" in host.completed("remove-program").stdout
     host.install()
-    assert host.completed("remove-json").returncode == 0
-    (tmp_path / "containerd.toml").write_text('imports = ["more.toml"]\n')
-    (tmp_path / "more.toml").write_text(f'base_runtime_spec = "{tmp_path}/spec.json"\n')
-    (tmp_path / "spec.json").write_text(json.dumps({"hooks": {"poststop": [{"path": str(host.program)}]}}))
-    command = ["bash", "-c", CONTAINERD, str(tmp_path / "containerd.toml")]
-    remedy = "take it out of the configuration and restart containerd"
-    with shown_to_all(alone=True), subprocess.Popen(command, stdout=subprocess.PIPE) as containerd:
-        try:
-            assert containerd.stdout is not None
-            containerd.stdout.readline()
-            named = f"containerd's base_runtime_spec {tmp_path}/spec.json calls {host.program}: {remedy}\n"
-            unclear = f"process {containerd.pid} calls itself containerd, and its namespaces cannot be compared"
-            with host.running("remove-program") as process:
-                assert line_with(process, "containerd").startswith((named, unclear))
-        finally:
-            containerd.kill()
-    assert host.program.exists()
-    assert host.completed("remove-program").returncode == 0
-    assert host.state() == []
-
-
-def ended_container(host: Host) -> str:
-    """One that had the hook, has ended a while ago, and is kept: as a finished Job's is until its pod goes."""
-    host.lab.podman(
-        "run", "--name=job", *host.lab.options("job"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true"
-    )
-    container = host.lab.container_id("job")
-    config = host.lab.base / f"root/vfs-containers/{container}/userdata/config.json"
-    os.utime(config, (config.stat().st_mtime - 3600,) * 2)
-    return container
+    assert list(host.boot.iterdir()) == []
+    assert [name for name, *_ in host.state()] == [host.program.name, host.json.name]
 
 
 METRICS = {"METRICS": "--listen=127.0.0.1:9753"}

@@ -32,6 +32,7 @@ _MOUNTS = ("/proc", RESCTRL, ROOT_CGROUP)
 _OF_GROUPS = ("mkdir", "rmdir")
 _MOST_LINKS = 40
 _PATH_MAX = 4096
+_BLOCK = 4096
 
 
 class EndlessCalls(BaseException):
@@ -72,7 +73,8 @@ class SimulatedMachine:
     """`changes` are the calls that changed something, each as its name and path.
 
     `refusals`: errnos, by call (`put`: a write to `tasks`; `mkdir` and `rmdir`: of groups). `before_put` is done once,
-    when a task is about to be moved.
+    when a task is about to be moved. `room`: the blocks and files that the file system of RUN still has; None: enough.
+    `full`: files on a full disk, of whose next write a part fits.
     """
 
     def __init__(self, fs: FakeFilesystem | None = None, kernel: Kernel | None = None) -> None:
@@ -83,6 +85,9 @@ class SimulatedMachine:
         self.changes: list[tuple[str, str]] = []
         self.syslog: list[str] = []
         self.refusals: dict[str, list[int]] = {}
+        self.room: list[int] | None = None
+        self._size = [0, 0]
+        self.full: dict[str, int] = {}
         self.before_put: Callable[[], object] | None = None
         self.path = posixpath
         self._open: dict[int, OpenDescription] = {}
@@ -139,6 +144,10 @@ class SimulatedMachine:
             if "hook.state.records" in sys.modules:
                 stack.enter_context(patch.object(sys.modules["hook.state.records"], "os", self))
             yield self
+
+    def limit(self, blocks: int, files: int) -> None:
+        """Give the file system of RUN so many blocks of 4 KiB and files, of which none is in use yet."""
+        self.room, self._size = [blocks, files], [blocks, files]
 
     def add(self, path: str, content: bytes) -> str:
         """A file, with the directories above it; of the kernel's, what it shows from now on. Returns its path."""
@@ -253,6 +262,10 @@ class SimulatedMachine:
         if isinstance(file.node, KernelNode):
             self._put(file, data)
         else:
+            if file.path in self.full:
+                data, self.full[file.path] = data[: self.full[file.path]], 0
+                if not data:
+                    raise refused(errno.ENOSPC)
             self._fill(file.node, file.path, (file.node.byte_contents or b"") + data)
             file.offset = file.node.st_size
         return len(data)
@@ -318,6 +331,7 @@ class SimulatedMachine:
                 raise refused(errno.EISDIR if isinstance(new.node, FakeDirectory) else errno.ENOTDIR, target)
             if isinstance(new.node, FakeDirectory) and new.node.entries:
                 raise refused(errno.ENOTEMPTY, target)
+            self._take_room(new.path, -_count_blocks(new.node), -1)
             new.parent.remove_entry(new.name, recursive=False)
         old.parent.remove_entry(old.name, recursive=False)
         self._add(new, node, "rename")
@@ -346,6 +360,12 @@ class SimulatedMachine:
         file = self._use("listdir", descriptor)
         node = self.kernel.look(file.path) if isinstance(file.node, KernelNode) else file.node
         return list(node.entries) if node is not None else []
+
+    def statvfs(self, _place: object) -> Any:  # noqa: ANN401  a struct of that name
+        """As of the file system of RUN."""
+        (blocks, files), (bfree, ffree) = self._size, self.room or (0, 0)
+        names = {"f_blocks": blocks, "f_bfree": bfree, "f_bavail": bfree}
+        return SimpleNamespace(f_frsize=_BLOCK, **names, f_files=files, f_ffree=ffree, f_favail=ffree)
 
     def umask(self, _mask: int) -> int:
         return 0o022
@@ -407,6 +427,7 @@ class SimulatedMachine:
             node: FakeFile = FakeDirectory(place.name, mode & 0o7777, filesystem=self.fs)
         else:
             node = FakeFile(place.name, mode, content, filesystem=self.fs)  # type: ignore[type-var]
+        self._take_room(place.path, 0, 1)
         node.st_mtime = self.kernel.now
         self._add(place, node, call)
         return node
@@ -423,11 +444,22 @@ class SimulatedMachine:
     def _remove(self, place: Place, call: str) -> None:
         if place.parent is None:
             raise refused(errno.EPERM, place.path)
+        self._take_room(place.path, -_count_blocks(place.node), -1)
         place.parent.remove_entry(place.name, recursive=False)
         place.parent.st_mtime = self.kernel.now
         self.changed(call, place.path)
 
+    def _take_room(self, path: str, blocks: int, files: int) -> None:
+        """Take that from the file system of RUN, if the path is in it, or give it back."""
+        if self.room is None or not path.startswith(RUN + "/"):
+            return
+        left = [self.room[0] - blocks, self.room[1] - files]
+        if min(left) < 0 and (blocks > 0 or files > 0):
+            raise refused(errno.ENOSPC, path)
+        self.room = left
+
     def _fill(self, node: FakeFile, path: str, data: bytes) -> None:
+        self._take_room(path, -(-len(data) // _BLOCK) - _count_blocks(node), 0)
         node.set_contents(data)
         node.st_ctime = node.st_mtime = self.kernel.now
         self.changed("write", path)
@@ -471,6 +503,11 @@ class SimulatedMachine:
             if above is None or not stat.S_ISDIR(above.st_mode):
                 raise refused(errno.ENOENT if above is None else errno.ENOTDIR, path)
         return Place(None, text.rpartition("/")[2], node, text)
+
+
+def _count_blocks(node: Any) -> int:  # noqa: ANN401  as in Place
+    """How many blocks a file's content takes; of a link and a directory it takes none."""
+    return -(-len(node.byte_contents or b"") // _BLOCK) if stat.S_ISREG(node.st_mode) else 0
 
 
 def _present(place: Place) -> Any:  # noqa: ANN401  as in Place

@@ -34,7 +34,7 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "        made = context.resctrl.make(group.path)\n"
 _COMMITS = "        locked.commit(state)\n"
-_TELLS = "        _add_to_history(context, state, after, over)\n"
+_TELLS = "        after = _add_to_history(context, state, after, over)\n"
 _ENDS = "            locked.commit(after)\n"
 MUTANTS = {
     "M1": BrokenRule(
@@ -80,6 +80,14 @@ MUTANTS = {
         "a container that another tool has taken is moved back", "reconcile.diagnose",
         "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
         {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
+    ),
+    "M14": BrokenRule(
+        "a key is forgotten with the lines that it owes", "state.view", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
+        {"        if state.owed is None:\n            locked.clear()": "        if True:\n            locked.clear()"},
+    ),
+    "M15": BrokenRule(
+        "the file of a line is that of the command which ends the key", "stages.entry",
+        "history=1; c1 c9 | d1 R | d9 R", {"return state.history_file or (": "return ("},
     ),
 }  # fmt: skip
 

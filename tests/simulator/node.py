@@ -19,12 +19,12 @@ from hook.state.store import RunDir
 from hook.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
-from tests.simulator.oracle import ENERGY, OURS, LastOracle, StepOracle, Violation, expect
+from tests.simulator.oracle import ENERGY, HISTORY, OURS, LastOracle, StepOracle, Violation, expect
 from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 _STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "crtgX"
+_WITHOUT_CONTAINER = "crRtgXhHyU"
 
 
 class ContainerLife:
@@ -68,9 +68,11 @@ class ContainerLife:
 
 
 class SimulatedNode:
-    """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    """A node with its containers.
 
-    `is_damaged`: another program has damaged records. `spent`: the joules that each key's groups have counted.
+    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
+    joules that each key's groups have counted.
     """
 
     top = ""
@@ -83,9 +85,10 @@ class SimulatedNode:
         self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
-        self.is_damaged = False
+        self.is_damaged = self.is_off = False
         self.spent: Counter[str] = Counter()
         self._last_pid = 100
+        self._lines: bytes | str | None = None  # of the history, while its directory is gone
         run.after_change = StepOracle(self).look
 
     def take(self, steps: str) -> None:
@@ -102,6 +105,8 @@ class SimulatedNode:
     def finish(self) -> None:
         """All is quiet for a while, and reconcile runs once; then there must be nothing left. Raises Violation."""
         self.kernel.now += 5.0
+        if "history" in self.options:
+            self.mend_history()
         life = self.run.live(self.make("reconcile", ["reconcile"]))
         expect(not life.error, life.what, life.error)
         try:
@@ -160,6 +165,22 @@ class SimulatedNode:
 
     def reconcile(self, *_: object) -> None:
         self._live(self.make("reconcile", ["reconcile"]))
+
+    def uninstall(self, *_: object) -> None:
+        """An administrator takes the hook off: all keys end, also those with live members."""
+        self.is_off = self.run.may_fail = True
+        self._live(SimulatedProcess("uninstall", lambda: reconcile.end_all_keys(Options(**self._without_history()))))
+
+    def _without_history(self) -> dict[str, Any]:
+        return {name: value for name, value in self.options.items() if name != "history"}
+
+    def reconcile_by_cron(self, *_: object) -> None:
+        """Without --history: each record names its file."""
+        given, self.options = self.options, {**self.options}
+        self.options.pop("history", None)
+        life = self.make("reconcile", ["reconcile"])
+        self.options = given
+        self._live(life)
 
     def watch(self, number: int, *_: object) -> None:
         """A process enters its cgroup from outside, and watch brings it in."""
@@ -286,6 +307,23 @@ class SimulatedNode:
         """The cgroup of its pod goes."""
         self.kernel.remove_cgroups(self.find(number).slice)
 
+    def fill_disk(self, *_: object) -> None:
+        """The disk with the history gets full: of the next line a part fits."""
+        self.run.full[HISTORY] = 9
+
+    def take_directory(self, *_: object) -> None:
+        """The directory of the history is gone."""
+        self._lines = self.run.files(posixpath.dirname(HISTORY)).get(HISTORY, self._lines)
+        self.run.remove(posixpath.dirname(HISTORY))
+
+    def mend_history(self, *_: object) -> None:
+        """The disk has room again, and the directory is there, with its file."""
+        self.run.full.clear()
+        if not self.run.fs.exists(posixpath.dirname(HISTORY)):
+            self.run.fs.create_dir(posixpath.dirname(HISTORY))
+            if isinstance(self._lines, bytes):
+                self.run.add(HISTORY, self._lines)
+
     def pass_time(self, seconds: int, *_: object) -> None:
         self.kernel.now += seconds
 
@@ -328,7 +366,8 @@ class SimulatedNode:
     def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
         """A process of ours with this command line."""
         if words[0] == "reconcile":
-            return SimulatedProcess(what, lambda: reconcile.repair(Options(**self.options)))
+            options = Options(**self.options)
+            return SimulatedProcess(what, lambda: reconcile.repair(options))
         return SimulatedProcess(what, lambda: entry.dispatch(words), stdin)
 
     def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
@@ -363,12 +402,13 @@ class SimulatedNode:
 STEPS: dict[str, Callable[..., object]] = {
     "c": SimulatedNode.create, "a": SimulatedNode.create_again,
     "p": SimulatedNode.stop, "l": SimulatedNode.late_stop, "d": SimulatedNode.end,
-    "r": SimulatedNode.reconcile, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
-    "y": SimulatedNode.watch_init,
+    "r": SimulatedNode.reconcile, "R": SimulatedNode.reconcile_by_cron, "U": SimulatedNode.uninstall,
+    "e": SimulatedNode.exec, "w": SimulatedNode.watch, "y": SimulatedNode.watch_init,
     "f": SimulatedNode.leave_ghost, "s": SimulatedNode.let_in,
     "x": SimulatedNode.take_group, "g": SimulatedNode.take_empty, "X": SimulatedNode.remount,
     "m": SimulatedNode.move, "o": SimulatedNode.capture, "b": SimulatedNode.give_back,
     "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
+    "h": SimulatedNode.fill_disk, "H": SimulatedNode.take_directory, "Y": SimulatedNode.mend_history,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former

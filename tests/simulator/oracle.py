@@ -59,11 +59,13 @@ class StepOracle:
             self._node.run.problem = problem
 
     def _look_at_removal(self, path: str, actor: str, is_faulty: bool) -> None:
-        """No group with a live task is removed, but by the last member's own poststop."""
-        if is_faulty:  # what is shown could not be brought up to date
+        """No group with a live task is removed, but by the last member's own poststop, and as the hook is taken off."""
+        if is_faulty or self._node.is_off:  # what is shown could not be brought up to date, or is ended for good
             self._node.taken.add(path)
         fallen = self._kernel.fallen - self._node.strangers
-        expect(not fallen or actor.startswith("poststop"), actor, "removed", path, "with live tasks", fallen)
+        expect(
+            not fallen or actor.startswith(("poststop", "uninstall")), actor, "removed", path, "with live tasks", fallen
+        )
 
     def _look_at_entry(self, call: str, path: str, actor: str, is_faulty: bool) -> None:
         """A group is on record before it is made, so that it cannot leak.
@@ -122,7 +124,7 @@ class StepOracle:
                 expect(is_fine, actor, "left the view of", key, "with links to", path, "which is gone")
 
     def _list_members(self) -> list[ContainerLife]:
-        return [it for it in self._node.lives if it.is_member and it.is_alive]
+        return [it for it in self._node.lives if it.is_member and it.is_alive and not self._node.is_off]
 
     def _read_state(self, key: str) -> Any:  # noqa: ANN401  JSON
         node = self._find(f"{RUN}/groups/{key}.json")
@@ -183,7 +185,8 @@ class LastOracle:
         is_recorded = state is not None and it.is_among(state["members"])
         failure = self._failures.get(it.id)
         if self._node.is_in_group(it):  # on no record: brought in with a namesake in the same cgroup
-            expect(is_recorded or it.was_interrupted, it, "is in its group and on no record")
+            is_known = is_recorded or it.was_interrupted or self._node.is_off
+            expect(is_known, it, "is in its group and on no record")
             outside = [pid for pid in it.pids if self._kernel.group_of(pid) != it.group]
             expect(not outside, "of", it, "these are outside its group:", outside)
         elif failure is not None:
@@ -197,6 +200,8 @@ class LastOracle:
             )
         else:
             expect(not is_recorded, it, "is on record and not in its group")
+            if self._node.is_off:
+                return
             expect(not it.is_member, it, "was monitored and is not any more")
             is_counted = f"{RUN}/runs/unrecorded" in self._files  # a second fault has cost its record
             expect(it.was_interrupted or is_counted, it, "is not monitored, without a reason")
@@ -265,7 +270,9 @@ class LastOracle:
         text = self._node.run.files("/var/log").get(HISTORY, b"")
         found = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
         lines = {line["id"]: line for line in found if line is not None}.values()
-        is_disturbed = self._node.is_damaged or self._node.run.has_errno
+        owed = {key: state["owed"]["lines"] for key, state in self._states.items() if state["owed"]}
+        expect(not owed, "these keys still owe lines of the history:", owed)
+        is_disturbed = self._node.is_damaged or f"{RUN}/runs/dropped_lines" in self._files
         for key, truth in self._node.spent.items():
             of_key = [line for line in lines if line["key"] == key]
             known = sum(line["use"].get("core_energy", 0.0) for line in of_key)

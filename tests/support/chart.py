@@ -39,8 +39,10 @@ def load(path: Path) -> Object:
     return loaded
 
 
-def render(values: Object | None = None, release: Object | None = None) -> list[Object]:
-    """The objects that Helm would make. RuntimeError with what the engine says."""
+def render(
+    values: Object | None = None, release: Object | None = None, cluster: list[Object] | None = None
+) -> list[Object]:
+    """The objects that Helm would make. RuntimeError with what the engine says. `cluster`: those that are there."""
     chart = load(CHART / "Chart.yaml")
     context = {
         "Values": _merged(load(VALUES), values or {}),
@@ -49,9 +51,10 @@ def render(values: Object | None = None, release: Object | None = None) -> list[
     }
     templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.*")}
     files = {path.name: path.read_text(encoding="utf-8") for path in CHART.iterdir() if path.is_file()}
+    there = {f"{it['kind']} {it['metadata']['namespace']}/{it['metadata']['name']}": it for it in cluster or []}
     done = subprocess.run(
         [_renderer()],
-        input=json.dumps({"templates": templates, "files": files, "context": context}),
+        input=json.dumps({"templates": templates, "files": files, "context": context, "cluster": there}),
         capture_output=True,
         text=True,
         check=False,

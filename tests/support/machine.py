@@ -29,6 +29,9 @@ LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 HIDDEN = ("/usr/libexec/oci", "/usr/share/containers/oci", "/etc/containers/oci")
 """Directories of this machine in which the hook may be installed: those of a scratch machine are empty."""
+AT_BOOT = "/etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
+LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
+"""What an uninstallation leaves: the stub, and what removes it at the next boot."""
 NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"

@@ -39,6 +39,8 @@ EVERYTHING = Inventory(
     is_supported=True,
     is_full=False,
     unrecorded=0,
+    dropped_lines=0,
+    dropped_snapshots=0,
     uncharged={"/": _COUNTERS},
 )
 FAMILIES = {family.name: family for family in [*make_families(EVERYTHING), count_dropped({"too_many": 1})]}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import jsonschema
@@ -21,6 +20,8 @@ from hook.stages.entry import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
 
+import cluster
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,7 +34,6 @@ EVERYTHING: Object = {
     "image": {"repository": "example/hook", "digest": "sha256:" + "0" * 64},
     "imagePullSecrets": [{"name": "pull"}],
     "options": WORDS,
-    "runtime": "k3s",
     "prefix": "/opt/hook",
     "hooksDir": "/etc/containers/oci/hooks.d",
     "affinity": {"nodeAffinity": {}},
@@ -127,8 +127,8 @@ def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -
         if "readinessProbe" in it:
             command = it["readinessProbe"]["exec"]["command"]
             words.append(command[next(at for at, word in enumerate(command) if word.startswith("--prefix")) :])
-    assert {tuple(it[2:]) for it in words} == {tuple(expected)}
-    assert len({tuple(it[:2]) for it in words}) == 1
+    assert {tuple(it[3:]) for it in words} == {tuple(expected)}
+    assert len({tuple(it[:3]) for it in words}) == 1
     assert parse_options(expected)[1] == []
 
 
@@ -173,7 +173,6 @@ def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None
         {"options": ["--linger 60"]},
         {"options": ["--lingr=60"]},
         {"option": ["--linger=60"]},
-        {"runtime": "docker"},
         {"prefix": "usr"},
         {"hooksDir": "/a b"},
         {"hooksDir": "/etc/../x"},
@@ -228,6 +227,19 @@ def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_wr
 def test_a_directory_that_cannot_work_is_refused_with_what_to_write(values: Object, said: str) -> None:
     with pytest.raises(RuntimeError, match=said):
         render(values)
+
+
+@pytest.mark.parametrize(("name", "was"), [("hooksDir", "/etc/containers/oci/hooks.d"), ("prefix", "/usr/local")])
+def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(name: str, was: str) -> None:
+    there = [only(render({name: was}), "DaemonSet")]
+    assert render({name: was}, cluster=there)
+    with pytest.raises(RuntimeError, match=f"{name}: the nodes have the hook by {name}={was}: set that, or helm"):
+        render(cluster=there)
+
+
+def test_each_container_knows_the_release(objects: list[Object]) -> None:
+    for name, it in containers(objects).items():
+        assert "--release=monitoring/hook" in it.get("args", ["--release=monitoring/hook"]), name
 
 
 # --- Privileges
@@ -287,7 +299,7 @@ def test_the_token_of_uninstall_allows_no_more_than_it_does_and_is_there_only_th
     rules = {rule["resources"][0]: rule for rule in only(objects, "Role")["rules"]}
     assert {name: set(rule["verbs"]) for name, rule in rules.items()} == {
         "pods": {"list"},
-        "daemonsets": {"delete"},
+        "daemonsets": {"get", "delete"},
         "jobs": {"create", "list", "patch", "deletecollection"},
     }
     assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
@@ -323,12 +335,13 @@ def writable(objects: list[Object], name: str) -> set[str]:
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
     """The places are those that the hook-injector sees as upstream deploys it."""
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
+    boot = "/host/etc/tmpfiles.d"
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
         "check": {"/node"},
-        "install": {programs, hooks, "/node"},
+        "install": {programs, hooks, boot, "/node"},
         "remove-json": {hooks},
         "reconcile": {Options().run_dir},
-        "remove-program": {Options().run_dir, programs},
+        "remove-program": {Options().run_dir, programs, boot},
         "uninstall": set(),
         "test": set(),
         "load": set(),
@@ -341,7 +354,7 @@ def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: lis
         paths = {it["name"]: it["hostPath"]["path"] for it in pod.get("volumes", []) if "hostPath" in it}
         for container in pod["containers"]:
             for path, it in mounts(container).items():
-                if path not in ("/bundles", "/plan", "/node"):
+                if path not in ("/plan", "/node"):
                     assert path.removeprefix("/host") == paths[it["name"]]
 
 
@@ -351,22 +364,11 @@ def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(def
     assert {it["mountPropagation"] for path, it in found.items() if path.startswith("/sys")} == {"HostToContainer"}
 
 
-def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Object]) -> None:
+def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
     paths = [it for pod in pods(objects) for it in pod.get("volumes", []) if "hostPath" in it]
     made = {it["name"] for it in paths if it["hostPath"].get("type") == "DirectoryOrCreate"}
-    assert made == {"programs", "hooks", "run"}
+    assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [it for it in paths if it["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
-
-
-@pytest.mark.parametrize("runtime", ["crio", "containerd", "k3s"])
-def test_bundles_lie_where_the_runtime_keeps_them(runtime: str) -> None:
-    volumes = [it for pod in pods(render({"runtime": runtime})) for it in pod.get("volumes", [])]
-    (volume,) = [it for it in volumes if it["name"] == "bundles"]
-    states = (chart.ROOT / "tests" / "states").glob(f"{runtime}-*.json")
-    bundles = [json.loads(it.read_text(encoding="utf-8"))["bundle"].removesuffix("/userdata") for it in states]
-    k3s = "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io"  # k3s is no runtime that states were taken from
-    expected = {str(PurePosixPath(it).parent) for it in bundles} or {k3s}
-    assert {volume["hostPath"]["path"]} == expected
 
 
 # --- Life
@@ -398,7 +400,10 @@ def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themsel
     assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
     assert all(it["spec"]["suspend"] is True for it in jobs)
     assert jobs[1]["spec"]["ttlSecondsAfterFinished"] > 0
-    assert "activeDeadlineSeconds" not in jobs[1]["spec"], "containers may run on for months"
+    for it in jobs:
+        (container,) = it["spec"]["template"]["spec"]["containers"]
+        path = f"metadata.annotations['{cluster.SINCE}']"
+        assert container["env"] == [{"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
 
 
 # --- Metrics

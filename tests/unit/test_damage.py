@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many failures of one reason are the first lines of a minute and a count, and none is lost.
+"""Many failures of one reason are the first lines of a minute and a count; and completed keys make room for new ones.
 
 What becomes of records that cannot be read: test_store.py.
 """
@@ -14,18 +14,19 @@ import pytest
 
 from hook.base import system
 from hook.base.errors import HookError
-from hook.base.models import Options
+from hook.base.models import Model, Options
 from hook.reconcile import run as reconcile
 from hook.stages import report
 from hook.stages.entry import Call
 from hook.stages.identity import Container, Pod
 from hook.state import damage
 from hook.state.store import RunDir
+from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import UID
+from tests.unit.simulated import ID, OTHER, UID, Node, node
 from tests.unit.stops import machine
 
-__all__ = ["machine"]  # fixtures
+__all__ = ["machine", "node"]  # fixtures
 
 REASON = "no_rmids"
 MORE = f"{REASON}: and {{}} more failures within a minute; see resctrl-mon-hook list"
@@ -172,3 +173,181 @@ def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytes
         hook.join()
     monkeypatch.setattr(system, "boottime", lambda: 660.0)
     assert damage.sum_up_failures(RunDir(str(tmp_path))) == [MORE.format(390)]
+
+
+# --- Room in the run directory
+
+SMALL = 8 << 20 >> 12
+"""Blocks of a run directory of 8 MiB."""
+FILE = "/var/log/history.jsonl"
+
+
+def count(node: Node, name: str) -> int:
+    return len(node.machine.files().get(f"{RUN}/runs/{name}", b""))
+
+
+def keep(node: Node, *names: str) -> None:
+    """Keys that have completed, the oldest first."""
+    for pid, name in enumerate(names, 100):
+        node.start(name, pid, None)
+        node.stop(name, pid)
+        node.kernel.now += 1
+
+
+def kept(node: Node) -> dict[str, bool]:
+    """The completed keys, and whether their snapshots are there."""
+    states = node.context().run.list_states()
+    return {it.key: bool(it.groups) for it in states if it.completed_at is not None}
+
+
+def domains(node: Node, number: int) -> None:
+    """Give the machine more counters."""
+    events = {f"mon_PERF_PKG_{it:02}/core_energy": "3.000000" for it in range(number)}
+    node.kernel.groups[RESCTRL].counters.update(events)
+    make = node.kernel._new_group
+
+    def make_group(*arguments: object) -> object:
+        group = make(*arguments)
+        group.counters.update(events)
+        return group
+
+    node.kernel._new_group = make_group  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize(
+    ("limits", "number"), [((SMALL, 1 << 20), 1000), ((1 << 20, 500), 200)], ids=["bytes", "inodes"]
+)
+def test_a_thousand_containers_are_monitored_and_recorded_in_eight_mebibytes(
+    node: Node, limits: tuple[int, int], number: int
+) -> None:
+    domains(node, 8)
+    node.machine.limit(*limits)
+    for each in range(number):
+        name, node.machine.caller.calls = f"c{each}", 0
+        context = node.start(name, 7, None)
+        assert node.groups() == {f"oci-{name}": {7}}
+        assert not context.run.complaints
+        view = f"{RUN}/mon_groups/{name}/mon_data/mon_PERF_PKG_07/core_energy.begin"
+        assert view in node.machine.files(f"{RUN}/mon_groups/{name}")
+        node.stop(name, 7)
+        assert node.state(name).groups[0].end
+        if each % 25 == 24:
+            node.kernel.now += 60
+            assert set(node.verbs()) <= {"prune"}
+        node.kernel.now += 1
+    assert node.failures() == {}
+    assert count(node, "dropped_snapshots") > number * 0.6
+
+
+def test_reconcile_leaves_a_quarter_to_completed_keys_the_newest_of_them(node: Node) -> None:
+    names = [f"c{number}" for number in range(20)]
+    node.machine.limit(400, 10_000)
+    keep(node, *names)
+    verbs = node.verbs()
+    assert {*verbs} == {"prune"}
+    assert {*kept(node)} == {*names[len(verbs) :]}
+    assert count(node, "dropped_snapshots") == len(verbs)
+    assert node.machine.room is not None
+    assert 80 < 400 - node.machine.room[0] <= 100
+    node.assert_settled()
+
+
+def test_completed_keys_stay_where_there_is_room(node: Node) -> None:
+    node.machine.limit(4000, 10_000)
+    keep(node, *(f"c{number}" for number in range(20)))
+    assert (node.verbs(), len(kept(node))) == ([], 20)
+
+
+def owe(node: Node, *names: str) -> None:
+    for name in names:
+        node.edit(f"groups/{name}.json", owed={"lines": ["{}"], "why": "x: ENOENT"}, history_file="/gone/history")
+
+
+def test_what_owes_lines_goes_last_and_reconcile_counts_the_lines(node: Node) -> None:
+    node.machine.limit(36, 10_000)
+    keep(node, "c0", "c1", "c2")
+    owe(node, "c0", "c1", "c2")
+    done = node.repair()
+    assert [it.action.verb for it in done.outcomes if not it.has_failed] == ["prune"] * 3
+    assert (kept(node), count(node, "dropped_lines")) == (dict.fromkeys(("c0", "c1", "c2"), False), 0)
+    node.machine.limit(8, 10_000)
+    node.machine.room = [0, 50]
+    done = node.repair()
+    assert {it.action.verb for it in done.outcomes} == {"write"}
+    assert kept(node) == {"c1": False, "c2": False}
+
+
+def fill(node: Node) -> None:
+    """The file system of the run directory has no room left."""
+    node.machine.room = [0, 0]
+
+
+def test_a_hook_makes_room_by_the_oldest_snapshots_and_asks_no_busy_key(node: Node) -> None:
+    keep(node, *(f"c{number}" for number in range(12)))
+    owe(node, "c0")
+    with node.context().run.lock("c1", 0.0):
+        node.machine.limit(4000, 10_000)
+        fill(node)
+        node.machine.room = [0, 1]
+        node.start(ID, 7, None)
+    assert node.groups() == {f"oci-{ID}": {7}}
+    assert sorted(kept(node)) == sorted(["c0", "c1", "c10", "c11"])
+    assert count(node, "dropped_snapshots") == 8
+
+
+def test_a_hook_drops_lines_for_a_record_only_if_nothing_else_is_left(node: Node) -> None:
+    names = [f"c{number}" for number in range(9)]
+    keep(node, *names)
+    owe(node, *names)
+    node.machine.limit(4000, 10_000)
+    node.machine.room = [0, 1]
+    node.start(ID, 7, None)
+    assert (len(kept(node)), sum(kept(node).values()), count(node, "dropped_lines")) == (9, 1, 0)
+    node.repair(options={"snapshot_ttl": 0})
+    node.machine.room = [0, 50]
+    context = node.start(OTHER, 8, None)
+    assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
+    assert "1 line of history dropped" in str(context.run.complaints[0])
+    left = [*kept(node)]
+    assert left == names[-len(left) :]
+    assert count(node, "dropped_lines") == 9 - len(left) < 9
+
+
+def test_for_a_failure_and_for_what_reconcile_did_no_line_is_dropped(node: Node) -> None:
+    keep(node, "c0")
+    owe(node, "c0")
+    node.repair()
+    node.machine.limit(4000, 10_000)
+    node.machine.room = [0, 9]
+    node.machine.kernel.now += 5
+    run = node.context().run
+    report.record(run, report.make_failure(HookError(REASON, "the problem"), "createRuntime", "c1", is_monitored=False))
+    node.repair()
+    assert kept(node) == {"c0": False}
+
+
+def test_without_an_inode_for_a_lock_a_view_goes_first(node: Node) -> None:
+    keep(node, "c0", "c1")
+    node.machine.limit(4000, 10_000)
+    node.machine.room = [100, 0]
+    node.start(ID, 7, None)
+    assert node.groups() == {f"oci-{ID}": {7}}
+    assert not [it for it in node.files() if it.startswith("building")]
+
+
+def test_where_nothing_is_kept_a_full_run_directory_is_searched_once(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, names = list[object](), RunDir.names
+
+    def look(run: RunDir, model: type[Model]) -> list[str]:
+        looks.append(model)
+        return names(run, model)
+
+    monkeypatch.setattr(RunDir, "names", look)
+    node.start(OTHER, 8, None)
+    node.machine.limit(4000, 10_000)
+    fill(node)
+    with pytest.raises((HookError, OSError)):
+        node.start(ID, 7, None)
+    assert len(looks) == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.base import container_tasks, names, procfs, system
-from hook.base.models import Failure, KeyState, Member, MonGroup, Options
+from hook.base.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
 from hook.stages import retry
@@ -57,9 +57,11 @@ class Facts(SimpleNamespace):
         of_members = {container: it.key for it in states for container in it.members}
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
         keys = {*filter(None, self.index.values())}
+        self.surplus = SimpleNamespace(snapshots={it.key for it in states if it.name == "surplus"})
         self.indexed = {key: [it for it, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
+            history_of=lambda state: state.history_file,
             run=SimpleNamespace(glance=lambda _model, name: self.failures[name]),
             view=SimpleNamespace(is_current=lambda state: state.key not in self.stale_views),
             resctrl=SimpleNamespace(
@@ -142,6 +144,7 @@ def brief(facts: Facts) -> list[str]:
 
 LINGERS = {"lingering_since": 1.0, "lingering_until": 2000.0}
 ENDED = {"lingering_since": 1.0, "lingering_until": 2.0}
+OWED = Owed(lines=["{}"], why="x: ENOSPC")
 NO_PID = {"pid": None, "starttime": None}
 
 
@@ -212,6 +215,13 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(failures={"c1": None, "old1": None, "old2": None}, running=["old2"]), ["forget old1"]),
         (Facts(failures={"old1": None}, index={"old1": "k"}, unreadable=["k"]), ["rebuild k"]),
         (Facts(half_failures=["c1"]), ["forget c1"]),
+        # lines of history, and room
+        (Facts(completed(completed_boottime=950.0, owed=OWED)), ["note k"]),
+        (Facts(completed(completed_boottime=5.0, owed=OWED)), ["prune k", "note k"]),
+        (Facts(completed(completed_boottime=5.0, groups=[], owed=OWED)), ["note k"]),
+        (Facts(completed(completed_boottime=5.0, groups=[])), ["prune k"]),
+        (Facts(state("c1", owed=OWED)), ["note k"]),
+        (Facts(completed(completed_boottime=950.0, name="surplus")), ["prune k"]),
         # --live
         (Facts(state("c1"), live={"k"}), []),
         (Facts(state("c1"), live={"k"}, dead=["c1"]), []),

@@ -278,7 +278,7 @@ def test_kubernetes_names_values_of_the_chart_with_their_defaults() -> None:
     values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
     text = page("docs/kubernetes.md")
     assert f"`prefix` (`{values['prefix']}`)" in text
-    for name in ("hooksDir", "options", "nodeSelector", "runtime", "uninstall"):
+    for name in ("hooksDir", "options", "nodeSelector", "uninstall"):
         assert name in values
         assert re.search(rf"`{name}\b", text)
     assert "deadlineSeconds" in values["uninstall"]

@@ -37,7 +37,6 @@ ELSEWHERE = {
     "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
     "install/steps": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
     "image/node": {"pathlib"},  # what it writes into its own pod
-    "image/host": {"pathlib"},  # Path: names, and the age of a file
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
 """What `system` opens without a look at what it is: a file of ours or of the kernel's."""

@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import errno
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from hook.base import system
 from hook.base.errors import Reason
+from hook.base.models import KeyState, Owed
 from hook.base.node_models import Job
-from hook.stages.remove import poststop
+from hook.reconcile import run
+from hook.stages.remove import end, poststop
+from hook.state import damage, records
 from hook.state.lives import MOST_LEFT
+from hook.state.store import LockedKey
 from tests.simulator.kernel import RESCTRL
+from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
 from tests.unit.test_create import refused, use
 
@@ -220,17 +227,6 @@ def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes)
     assert text.endswith(b"}\n")
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.ENOENT])
-def test_a_line_that_cannot_be_written_is_a_complaint(node: Node, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    node.start(ID, 7, None, **ON)
-    monkeypatch.setattr(system, "append_line", fails(number))
-    node.kernel.die(7)
-    context = node.context(**ON)
-    poststop(context, ID)
-    assert [it.reason for it in context.run.complaints] == [Reason.IO]
-    assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
-
-
 def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,3 +247,263 @@ def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
     live(node, 4.0)
     assert node.groups() == {}
     assert "/run/elsewhere" not in node.machine.files("/run")
+    assert owed(node) == {ID: 1}
+
+
+def test_what_is_foreign_or_damaged_in_it_stays(node: Node) -> None:
+    before = b"\0\0\xff not of ours\n" + b'{"version": 2, "id": "1"}' + b"\0" * 9
+    node.machine.add(FILE, before)
+    live(node, 4.0)
+    text = node.machine.files("/var/log/jobs")[FILE]
+    assert isinstance(text, bytes)
+    assert text.startswith(before + b'\n{"version": 1')
+
+
+# --- The record names it
+
+
+def test_reconcile_without_the_option_writes_the_line_of_a_lost_container(node: Node) -> None:
+    node.start(ID, 7, None, **ON)
+    node.start(OTHER, 8, **LINGER)
+    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
+    node.kernel.die(7)
+    node.kernel.die(8)
+    assert node.verbs(options={"linger": 60}) == ["drop", "drop"]
+    node.kernel.now += 61
+    assert node.verbs() == ["end", "end"]
+    assert [(it["key"], it["use"]) for it in read(node)] == [(ID, {"core_energy": 1.0}), (UID, {"core_energy": 0.0})]
+
+
+def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(node: Node) -> None:
+    node.kernel.rmids = 1
+    live(node, 4.0, **LINGER)
+    node.start(OTHER, 8, history="/var/log/jobs/other.jsonl")
+    assert [it["key"] for it in read(node)] == [ID]
+    assert set(node.machine.files("/var/log/jobs")) == {FILE}
+
+
+def test_a_key_that_is_ended_with_live_containers_has_its_line(node: Node) -> None:
+    node.start(ID, 7, None, **ON)
+    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
+    context = node.context()
+    with context.run.lock(ID, system.monotonic()) as locked:
+        state = node.state(ID)
+        end(context, locked, state, state.groups)
+    assert node.groups() == {}
+    assert [(len(it["containers"]), it["use"]) for it in read(node)] == [(1, {"core_energy": 1.0})]
+
+
+def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_hook(node: Node) -> None:
+    node.start(ID, 7, None, history="/var/log/jobs/first.jsonl")
+    node.remove_groups()
+    assert node.verbs(options=ON) == ["remake"]
+    assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
+    node.remove(f"groups/{ID}.json")
+    assert node.verbs(options=ON) == ["rebuild"]
+    assert node.state(ID).history_file == FILE
+    node.start(ID, 7, None, history="/var/log/jobs/second.jsonl")
+    assert node.state(ID).history_file == "/var/log/jobs/second.jsonl"
+
+
+# --- Lines that wait
+
+
+def owed(node: Node) -> dict[str, int]:
+    """How many lines each key owes."""
+    states = node.context().run.list_states()
+    return {it.key: len(it.owed.lines) for it in states if it.owed is not None}
+
+
+def full(node: Node, _patch: pytest.MonkeyPatch) -> None:
+    node.machine.full[FILE] = 9
+
+
+def missing(node: Node, _patch: pytest.MonkeyPatch) -> None:
+    node.machine.remove("/var/log/jobs")
+
+
+def immutable(_node: Node, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(system, "append_lines", fails(errno.EPERM))
+
+
+BROKEN = {"ENOSPC": full, "ENOENT": missing, "EPERM": immutable}
+
+
+@contextmanager
+def broken(node: Node, reason: str) -> Iterator[None]:
+    """The file cannot be written."""
+    with pytest.MonkeyPatch.context() as patch:
+        BROKEN[reason](node, patch)
+        yield
+    node.machine.full.clear()
+    if not node.machine.fs.exists("/var/log/jobs"):
+        node.machine.fs.create_dir("/var/log/jobs")
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+@pytest.mark.parametrize("ttl", [0, 300])
+def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, reason: str, ttl: int) -> None:
+    names = [f"c{number}" for number in range(11)]
+    with broken(node, reason):
+        for pid, name in enumerate([*names, "c0"], 7):
+            live(node, 4.0 + 2 * pid, name, pid, snapshot_ttl=ttl)
+            node.kernel.now += 1
+        node.kernel.now += 400
+        done = node.repair()
+        (failed,) = done.failed
+        assert (failed.action.verb, f"{reason}" in str(failed.problem)) == ("write", True)
+        assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
+        assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
+    assert node.verbs() == ["write"] * 11
+    found = read(node) if reason != "ENOSPC" else read_whole(node)
+    assert len({it["id"] for it in found}) == len(found) == 12
+    assert sum(it["use"]["core_energy"] for it in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
+    assert node.context().run.list_states() == []
+    node.assert_settled()
+
+
+def read_whole(node: Node) -> list[dict[str, Any]]:
+    """The lines, of which the first is torn."""
+    torn, _, text = str(node.machine.files("/var/log/jobs")[FILE], "ascii").partition("\n")  # type: ignore[arg-type]
+    assert torn == '{"version'
+    node.machine.add(FILE, text.encode())
+    return read(node)
+
+
+def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it(node: Node) -> None:
+    node.start(ID, 7, None, **ON)
+    with broken(node, "EPERM"):
+        node.kernel.die(7)
+        context = node.context(**ON)
+        poststop(context, ID)
+        assert [it.reason for it in context.run.complaints] == [Reason.IO]
+        assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
+    node.kernel.now += 1
+    node.start(ID, 8, None, **ON)
+    assert (owed(node), read(node)) == ({ID: 1}, [])
+    node.stop(ID, 8)
+    assert (owed(node), len({it["id"] for it in read(node)})) == ({}, 2)
+
+
+def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(node: Node) -> None:
+    with broken(node, "ENOENT"):
+        live(node, 9.0)
+        node.kernel.now += 400
+        assert [it.action.verb for it in node.repair().outcomes] == ["prune", "write"]
+        assert not [it for it in node.files() if it.startswith("mon_groups")]
+    live(node, 5.0, pid=8)
+    assert [it["use"] for it in read(node)] == [{"core_energy": 6.0}, {"core_energy": 2.0}]
+    assert node.state(ID).groups[0].before == {}
+
+
+def test_the_reason_is_that_of_the_last_try(node: Node) -> None:
+    with broken(node, "EPERM"):
+        live(node, 4.0)
+    with broken(node, "ENOENT"):
+        node.repair()
+    assert node.state(ID).owed == Owed(lines=node.state(ID).owed.lines, why="No such file or directory: ENOENT")  # type: ignore[union-attr]
+
+
+def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, commits = LockedKey.commit, list[KeyState]()
+
+    def second_fails(locked: LockedKey, state: KeyState) -> None:
+        commits.append(state)
+        if len(commits) == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        commit(locked, state)
+
+    monkeypatch.setattr(LockedKey, "commit", second_fails)
+    node.start(ID, 7, None, **ON)
+    node.stop(ID, 7)
+    (line,) = read(node)
+    assert (line["use"], line["unknown"], len(line["containers"])) == ({"core_energy": 0.0}, ["core_energy"], 1)
+
+
+def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start(ID, 7, None, **ON)
+    with broken(node, "EPERM"), monkeypatch.context() as patch:
+        patch.setattr(LockedKey, "commit", fails(errno.EIO))
+        node.stop(ID, 7)
+    assert node.groups() == {}
+    assert node.verbs() == ["drop"]
+    assert [it["unknown"] for it in read(node)] == [["core_energy"]]
+
+
+def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(damage, "MOST_CHARACTERS", 1100)
+    with broken(node, "ENOSPC"):
+        for pid in (7, 8, 9):
+            live(node, pid, pid=pid)
+            node.kernel.now += 1
+    lines = node.state(ID).owed.lines  # type: ignore[union-attr]
+    assert [json.loads(it)["use"]["core_energy"] for it in lines] == [5.0, 6.0]
+    assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b"."
+
+
+def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MOST_LINES", 3)
+    with broken(node, "ENOENT"):
+        for pid, name in enumerate(("c1", "c2", "c3", "c1", "c4"), 7):
+            live(node, 4.0, name, pid)
+            node.kernel.now += 2
+        done = node.repair()
+        assert owed(node) == {"c1": 1, "c3": 1, "c4": 1}
+        assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b".."
+        assert sum("dropped" in str(it.remark) for it in done.outcomes) == 2
+    assert node.verbs() == ["write"] * 3
+
+
+def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MOST_LINES", 1)
+    with broken(node, "ENOENT"):
+        for pid, name in enumerate(("c1", "c2", "c3"), 7):
+            live(node, 4.0, name, pid)
+    assert node.verbs() == ["write"] * 3
+    assert len(read(node)) == 3
+
+
+def test_lines_in_the_record_of_a_newer_version_are_written_as_they_are(node: Node) -> None:
+    with broken(node, "ENOENT"):
+        live(node, 4.0)
+    newer = '{"version": 2, "id": "2", "name": "\u00e9"}'
+    lines = [*node.state(ID).owed.lines, newer]  # type: ignore[union-attr]
+    node.edit(f"groups/{ID}.json", version=2, owed={"lines": lines, "why": "", "more": 7})
+    done = node.repair()
+    assert [it.action.verb for it in done.outcomes] == ["rebuild", "end", "tidy"]
+    assert "cannot be read" in str(done.outcomes[0].remark)
+    text = node.machine.files("/var/log/jobs")[FILE]
+    assert isinstance(text, bytes)
+    assert text.decode().splitlines() == lines
+    assert [it for it in node.machine.files() if ".unreadable-" in it]
+
+
+# --- The end of all keys: an administrator takes the hook off
+
+
+def test_the_end_of_all_keys_writes_each_line_also_of_keys_that_live_linger_or_owe(node: Node) -> None:
+    node.start(ID, 7, None, **ON)
+    node.start(OTHER, 8, None, **LINGER)
+    node.stop(OTHER, 8, **LINGER)
+    assert run.end_all_keys(node.options()) == ([], [])
+    assert sorted(line["key"] for line in read(node)) == sorted([ID, OTHER])
+    assert node.groups() == {}
+
+
+def test_a_line_that_cannot_be_written_keeps_its_record_until_the_next_end_of_all_keys(node: Node) -> None:
+    node.start(ID, 7, None, **ON)
+    node.machine.fs.remove_object("/var/log/jobs")
+    (problem,), left = run.end_all_keys(node.options())
+    assert problem.startswith(f"key {ID}: could not add what key {ID} used to {FILE}")
+    assert (left, node.groups()) == ([], {})
+    (problem,), _ = run.end_all_keys(node.options())
+    assert problem.startswith(f"key {ID}: could not add what it used to {FILE}")
+    node.machine.fs.create_dir("/var/log/jobs")
+    assert run.end_all_keys(node.options()) == ([], [])
+    assert [line["key"] for line in read(node)] == [ID]

@@ -74,6 +74,9 @@ class Cluster:
             self.events.append("pods gone")
         return 200, {"items": found}
 
+    def get_daemonsets(self, name: str, _selector: Object, _body: object) -> tuple[int, Object]:
+        return (404, {}) if self.is_going else (200, {"metadata": {"name": name}})
+
     def delete_daemonsets(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         assert body["propagationPolicy"] == "Background"
         assert name == "hook"
@@ -102,7 +105,11 @@ class Cluster:
 
     def patch_jobs(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         found = self.jobs[name]
+        (since,) = body["spec"].pop("template")["metadata"]["annotations"].items()
+        assert since[0] == "resctrl-mon.io/removed-at"
+        assert float(since[1]) > 0
         assert body == {"spec": {"suspend": False}}
+        assert found["spec"]["suspend"], "the annotations of the pods of a Job that has started cannot change"
         found["spec"]["suspend"] = False
         self.events.append(f"{component_of(found)} starts on {node_of(found)}")
         return 200, found
@@ -110,7 +117,7 @@ class Cluster:
     def delete_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
         gone = chosen(list(self.jobs.values()), selector)
         self.jobs = {name: it for name, it in self.jobs.items() if it not in gone}
-        self.events.append(f"{len(gone)} Jobs gone")
+        self.events += [f"{len(gone)} Jobs gone"] if gone else []
         return 200, {}
 
 
@@ -199,7 +206,17 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
 
 
-@pytest.mark.parametrize("request_", ["DELETE daemonsets", "PATCH jobs", "DELETE jobs"])
+def test_jobs_that_an_earlier_removal_has_left_are_made_anew(api: cluster.Api, kube: Cluster) -> None:
+    """The release was installed again since: a Job that has succeeded would say nothing of it."""
+    cluster.run(api, PLAN)
+    kube.is_going, kube.pods, kube.events = False, [node_pod(name) for name in NODES], []
+    cluster.run(api, PLAN)
+    assert kube.events[0] == "3 Jobs gone"
+    for kind in ("remove-json", "remove-program"):
+        assert {f"{kind} is to run on {name}" for name in NODES} <= set(kube.events)
+
+
+@pytest.mark.parametrize("request_", ["DELETE daemonsets", "PATCH jobs"])
 def test_after_a_failure_it_goes_on_with_all_nodes(api: cluster.Api, kube: Cluster, request_: str) -> None:
     """Also when the DaemonSet is gone, by whose pods the nodes were known."""
     kube.refuses = request_
@@ -233,5 +250,5 @@ def test_a_pod_without_a_node_is_ignored(api: cluster.Api, kube: Cluster) -> Non
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "POLL", 0.0)
-    with pytest.raises(cluster.Failed, match="GET /api/v1/namespaces/ns/pods: "):
+    with pytest.raises(cluster.Failed, match="GET /apis/apps/v1/namespaces/ns/daemonsets/hook: "):
         cluster.run(cluster.Api("http://127.0.0.1:1", "ns"), PLAN)

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
-import time
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hook.base import system
 from hook.install.steps import Refused
 from hook.node import hooksd
+from hook.node.place import is_stub, read_owner
+from hook.reconcile.run import Remains
 from pyz import archive
-from tests.unit.nodes import add_process
 
 import host
 
@@ -36,8 +40,9 @@ def pyz(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture(autouse=True)
-def _host(fs: FakeFilesystem, pyz: bytes) -> None:
-    """A host with Python 3.11, as far as a container has it mounted."""
+def _host(fs: FakeFilesystem, pyz: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with Python 3.11 and without keys, as far as a container has it mounted."""
+    monkeypatch.setattr(host, "end_all_keys", lambda _options: Remains([], []))
     root = host.HOST
     for path in (os.path.dirname(PROGRAM), HOOKS_DIR):
         fs.create_dir(f"{root}{path}")
@@ -47,11 +52,10 @@ def _host(fs: FakeFilesystem, pyz: bytes) -> None:
     fs.create_symlink(f"{root}/usr/bin/python3", "python3.11")
     fs.create_dir(RESCTRL)
     fs.create_file(host.PYZ, contents=pyz)
-    fs.create_file("/proc/self/ns/pid").st_ino = host._FIRST_PID_NAMESPACE
 
 
 def node(*words: str) -> host.Host:
-    return host.Host(PREFIX, HOOKS_DIR, words)
+    return host.Host(PREFIX, HOOKS_DIR, words, "shop/hook")
 
 
 def at(path: str) -> Path:
@@ -69,7 +73,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(pyz: bytes) 
     node("--linger=5").install()
     assert files() == sorted([OWNER, PROGRAM, JSON])
     assert at(PROGRAM).read_bytes() == pyz
-    assert at(OWNER).read_text() == "chart\n"
+    assert at(OWNER).read_text() == f"chart\nshop/hook\n{HOOKS_DIR}\n"
     assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {OWNER: 0o644, PROGRAM: 0o755, JSON: 0o644}
     file = hooksd.read_entry(str(at(JSON))).file
     assert file is not None
@@ -163,11 +167,10 @@ def test_a_package_that_is_installed_already_is_left_alone(path: str) -> None:
     assert json.loads(at(JSON).read_text()) == hook_file
 
 
-def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone() -> None:
+def test_a_program_without_an_owner_is_left_alone() -> None:
     at(PROGRAM).write_text("theirs")
     with pytest.raises(Refused, match=r"hook\.pyz is not the chart's"):
         node().install()
-    assert node().is_needed(), "a removal does not wait for those who call it, either"
     assert node().remove_program() == []
     assert at(PROGRAM).read_text() == "theirs"
 
@@ -199,117 +202,129 @@ def test_what_is_called_from_a_second_directory_is_refused() -> None:
         node().install()
 
 
-# --- The end
+# --- The end, and other releases
+
+FAR = "/etc/containers/oci/hooks.d"
+BOOT = "/etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
+A, SAME, B = (("shop/hook", HOOKS_DIR), ("shop/hook", FAR), ("shop/other", FAR))
 
 
-def test_the_json_is_removed_first_and_the_program_only_on_request() -> None:
+def of(release: tuple[str, str], before: float = math.inf) -> host.Host:
+    """A release: its name and its hooksDir."""
+    return host.Host(PREFIX, release[1], (), release[0], before)
+
+
+def json_of(release: tuple[str, str]) -> Path:
+    return at(f"{release[1]}/{os.path.basename(JSON)}")
+
+
+def test_a_removal_leaves_a_stub_that_the_next_boot_removes(pyz: bytes) -> None:
     node().install()
-    node().remove_json()
+    assert node().remove_json() == [f"remove {at(JSON)}"]
     assert files() == [OWNER, PROGRAM]
     assert node().remove_json() == []
-    node().remove_program()
-    assert files() == []
+    assert at(PROGRAM).read_bytes() == pyz
+    at(f"{PROGRAM}.cpython-311").write_bytes(b"")
+    made = [f"stub {at(PROGRAM)}", f"write {at(BOOT)}", f"remove {at(PROGRAM)}.cpython-311", f"remove {at(OWNER)}"]
+    assert node().remove_program() == made
+    assert files() == [PROGRAM]
+    assert (at(PROGRAM).read_text(), at(PROGRAM).stat().st_mode & 0o7777) == ("#!/bin/true\n", 0o755)
+    assert at(BOOT).read_text().splitlines() == [f"r! {PROGRAM}", f"r! {BOOT}"]
     assert node().remove_program() == []
+    assert node().install() == [f"write {at(OWNER)}", f"remove {at(BOOT)}", f"write {at(PROGRAM)}", f"write {at(JSON)}"]
+    assert node().is_installed()
 
 
-def test_a_program_that_was_installed_again_stays() -> None:
-    """A removal may wait for months, and the chart may be there again before it is done."""
+def test_a_removal_ends_all_keys_and_tries_again_if_one_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [Remains(["key k: busy"], []), Remains([], ["/x: cannot be read"])]
+    monkeypatch.setattr(host, "end_all_keys", lambda _options: answers.pop(0))
     node().install()
+    assert node().remove_program() == [], "its JSON is there, so it was installed again"
     node().remove_json()
-    assert not node().is_needed()
-    node("--linger=5").install()
-    assert node().is_needed()
-    assert node().remove_program() == []
-    assert node("--linger=5").is_installed()
+    with pytest.raises(Refused, match="key k: busy"):
+        node().remove_program()
+    assert not is_stub(str(at(PROGRAM)))
+    assert node().remove_program()[0] == "left: /x: cannot be read"
+    assert is_stub(str(at(PROGRAM)))
 
 
-LIVE, ENDED, YOUNG, ODD, TORN = ("a1" * 32, "b2" * 32, "c3" * 32, "d4" * 32, "e5" * 32)
-CRIO = {
-    "io.kubernetes.pod.namespace": "shop",
-    "io.kubernetes.pod.name": "web-1",
-    "io.kubernetes.container.name": "app\nroot",
+def test_a_release_that_moves_its_hooks_dir_is_refused_with_the_value_and_nothing_changes() -> None:
+    of(A).install()
+    before = files()
+    with pytest.raises(Refused, match=f"installed with hooksDir={HOOKS_DIR}: set that, or helm uninstall first"):
+        of(SAME).install()
+    with pytest.raises(Refused, match="the Helm release shop/hook has installed the hook: helm uninstall that first"):
+        of(B).install()
+    with pytest.raises(Refused, match="if this release did that: set prefix=/usr, or helm uninstall first"):
+        host.Host("/usr/local", HOOKS_DIR, (), "shop/hook").install()
+    assert files() == before
+    assert of(A).is_installed()
+
+
+def test_an_older_charts_files_are_taken_over() -> None:
+    of(A).install()
+    at(OWNER).write_text("chart\n")
+    of(A).install()
+    assert at(OWNER).read_text() == f"chart\nshop/hook\n{HOOKS_DIR}\n"
+    assert read_owner(str(at(OWNER))) == at(OWNER).read_text().strip()
+
+
+def test_a_late_job_leaves_alone_what_was_installed_since_under_the_same_name() -> None:
+    of(A).install()
+    began = at(OWNER).stat().st_mtime + 1
+    os.utime(at(OWNER), (began + 1, began + 1))
+    assert of(A, began).remove_json() == of(A, began).remove_program() == []
+    assert of(A).is_installed()
+    os.utime(at(OWNER), (began - 1, began - 1))
+    assert of(A, began).remove_json() != []
+
+
+def test_the_start_of_a_pod_is_noted_so_that_an_older_removal_does_not_touch_it() -> None:
+    of(A).install()
+    os.utime(at(OWNER), (1, 1))
+    assert of(A).install() == []
+    assert at(OWNER).stat().st_mtime > 1
+
+
+STEPS: dict[str, tuple[tuple[str, str], str]] = {
+    f"{verb} of {number}": (release, verb)
+    for number, release in enumerate((A, SAME, B), 1)
+    for verb in ("install", "remove_json", "remove_program")
 }
-CONTAINERD = {
-    "io.kubernetes.cri.sandbox-namespace": "batch",
-    "io.kubernetes.cri.sandbox-name": "job-2",
-    "io.kubernetes.cri.container-name": "main",
-}
-NAMED = "?/? ? (b2b2b2b2b2b2)"
 
 
-def bundle(
-    *parts: str, path: str = PROGRAM, text: str = "", annotations: dict[str, str] | None = None, age: int = 86400
-) -> None:
-    """The configuration of a container that was made some seconds ago."""
-    config = Path(host.BUNDLES, *parts, "config.json")
-    config.parent.mkdir(parents=True)
-    hooks = {"createRuntime": [{"path": "/bin/x"}], "poststop": [{"path": path}]}
-    config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
-    os.utime(config, (time.time() - age,) * 2)
+@pytest.mark.parametrize("seed", range(10))
+def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_container_names(seed: int) -> None:
+    """Containers take the program's path from each JSON that is there, and live to the end of the test."""
+    at(FAR).mkdir(parents=True)
+    random = Random(seed)
+    named: set[str] = set()
+    done: list[str] = []
+    for _ in range(30):
+        name = random.choice(sorted(STEPS))
+        release, verb = STEPS[name]
+        done.append(name)
+        with suppress(Refused):
+            getattr(of(release), verb)()
+        found = {it: hooksd.read_entry(str(json_of(it))).file for it in (A, SAME, B)}
+        named |= {file.hook.path for file in found.values() if file is not None}
+        assert not [path for path in named if not os.access(at(path), os.X_OK)], done
+        assert len({it[1] for it, file in found.items() if file is not None}) <= 1, f"two JSONs: {done}"
+        if any(file is not None for file in found.values()) and verb == "install":
+            assert not is_stub(str(at(PROGRAM))), done
+        assert not (is_stub(str(at(PROGRAM))) and any(found.values())), done
+    for release in (A, SAME, B):
+        with suppress(Refused):
+            of(release).remove_json()
+        of(release).remove_program()
+    assert is_stub(str(at(PROGRAM))) is (PROGRAM in named)
+    assert [json_of(it).exists() for it in (A, SAME, B)] == [False] * 3
 
 
-def test_live_containers_that_call_the_program_keep_it() -> None:
-    assert node().callers() == ([], [])
-    add_process(7, cgroup=f"/kubepods.slice/kubepods-pod1.slice/crio-{LIVE}.scope")
-    bundle(LIVE, "userdata", annotations=CRIO)
-    bundle(ENDED, annotations=CONTAINERD)
-    bundle("hooked-by-others", path="/usr/bin/other")
-    bundle("not-hooked", text='{"hooks": null}')
-    bundle(TORN, text='{"hooks": {"po')
-    bundle(ODD, text="[]")
-    bundle(YOUNG, age=1)
-    Path(host.BUNDLES, "gone").mkdir()
-    Path(host.BUNDLES, "gone/config.json").symlink_to("nowhere")
-    live, ended = node().callers()
-    assert live == [r"shop/web-1 app\nroot (a1a1a1a1a1a1)", "?/? ? (c3c3c3c3c3c3)"]
-    unknown = "whose config.json cannot be understood"
-    assert ended == ["batch/job-2 main (b2b2b2b2b2b2)", f"d4d4d4d4d4d4, {unknown}", f"e5e5e5e5e5e5, {unknown}"]
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "is_live"),
-    [
-        ("/kubepods/burstable/pod1/" + ENDED, True),
-        ("/kubepods.slice/pod1.slice/cri-containerd-" + ENDED + ".scope", True),
-        ("/system.slice/kubelet.slice/pod1.slice:cri-containerd:" + ENDED, True),
-        ("/libpod-" + ENDED + "/container", True),
-        (f"/libpod-{LIVE}.scope/libpod-{ENDED}.scope", False),  # another container named it so
-        ("/user.slice", False),
-    ],
-)
-def test_a_container_lives_as_long_as_its_cgroup_has_processes(cgroup: str, is_live: bool) -> None:
-    bundle(ENDED)
-    assert node().callers() == ([], [NAMED])
-    add_process(7, cgroup=cgroup)
-    assert node().callers() == (([NAMED], []) if is_live else ([], [NAMED]))
-
-
-def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(fs: FakeFilesystem) -> None:
-    fs.get_object("/proc/self/ns/pid").st_ino = 1
-    bundle(ENDED)
-    assert node().callers() == ([NAMED], [])
-
-
-def test_a_base_runtime_spec_that_names_it_is_waited_for(fs: FakeFilesystem) -> None:
-    """containerd would start no container without it. Its files are looked at as it sees them."""
-    node().install()
-    config = at("/etc/containerd/config.toml")
-    config.parent.mkdir(parents=True)
-    config.write_text('imports = ["x.toml"]\n')
-    (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
-    at("/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    for pid in (1, 42):
-        add_process(pid, starttime=2**40)
-        for name in ("pid", "mnt", "user"):
-            Path(f"/proc/{pid}/ns").mkdir(exist_ok=True)
-            if pid == 1:
-                fs.create_file(f"/proc/1/ns/{name}")
-            else:
-                os.link(f"/proc/1/ns/{name}", f"/proc/{pid}/ns/{name}")
-    Path("/proc/42/cmdline").write_bytes(b"/usr/bin/containerd\0")
-    Path("/proc/42/root").symlink_to(host.HOST)
-    Path("/proc/42/cwd").symlink_to("/")
-    remedy = "take it out of the configuration and restart containerd"
-    assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
-    (config.parent / "x.toml").unlink()
-    assert node().specs() == ["cannot read /etc/containerd/x.toml of containerd's configuration: ENOENT"]
+def test_nothing_is_done_while_another_one_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    of(A).install()
+    monkeypatch.setattr(system, "try_flock", lambda _descriptor: False)
+    for act in (of(B).install, of(A).remove_json, of(A).remove_program):
+        with pytest.raises(Refused, match="another install or uninstall is running"):
+            act()
+    assert of(A).is_installed()

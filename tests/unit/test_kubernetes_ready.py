@@ -125,7 +125,7 @@ def test_a_port_in_use_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch, 
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{port}")
-        assert node.main(["metrics", "--prefix=/usr", "--hooks-dir=/x"]) == 1
+        assert node.main(["metrics", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"]) == 1
     remedy = "remedy: write another one into the chart's values, from 1024 to 65535"
     assert Path(node.MESSAGE).read_text() == f"metrics.port={port} is in use on this node, at 127.0.0.1; {remedy}"
 
@@ -162,7 +162,7 @@ def test_check_says_why_a_node_cannot_monitor_and_ends_well(
 ) -> None:
     fs.create_file(host.PYZ, contents=pyz)
     fs.create_dir("/dev")
-    words = ["check", "--prefix=/usr", "--hooks-dir=/usr/share/containers/oci/hooks.d"]
+    words = ["check", "--prefix=/usr", "--hooks-dir=/usr/share/containers/oci/hooks.d", "--release=a/b"]
     assert node.main(words) == 0
     message = Path(node.MESSAGE).read_text()
     assert "this host has no /usr/bin/python3: hooks cannot run there" in message
@@ -187,5 +187,5 @@ def test_check_says_why_a_node_cannot_monitor_and_ends_well(
 def test_a_failure_is_left_as_the_message_of_the_container(fs: FakeFilesystem, pyz: bytes) -> None:
     fs.create_file(host.PYZ, contents=pyz)
     fs.create_dir("/dev")
-    assert node.main(["check", "--prefix=/usr", "--hooks-dir=/x", "--lingr=1"]) == 1
+    assert node.main(["check", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b", "--lingr=1"]) == 1
     assert "unknown option '--lingr'" in Path(node.MESSAGE).read_text()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hook.node.place import OWNERS, Places
+from hook.node.place import OWNERS, STUB, Places
 from pyz import archive
 from tests.support import interpreters
 from tests.unit.test_systemd import analyze, needs_analyze
@@ -132,10 +132,17 @@ def test_the_command_prints_it(made: dict[str, Any], tree: Path) -> None:
     assert len(done.stdout) < machineconfig.MOST_BYTES
 
 
-def test_off_is_the_same_without_the_json(made: dict[str, Any], tree: Path) -> None:
+def test_off_is_the_same_without_the_json_and_with_a_stub(made: dict[str, Any], tree: Path) -> None:
+    """Which does nothing, also where systemd starts Python with it."""
     off = json.loads(run(tree, "--off").stdout)
     assert files(made).keys() - files(off).keys() == {JSON}
     assert units(off) == units(made)
+    same = files(off).keys() - {PLACES.program}
+    assert {path: files(off)[path] for path in same} == {path: files(made)[path] for path in same}
+    program = files(off)[PLACES.program]
+    assert (content(program), program["mode"]) == (STUB, 0o755)
+    done = subprocess.run([sys.executable, "-c", STUB], capture_output=True, check=True, timeout=300)
+    assert done.stdout + done.stderr == b""
 
 
 def test_one_that_etcd_would_not_take_is_refused(tree: Path, tmp_path: Path) -> None:

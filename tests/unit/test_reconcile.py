@@ -629,9 +629,7 @@ def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followe
     node.kernel.now += 5
     node.machine.refusals["rename"] = [errno.EACCES] * 99
     first = node.repair()
-    assert {(it.action.verb, it.has_failed) for it in first.outcomes} == {
-        ("end", True), ("show", False), ("tidy", False),
-    }  # fmt: skip
+    assert {(it.action.verb, it.has_failed) for it in first.outcomes} == {("end", True), ("show", False)}
     assert ([it.action.verb for it in first.failed], first.is_whole) == (["end"], False)
     node.machine.refusals.clear()
     assert node.verbs()[0] == "end"
@@ -1070,3 +1068,96 @@ def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
     ]
     assert (done.is_whole, node.reconciled().unread) == (False, 300)
     assert node.groups() == {GROUP: {7, 8}}
+
+
+# --- The end of all keys: an administrator takes the hook off
+
+
+def there(node: Node) -> list[str]:
+    """What is left below /run of the run directory, and the groups."""
+    files = [path for path in node.machine.files("/run") if path.startswith(RUN)]
+    return [*files, *sorted(node.groups())]
+
+
+def test_all_keys_end_whatever_their_members_do_and_the_run_directory_goes(node: Node) -> None:
+    node.start()
+    node.start(OTHER, 8, None, linger=HOUR)
+    node.stop(OTHER, 8, linger=HOUR)
+    node.start("third", 9, OTHER_UID)
+    node.stop("third", 9)  # its snapshot is kept
+    node.make_group("oci-lone")
+    node.verbs()
+    assert run.has_keys(node.options())
+    assert run.end_all_keys(node.options()) == ([], [])
+    assert there(node) == []
+    assert not run.has_keys(node.options())
+    assert node.kernel.group_of(7) == RESCTRL
+    node.start()  # the hook was installed again while that container runs
+    assert node.groups() == {GROUP: {7}}
+
+
+def test_the_end_of_all_keys_goes_on_after_a_kill_at_each_step(node: Node) -> None:
+    for name, pid in ((ID, 7), (OTHER, 8)):
+        node.spawn(pid, own(name))
+
+    def begin() -> None:
+        node.start(ID, 7)
+        node.start(OTHER, 8, OTHER_UID, linger=HOUR)
+
+    begin()
+    for stop in stops(node.machine):
+        node.machine.caller.calls = 0
+        with stop:
+            run.end_all_keys(node.options())
+        assert run.end_all_keys(node.options()) == ([], [])
+        assert there(node) == []
+        begin()
+
+
+def test_a_key_that_cannot_be_ended_keeps_its_record_and_is_named_and_the_next_call_ends_it(node: Node) -> None:
+    node.start()
+    node.start(OTHER, 8, OTHER_UID)
+    node.machine.refusals = {"rmdir": [errno.EPERM]}
+    (problem,), left = run.end_all_keys(node.options())
+    assert problem.startswith(f"key {OTHER_UID}: ")
+    assert "rmdir" in problem
+    assert left == []
+    assert [*node.groups()] == [f"oci-{OTHER_UID}"]
+    assert node.find_state(UID) is None
+    assert [group.path for group in node.state(OTHER_UID).groups] == [f"{RESCTRL}/mon_groups/oci-{OTHER_UID}"]
+    assert run.end_all_keys(node.options()) == ([], [])
+    assert there(node) == []
+
+
+def test_a_key_whose_lock_is_held_is_waited_for_and_named(node: Node) -> None:
+    node.start()
+    with node.context().run.lock(UID, 0.0):
+        (problem,), _ = run.end_all_keys(node.options())
+    assert problem.startswith(f"key {UID}: ")
+    assert node.members() == {ID: 7}
+
+
+def test_what_cannot_be_read_is_named_and_kept_when_all_keys_end(node: Node) -> None:
+    """Its group ends all the same: it has the key's name."""
+    node.start()
+    node.start(OTHER, 8, OTHER_UID)
+    node.put(f"groups/{UID}.json", "{")
+    unfinished, left = run.end_all_keys(node.options())
+    (aside,) = [path for path in node.machine.files() if ".unreadable-" in path]
+    assert (unfinished, left) == ([], [f"{aside}: it cannot be read"])
+    assert node.machine.files()[aside] == b"{"
+    assert node.groups() == {}
+    assert node.find_state(UID) is None
+
+
+def test_a_group_of_no_record_that_has_a_live_task_stays_when_all_keys_end(node: Node) -> None:
+    path = node.make_group("oci-theirs")
+    node.spawn(9, group="mon_groups/oci-theirs")
+    assert run.end_all_keys(node.options()) == ([], [f"{path}: it has a live task, and is on no record"])
+    assert node.groups() == {"oci-theirs": {9}}
+
+
+def test_a_directory_of_others_is_not_taken_for_the_run_directory(node: Node) -> None:
+    node.machine.fs.create_file("/srv/data/x")
+    assert run.end_all_keys(node.options(run_dir="/srv/data")) == ([], [])
+    assert node.machine.fs.exists("/srv/data/x")

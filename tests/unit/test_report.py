@@ -101,14 +101,14 @@ def test_each_trace_is_independent_of_the_others(
 def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: SimulatedMachine, has_room: bool) -> None:
     run = RunDir(RUN)
     with Records(run.path) as records:
-        assert records.unrecorded() == 0
+        assert records.count("unrecorded") == 0
         for _ in range(2):
             if has_room:
                 machine.refusals["rename"] = 2 * [errno.ENOSPC]
             else:  # files are made, as on tmpfs, but get no page; the third write is that to stderr
                 machine.refusals["write"] = 4 * [errno.ENOSPC]
             report.record(run, a_failure())
-        assert records.unrecorded() == (2 if has_room else 1)
+        assert records.count("unrecorded") == (2 if has_room else 1)
         assert records.runs() == {}
     assert run.glance(Failure, "c1") is None
     if has_room:

@@ -66,6 +66,7 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
         ('{reason=~"no_rmids|rmids_in_limbo"}', '{reason="io"}'),
         ("(job, instance, group)", "(job, instance)"),
         ("unless on (job, instance, uid, key, container_id, sandbox_id) resctrl_mon_taken_containers", ""),
+        ("resctrl_mon_history_owed) > 0", "resctrl_mon_history_owed) > 20"),
     ],
 )
 def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:

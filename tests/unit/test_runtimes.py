@@ -106,34 +106,28 @@ def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_listed", "is_listed_if_stopped"),
+    ("changes", "is_listed"),
     [
-        ({"status": "created"}, True, True),
-        ({"status": "running"}, True, True),
-        ({"status": "paused"}, True, True),
-        ({"status": "stopped", "pid": 0}, False, True),
-        ({"status": "stopped"}, False, True),
-        ({"status": "creating"}, False, False),
-        ({"pid": 0}, False, False),
-        ({"pid": None}, False, False),
+        ({"status": "created"}, True),
+        ({"status": "running"}, True),
+        ({"status": "paused"}, True),
+        ({"status": "stopped", "pid": 0}, False),
+        ({"status": "stopped"}, False),
+        ({"status": "creating"}, False),
+        ({"pid": 0}, False),
+        ({"pid": None}, False),
         # Sandboxes
-        ({"annotations": {OF_CRIO: "sandbox"}}, False, False),
-        ({"status": "stopped", "annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False, False),
+        ({"annotations": {OF_CRIO: "sandbox"}}, False),
+        ({"status": "stopped", "annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False),
     ],
 )
 def test_live_containers_that_are_no_sandboxes_are_listed(
-    node: NodeWithRuntimes,
-    monkeypatch: pytest.MonkeyPatch,
-    changes: dict[str, Any],
-    is_listed: bool,
-    is_listed_if_stopped: bool,
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], is_listed: bool
 ) -> None:
     monkeypatch.setattr(procfs, "cgroups", lambda _pid: [":/kubepods/podx/crio-web"])
     node.container("web")
     answer = state(**changes)
-    program = node.runtime(answer)
-    assert node.list_states(program) == ([answer] if is_listed else [], [])
-    assert node.list_states(program, stopped=True) == ([answer] if is_listed_if_stopped else [], [])
+    assert node.list_states(node.runtime(answer)) == ([answer] if is_listed else [], [])
 
 
 def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(node: NodeWithRuntimes) -> None:

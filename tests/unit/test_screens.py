@@ -311,6 +311,30 @@ def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: p
     assert (unrecorded.level, unrecorded.found) == (WARNING, "at least 3 failures since boot could not be recorded")
 
 
+def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run: Run) -> None:
+    why = "No space left on device: ENOSPC"
+    for name, file, number in (("c1", "/a", 2), ("c2", "/a", 1), ("c3", "/b\x1b[2J", 1)):
+        owed = {"lines": ["{}"] * number, "why": why}
+        state = {"key": name, "kind": "container", "completed_at": "then", "history_file": file, "owed": owed}
+        node.write("groups", f"{name}.json", json.dumps(state))
+    node.write("runs", "dropped_lines", "....")
+    node.write("runs", "dropped_snapshots", ".")
+    said = run("list")
+    assert f"not in the history yet: 3 lines for /a: {why}\n" in said
+    assert f"not in the history yet: 1 line for /b\\x1b[2J: {why}\n" in said
+    assert "at least 4 lines of history dropped since boot" in said
+    assert "1 snapshot removed early since boot" in said
+    shown = json.loads(run("list", "--json"))
+    assert shown["history"]["owed"][0] == {"file": "/a", "why": why, "lines": 3}
+    assert (shown["history"]["dropped"], shown["dropped_snapshots"]) == (4, 1)
+    metrics = run("metrics").splitlines()
+    for line in ('history_owed{reason="ENOSPC"} 4', "history_dropped_total 4", "snapshots_dropped_total 1"):
+        assert f"resctrl_mon_{line}" in metrics
+    found = [*check_records(Site(Places("/usr", "/h"), node.options, ()))]
+    assert [(it.level, it.subject) for it in found[1:]] == [(WARNING, "history")] * 3 + [(WARNING, "records")]
+    assert f"3 lines wait to be written to /a: {why}" in found[1].found
+
+
 # --- Which keys, and in which order
 
 
@@ -431,6 +455,8 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "unassigned": [],
         "run_dir_full": False,
         "unrecorded": 2,
+        "history": {"owed": [], "dropped": 0},
+        "dropped_snapshots": 0,
     }
     assert key == {
         **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "state": "live"},

@@ -14,7 +14,7 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.resctrl import Resctrl
-from hook.stages import create, remove
+from hook.stages import create
 from hook.stages.entry import Context
 from hook.state import records
 from hook.state.store import RunDir
@@ -180,7 +180,7 @@ class ViewChange:
             if self.to == "forgotten":
                 with self.context.run.lock(UID, system.monotonic()) as locked:
                     locked.state = self.live
-                    remove.forget(self.context, locked)
+                    self.context.view.forget(locked)
             else:
                 self.show(self.over if self.to == "completed" else self.more)
         return stop.calls

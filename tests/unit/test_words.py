@@ -16,13 +16,13 @@ from hook.base import explain, system
 from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.base.node_models import Job, LeftUndone, ReconcileRecord, Unhooked
 from hook.doctor import format_findings, warning
-from hook.install.install import Callers, Removal, format_removal
+from hook.install.install import Removal, format_removal
 from hook.observe import jobs, screens
 from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, SeenKey, compare
 from hook.observe.terminal import Screen
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Outcome, format_changes, format_outcome
+from hook.reconcile.run import Outcome, Remains, format_changes, format_outcome
 from hook.state.records import Broken
 from tests.support import house
 from tests.unit.metrics import EVERYTHING
@@ -140,12 +140,12 @@ def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
 @given(
     outcomes=st.lists(st.builds(Outcome, st.builds(Action, st.just("retry"), why=TEXTS), NAMES, NAMES, NAMES)),
     failures=st.dictionaries(st.sampled_from(["retry a", "retry b", "evict a"]), st.just("io")),
-    kept=st.builds(Callers, st.lists(IDS, max_size=2), st.lists(TEXTS, max_size=1), st.lists(TEXTS, max_size=1)),
+    left=st.builds(Remains, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=1)),
 )
-def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], kept: Callers) -> None:
+def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], left: Remains) -> None:
     lines = [line for it in outcomes for line in format_outcome(it)]
     lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
-    assert find_slips([*lines, *format_removal(Removal([], kept, ["/x"], ""))]) == []
+    assert find_slips([*lines, *format_removal(Removal([], left, ["/x"], ""))]) == []
 
 
 @given(

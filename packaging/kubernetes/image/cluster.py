@@ -3,11 +3,11 @@
 
 Each step ends before the next one begins. Started again after a failure, this goes on where it was.
 
-1. make two suspended Jobs for each node, which record the list of nodes
+1. remove the Jobs of an earlier removal, and make two suspended Jobs for each node, which record the list of nodes
 2. delete the DaemonSet with its pods, so that it installs nothing again
 3. start the first Jobs, which remove the JSON, so that no new container gets the hook
-4. start the second Jobs, which wait until no container calls the program, end the groups that linger, and remove it.
-   They outlive the release, since containers may run for months, and vanish once done (ttlSecondsAfterFinished)
+4. start the second Jobs, which end all keys, and put a stub into the place of the program. They end at once, and vanish
+   then (ttlSecondsAfterFinished)
 5. delete the first Jobs, whose own containers had the hook
 """
 
@@ -38,7 +38,8 @@ POLL = 2.0  # seconds between two looks; activeDeadlineSeconds of the uninstall 
 
 _CONFLICT, _NOT_FOUND = 409, 404
 _WITH_PODS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-_RESUME = {"spec": {"suspend": False}}
+SINCE = "resctrl-mon.io/removed-at"
+"""The annotation of a Job's pod: the Unix time at which its step began. It leaves alone what was installed later."""
 
 
 class Failed(Exception):
@@ -184,6 +185,11 @@ def uninstall() -> None:
 def run(api: Api, plan: dict[str, Any]) -> None:
     """See above. Failed."""
     first, second = plan["remove-json"], plan["remove-program"]
+    if api.call("GET", "daemonsets", plan["daemonset"]):  # none of this removal's Jobs has started
+        for job in (first, second):
+            api.call("DELETE", "jobs", selector=_selector(job), body=_WITH_PODS)
+            while left := [it["spec"]["template"] for it in _jobs(api, job)]:
+                _wait("Jobs of an earlier removal", left)
     for pod in filter(_node, api.items("pods", plan["selector"])):
         for job in [first, second] if _has_reconciled(pod) else [first]:
             api.call("POST", "jobs", body=_job(job, _node(pod)))
@@ -196,7 +202,7 @@ def run(api: Api, plan: dict[str, Any]) -> None:
         _wait("the JSON", left)
     _resume(api, second)
     api.call("DELETE", "jobs", selector=_selector(first), body=_WITH_PODS)
-    print("no container gets the hook any more; a Job on each node removes the program once no container calls it")
+    print("no container gets the hook any more; a Job on each node ends all keys and takes the program away")
 
 
 def _has_reconciled(pod: dict[str, Any]) -> bool:
@@ -206,8 +212,11 @@ def _has_reconciled(pod: dict[str, Any]) -> bool:
 
 
 def _resume(api: Api, job: dict[str, Any]) -> None:
+    """Start the Jobs that have not started. Until then the annotations of their pods may change."""
+    began = {"metadata": {"annotations": {SINCE: f"{time.time():.3f}"}}}
     for it in _jobs(api, job):
-        api.call("PATCH", "jobs", it["metadata"]["name"], body=_RESUME)
+        if it["spec"].get("suspend"):
+            api.call("PATCH", "jobs", it["metadata"]["name"], body={"spec": {"suspend": False, "template": began}})
 
 
 def _wait(what: str, pods: list[dict[str, Any]]) -> None:

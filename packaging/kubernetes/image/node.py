@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry point of the chart's containers: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
+"""The entry point of the chart's containers: node.py VERB --prefix DIR --hooks-dir DIR --release NAME [OPTION...]
 
 check           say why this node cannot monitor, for `kubectl describe` and the other containers; exit with 0
 install         write the program and its JSON onto the host, and look whether they stay; its end changes nothing there
@@ -7,12 +7,12 @@ reconcile       run reconcile once a minute
 watch           run watch
 metrics         serve metrics, with the arguments in $METRICS
 remove-json     remove the JSON, so that no new container gets the hook
-remove-program  reconcile until no live container calls the program, then end the groups and remove it
+remove-program  end all keys, and put a stub into the place of the program, which containers call until they end
 uninstall       run the last two on each node, by Jobs: see cluster.py
 test            prove that nodes meter: see trial.py
 
-OPTION: of the hook, as --x=v. On failure it exits with 1 and a line that says why. On a node that cannot monitor
-install, reconcile and watch only wait for a signal.
+NAME: the Helm release, after its namespace and a slash. OPTION: of the hook, as --x=v. On failure it exits with 1 and a
+line that says why. On a node that cannot monitor install, reconcile and watch only wait for a signal.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hook.base.errors import HookError
 from hook.install.steps import Refused
 from hook.node import door
 from hook.stages import entry
@@ -107,32 +108,9 @@ def remove_json(node: host.Host) -> None:
 
 
 def remove_program(node: host.Host) -> None:
-    _confine(privileges.SYS_PTRACE)  # to read containerd's configuration as containerd sees it
-    printed: list[str] = []
-    while not node.is_needed() and (reasons := _reasons_to_wait(node)):
-        if reasons != printed:
-            print(*reasons, sep="\n")
-            printed = reasons
-        _reconcile_once(node)
-        time.sleep(EVERY)
-    if node.is_needed():
-        print(f"nothing to remove: {node.program} was never installed by the chart, or was installed again")
-        return
-    _, ended = node.callers()
-    if ended:
-        print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
-        print(*ended, sep="\n")
-    # End the lingering keys now: no container with the hook comes back, and no reconcile will run later.
-    _reconcile_once(node, "--live=-")
-    for line in node.remove_program():
+    _confine()
+    for line in node.remove_program() or [f"nothing to do: {node.program} belongs to another installation"]:
         print(line)
-
-
-def _reasons_to_wait(node: host.Host) -> list[str]:
-    """The reasons why the program cannot be removed yet; a line for each."""
-    live, _ = node.callers()
-    lines = [f"{len(live)} containers call {node.program} when they end:", *live] if live else []
-    return lines + node.specs()
 
 
 def uninstall(_node: host.Host) -> None:
@@ -161,10 +139,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("verb", choices=VERBS)
     parser.add_argument("--prefix", required=True)
     parser.add_argument("--hooks-dir", required=True)
+    parser.add_argument("--release", required=True)
     given, words = parser.parse_known_args(arguments)
     try:
-        VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words)))
-    except (Refused, cluster.Failed, OSError) as error:
+        before = float(os.environ.get("REMOVED_AT") or "inf")
+        VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before))
+    except (Refused, HookError, cluster.Failed, OSError) as error:
         return _said(str(error))
     return 0
 
@@ -221,12 +201,12 @@ def _confine(*more: int) -> None:
         raise Refused("not in the host's cgroup namespace: reconcile would take containers' tasks for strangers")
 
 
-def _reconcile_once(node: host.Host, *words: str) -> None:
+def _reconcile_once(node: host.Host) -> None:
     """Run reconcile, which reports by itself. A failure is ignored, since the next run follows in a minute."""
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
-    command = [sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options, *words]
+    command = [sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options]
     _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         _child.wait(LONGEST)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """install and uninstall, killed at every system call of theirs that changes something.
 
-At no point is there a hooks.d file that readers refuse, or one whose program is missing or does not run. After that the
-same once more leads to what it would have led to, and the other one away from it; neither leaves a trace of the kill.
+At no point is there a hooks.d file that readers refuse, or one whose program is missing or does not run. Once there was
+a program, there is one that runs, or its stub. After that the same once more leads to what it would have led to, and
+the other one away from it; neither leaves a trace of the kill.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from hook.node import hooksd
+from hook.node.place import STUB
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import Scene
 from tests.faults.strace import Call
 from tests.support import machine
-from tests.support.machine import HOOKS_DIR, PROGRAM, ScratchMachine
+from tests.support.machine import HOOKS_DIR, LEFT, PROGRAM, ScratchMachine
 
 FULL = ("install", "--for=both")
 OTHER = ("install", "--for=podman", "--python=/usr/bin/../bin/python3", "--linger=7")
@@ -96,7 +98,8 @@ class InstalledMachine:
             expect(entry.file is not None, path, "is refused by its readers:", entry.problem)
             expect(entry.file is None or entry.file.hook.path == PROGRAM, path, "calls another program")
         program = self.node.path(PROGRAM)
-        expect(program.exists() or not there, "a hook whose program is missing:", there)
+        expect(program.exists() or not (there or PROGRAM in self.found), "the program is missing:", there)
+        expect(not there or program.read_bytes() != STUB, "a hook without effect:", there)
         if program.exists():
             done = self.node.run(PROGRAM, "--version")
             expect((done.returncode, done.stderr) == (0, ""), "the program does not run:", done)
@@ -125,5 +128,7 @@ def _kill(change: InstallCommand, call: Call, way: tuple[str, ...] | None, scene
     undisturbed = InstalledMachine(scene, way or change.command).found
     place = InstalledMachine(scene, change.before)
     place.kill(change.command, call)
+    if (way or change.command) == REMOVAL and PROGRAM in place.node.written():
+        undisturbed = LEFT
     found = place.do(way or change.command)
     scene.expect(found == undisturbed, "left:", found.keys() ^ undisturbed.keys() or "other contents")

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders a chart's templates as Helm does, for tests: with Go's template engine, sprig and sigs.k8s.io/yaml, which are
 // what Helm itself is made of, and the few functions that Helm adds (pkg/engine). Not there: what this chart has no use
-// for (tpl, lookup, .Capabilities). Strict: a value that does not exist is an error.
+// for (tpl, .Capabilities). Strict: a value that does not exist is an error.
 //
 //	GO111MODULE=off GOPATH=/usr/share/gocode go run main.go < input.json > files.json
 //
-// Input: {"templates": {name: text}, "files": {name: text}, "context": {"Values": ..., "Release": ..., "Chart": ...}};
-// output: {name: text}.
+// Input: {"templates": {name: text}, "files": {name: text}, "context": {"Values": ..., "Release": ..., "Chart": ...},
+// "cluster": {"kind namespace/name": object}}; output: {name: text}.
 package main
 
 import (
@@ -34,6 +34,7 @@ func main() {
 		Templates map[string]string
 		Files     files
 		Context   map[string]interface{}
+		Cluster   map[string]map[string]interface{}
 	}
 	fail(json.NewDecoder(os.Stdin).Decode(&input))
 	input.Context["Files"] = input.Files
@@ -52,6 +53,12 @@ func main() {
 			return value, errors.New(warning)
 		}
 		return value, nil
+	}
+	functions["lookup"] = func(_, kind, namespace, name string) map[string]interface{} {
+		if found, ok := input.Cluster[kind+" "+namespace+"/"+name]; ok {
+			return found
+		}
+		return map[string]interface{}{}
 	}
 	functions["toYaml"] = func(value interface{}) (string, error) {
 		text, err := yaml.Marshal(value)

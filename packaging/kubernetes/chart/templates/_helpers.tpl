@@ -54,6 +54,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if eq .Values.hooksDir (include "hook.programDir" .) }}
 {{- fail (printf "hooksDir: %s is the directory of the program, of which the pods have a mount of its own: write the one that the runtime reads, such as /etc/containers/oci/hooks.d" .Values.hooksDir) }}
 {{- end }}
+{{- /* The files stay where they are: `helm template` and `--dry-run` see no cluster, and image/host.py looks again. */ -}}
+{{- $now := lookup "apps/v1" "DaemonSet" .Release.Namespace (include "hook.name" .) }}
+{{- range $container := dig "spec" "template" "spec" "containers" (list) $now }}
+{{- range $name, $option := dict "prefix" "--prefix=" "hooksDir" "--hooks-dir=" }}
+{{- range $word := get $container "args" }}
+{{- if and (hasPrefix $option $word) (ne $word (printf "%s%s" $option (get $.Values $name))) }}
+{{- fail (printf "%s: the nodes have the hook by %s=%s: set that, or helm uninstall first" $name $name (trimPrefix $option $word)) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- range $name := list "prefix" "hooksDir" }}
 {{- $path := get $.Values $name }}
 {{- if regexMatch "^/(proc|sys)(/|$)" $path }}
@@ -67,6 +78,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- include "hook.checkValues" . -}}
 - --prefix={{ .Values.prefix }}
 - --hooks-dir={{ .Values.hooksDir }}
+- --release={{ .Release.Namespace }}/{{ .Release.Name }}
 {{- range .Values.options }}
 - {{ . | quote }}
 {{- end }}
@@ -134,8 +146,7 @@ What reconcile takes, and no more, but for what is given. It keeps the first, wh
 are dropped as soon as it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
   DAC_OVERRIDE  resctrl's directories are 0555, also for root
   SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
-  SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container; kept by
-                remove-program, which reads containerd's configuration by /proc/PID/root
+  SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container
   SETPCAP       to drop capabilities for good
   NET_ADMIN     of watch alone, which keeps it: to listen to the kernel's process connector
 AppArmor's usual profile forbids to write to /sys/fs/resctrl, SELinux the same to all but spc_t.
@@ -221,6 +232,17 @@ read-only; what the host has mounted below it is as the host has it.
 {{- define "hook.programMount" -}}
 - name: programs
   mountPath: /host{{ include "hook.programDir" . }}
+{{- end }}
+
+{{- /* Of the file by which the next boot removes the stub that a removal leaves. */ -}}
+{{- define "hook.bootVolume" -}}
+- name: tmpfiles
+  hostPath: {path: /etc/tmpfiles.d, type: DirectoryOrCreate}
+{{- end }}
+
+{{- define "hook.bootMount" -}}
+- name: tmpfiles
+  mountPath: /host/etc/tmpfiles.d
 {{- end }}
 
 {{- define "hook.jsonVolume" -}}

@@ -22,6 +22,10 @@ spec:
       containers:
         - name: remove-json
           {{- include "hook.command" (dict "root" . "verb" "remove-json") | nindent 10 }}
+          env:
+            - name: REMOVED_AT # image/cluster.py notes the time at which it starts the Job
+              valueFrom:
+                fieldRef: {fieldPath: "metadata.annotations['resctrl-mon.io/removed-at']"}
           resources: {{- toYaml .Values.resources | nindent 12 }}
           securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
           volumeMounts:
@@ -52,36 +56,28 @@ spec:
       labels: *labels
     spec:
       {{- include "hook.pod" . | nindent 6 }}
-      hostPID: true # it reconciles until the last container is gone
+      hostPID: true # to see whether a group on no record has a live task
       restartPolicy: OnFailure
       tolerations: [{operator: Exists}]
       containers:
         - name: remove-program
           {{- include "hook.command" (dict "root" . "verb" "remove-program") | nindent 10 }}
+          env:
+            - name: REMOVED_AT # image/cluster.py notes the time at which it starts the Job
+              valueFrom:
+                fieldRef: {fieldPath: "metadata.annotations['resctrl-mon.io/removed-at']"}
           resources: {{- toYaml .Values.resources | nindent 12 }}
           securityContext: {{- include "hook.reconcileSecurity" "" | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
             {{- include "hook.jsonMount" . | nindent 12 }} # to see whether the hook was installed again
               readOnly: true
-            - name: bundles # to find the containers that still call the program
-              mountPath: /bundles
-              mountPropagation: HostToContainer # a copy of containers' mounts would outlive them
-              readOnly: true
+            {{- include "hook.bootMount" . | nindent 12 }}
             {{- include "hook.reconcileMounts" . | nindent 12 }}
       volumes:
         {{- include "hook.programVolume" . | nindent 8 }}
         {{- include "hook.jsonVolume" . | nindent 8 }}
-        - name: bundles
-          hostPath:
-            type: Directory
-            {{- if eq .Values.runtime "crio" }}
-            path: /run/containers/storage/overlay-containers
-            {{- else if eq .Values.runtime "containerd" }}
-            path: /run/containerd/io.containerd.runtime.v2.task/k8s.io
-            {{- else }}
-            path: /run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io
-            {{- end }}
+        {{- include "hook.bootVolume" . | nindent 8 }}
         {{- include "hook.reconcileVolumes" . | nindent 8 }}
 {{- end }}
 
