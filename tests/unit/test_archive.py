@@ -40,9 +40,8 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
     return output.read_bytes()
 
 
+@pytest.mark.slow
 # --- The bytes
-
-
 def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
@@ -58,6 +57,7 @@ def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: P
         assert built_by(sys.executable, sources, tmp_path / f"{name}.pyz", **circumstances) == first
 
 
+@pytest.mark.slow
 @each_python
 def test_the_bytes_are_the_same_by_every_interpreter(python: str, source: Path, tmp_path: Path) -> None:
     expected = built_by(sys.executable, source, tmp_path / "first.pyz")
@@ -119,6 +119,7 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 # --- The first line
 
 
+@pytest.mark.slow
 @each_python
 def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> None:
     directory = tmp_path / "a path with blanks"
@@ -195,6 +196,7 @@ PERSON = ["list", "show", "install", "--help", "no-such-verb", "", "doctor"]
 RUNTIME = ["hook", "createRuntime", "poststop"]
 
 
+@pytest.mark.slow
 def cuts(data: bytes) -> list[int]:
     """Where a file is cut: all over it, and more often in its second line."""
     first = data.index(b"\n") + 1
