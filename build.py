@@ -19,8 +19,8 @@
                              build, then run all tests; builds a kernel and some Debians first, and says so
   python3 build.py test ARGUMENTS...
                              build, then run pytest with these (`test tests/unit -k shebang`; with CI set, or with
-                             `--require fuse,podman,kernel`, say, a skip in those tiers is a failure; tests/cluster needs
-                             a cluster: docs/kubernetes.md)
+                             `--require fuse,podman,kernel`, say, a skip in those tiers is a failure; tests/cluster
+                             needs a cluster: docs/kubernetes.md)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
