@@ -40,8 +40,10 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
     return output.read_bytes()
 
 
-@pytest.mark.slow
 # --- The bytes
+
+
+@pytest.mark.slow
 def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
