@@ -198,7 +198,6 @@ PERSON = ["list", "show", "install", "--help", "no-such-verb", "", "doctor"]
 RUNTIME = ["hook", "createRuntime", "poststop"]
 
 
-@pytest.mark.slow
 def cuts(data: bytes) -> list[int]:
     """Where a file is cut: all over it, and more often in its second line."""
     first = data.index(b"\n") + 1
@@ -206,6 +205,7 @@ def cuts(data: bytes) -> list[int]:
     return sorted(all_over | set(range(first, data.index(b"\n", first) + 2, 50)))
 
 
+@pytest.mark.slow
 def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_people(pyz: Path) -> None:
     """For people it exited with 0, as if the work were done."""
     data = pyz.read_bytes()
