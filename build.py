@@ -13,9 +13,14 @@
                              dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
   python3 build.py compile   compile the pydantic models (hook/base/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each
-  python3 build.py test ...  build, then run the tests; further arguments go to pytest
-                             (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
-                             skip in those tiers is a failure; tests/cluster needs a cluster: docs/kubernetes.md)
+  python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
+                             tiers without their slow tests, and a few lives under Podman
+  python3 build.py test --all
+                             build, then run all tests; builds a kernel and some Debians first, and says so
+  python3 build.py test ARGUMENTS...
+                             build, then run pytest with these (`test tests/unit -k shebang`; with CI set, or with
+                             `--require fuse,podman,kernel`, say, a skip in those tiers is a failure; tests/cluster
+                             needs a cluster: docs/kubernetes.md)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
@@ -47,6 +52,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
+APART = ("tests/unit", "tests/fuse")
+QUICK = (["tests/unit"], ["tests/fuse", "tests/podman/test_life.py"])
+QUICKLY = ("-m", "not slow")
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -81,18 +89,34 @@ def test_verb(arguments: Sequence[str]) -> int:
 
 
 def _run_tests(arguments: Sequence[str]) -> int:
+    """Run pytest, once for each lane beside each other; returns the worst of their exit statuses."""
     pytest = [sys.executable, "-m", "pytest"]
-    if arguments:
+    if not arguments:
+        lanes = [[*pytest, *QUICKLY, *paths] for paths in QUICK]
+    elif arguments == ["--all"]:
+        _say_what_is_built_first()
+        # The lane with the guests often waits, so that three keep two cores busy.
+        lanes = [[*pytest, *(f"--ignore={tier}" for tier in APART)], *([*pytest, tier] for tier in APART)]
+    else:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All tests, in three parts side by side: the one with the guests often waits, so that three keep two cores busy.
-    apart = ("tests/unit", "tests/fuse")
-    guests = [*pytest, *(f"--ignore={tier}" for tier in apart)]
-    with ThreadPoolExecutor() as lanes:
-        done = list(lanes.map(_run_and_read, [guests, *([*pytest, tier] for tier in apart)], [True, False, False]))
+    with ThreadPoolExecutor() as pool:
+        done = list(pool.map(_run_and_read, lanes, [True] + [False] * (len(lanes) - 1)))
     print(*(line for _, lines in done[1:] for line in lines), sep="\n")
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
     print(*failed, sep="\n")
     return int(any(status for status, _ in done))  # the status of a killed pytest is negative
+
+
+def _say_what_is_built_first() -> None:
+    from tests.kernel import kernel  # noqa: PLC0415  as above
+    from tests.packages.conftest import DEBIAN, SUITES  # noqa: PLC0415
+    from tests.support import debian, newest  # noqa: PLC0415
+
+    built = {"the guests' kernel": (10, kernel.find()), "a Debian for containerd": (3, newest.find())}
+    built |= {f"Debian {version}": (3, debian.find(suite, *DEBIAN)) for version, suite in SUITES.items()}
+    for what, (minutes, found) in built.items():
+        if found is None:
+            print(f"build.py: {what} has to be built first: {minutes} minutes on two idle cores", file=sys.stderr)
 
 
 def demo_verb(arguments: Sequence[str]) -> int:

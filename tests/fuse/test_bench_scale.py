@@ -11,6 +11,8 @@ import pytest
 from tests.bench import scale
 from tests.kernel.inside import REAL_ROOT
 
+pytestmark = pytest.mark.slow
+
 SMALL = scale.Sizes(members=8, processes=60, adopted=3, rounds=1, keys=200)
 
 

@@ -16,6 +16,8 @@ from tests.bench.figures import Figure
 from tests.bench.speed_hooks import TARGETS
 from tests.support.interpreters import python_name
 
+pytestmark = pytest.mark.slow
+
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
 SMALL = speed.Plan(pythons=[PYTHON], rounds=1, groups=(1, 3), crowd=4, counts_instructions=False)
 

@@ -11,10 +11,13 @@ from tests.bench import watch
 from tests.kernel.inside import REAL_ROOT
 from tests.support import watching
 
-pytestmark = pytest.mark.skipif(
-    REAL_ROOT is not None or os.geteuid() != 0 or watching.missing() is not None,
-    reason=watching.missing() or "needs root, and the model",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        REAL_ROOT is not None or os.geteuid() != 0 or watching.missing() is not None,
+        reason=watching.missing() or "needs root, and the model",
+    ),
+]
 
 
 def test_each_rate_and_the_memory_are_measured() -> None:

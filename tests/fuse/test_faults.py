@@ -18,6 +18,8 @@ from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import PYZ
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def ready() -> None:

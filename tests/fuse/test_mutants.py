@@ -17,7 +17,7 @@ from tests.faults.mutation.hook_coverage import Measured
 from tests.faults.mutation.judge import Mutant
 
 STARTED = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
-pytestmark = pytest.mark.usefixtures("resctrl")  # or they are skipped where it cannot be had
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("resctrl")]  # or they are skipped where it cannot be had
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ from tests.support.ten_minutes import (
     TenMinutes,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = PYZ.parents[1]
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 VARIABLES: dict[str, str] = {

@@ -22,6 +22,8 @@ from tests.support import watching
 from tests.support.hook import Hook
 from tests.support.real_node import RealKernel, RealNode, RealRun
 
+pytestmark = pytest.mark.slow
+
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""
 PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [twy]\d|history=|shows_groups=", it)]

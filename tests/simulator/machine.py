@@ -20,6 +20,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+from pyfakefs import helpers
 from pyfakefs.fake_file import FakeDirectory, FakeFile
 from pyfakefs.fake_filesystem import FakeFilesystem
 
@@ -139,6 +140,7 @@ class SimulatedMachine:
             ),
         }  # fmt: skip
         with ExitStack() as stack:
+            stack.enter_context(patch.object(helpers, "USER_ID", 0))  # hooks run as root, the tests need not
             stack.enter_context(patch.dict(vars(system), of_system))
             stack.enter_context(patch.dict(sys.modules, modules))
             if "hook.state.records" in sys.modules:

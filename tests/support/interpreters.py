@@ -106,7 +106,8 @@ def directories(environment: Mapping[str, str]) -> Iterator[Path]:
         (cache(environment), "*/usr/bin"),
     ]
     for store, pattern in stores:
-        yield from sorted(store.glob(pattern), reverse=True)
+        if os.access(store, os.R_OK | os.X_OK):  # another user's may be named in the environment
+            yield from sorted(store.glob(pattern), reverse=True)
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:

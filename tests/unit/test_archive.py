@@ -43,6 +43,7 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
 # --- The bytes
 
 
+@pytest.mark.slow
 def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
@@ -58,6 +59,7 @@ def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: P
         assert built_by(sys.executable, sources, tmp_path / f"{name}.pyz", **circumstances) == first
 
 
+@pytest.mark.slow
 @each_python
 def test_the_bytes_are_the_same_by_every_interpreter(python: str, source: Path, tmp_path: Path) -> None:
     expected = built_by(sys.executable, source, tmp_path / "first.pyz")
@@ -119,6 +121,7 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 # --- The first line
 
 
+@pytest.mark.slow
 @each_python
 def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> None:
     directory = tmp_path / "a path with blanks"
@@ -202,6 +205,7 @@ def cuts(data: bytes) -> list[int]:
     return sorted(all_over | set(range(first, data.index(b"\n", first) + 2, 50)))
 
 
+@pytest.mark.slow
 def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_people(pyz: Path) -> None:
     """For people it exited with 0, as if the work were done."""
     data = pyz.read_bytes()

@@ -14,6 +14,8 @@ from tests.simulator.kernel import COUNTERS
 from tests.simulator.machine import RUN
 from tests.support.hook import UID
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:

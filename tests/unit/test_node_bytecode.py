@@ -21,6 +21,8 @@ from hook.node.programs import Interpreter
 from pyz import archive
 from tests.unit.files import FOUND, imported, loaded, start
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 one_python = pytest.mark.parametrize("made", [str(FOUND[-1].path)], ids=[f"{FOUND[-1].version}"], indirect=True)
 

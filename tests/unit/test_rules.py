@@ -36,12 +36,14 @@ def test_promtool_accepts_them() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_each_is_raised_when_it_should_be_and_not_before() -> None:
     done = promtool("test", "rules", PLACE / "rules_test.yaml")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_promtool
 @pytest.mark.parametrize(
     ("old", "new"),

@@ -12,6 +12,7 @@ from tests.simulator.mutants import MUTANTS
 from tests.unit.documents import ROOT
 
 
+@pytest.mark.slow
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the program has its compiled models there, and may be broken."""
     command = [sys.executable, "-m", "tests.simulator", *arguments]
@@ -29,6 +30,7 @@ def test_random_schedules_with_faults_break_nothing() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_broken_program_is_noticed(name: str) -> None:
     """By chance, which often takes one schedule, or by one interruption: each second of them is tried."""

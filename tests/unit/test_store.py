@@ -99,10 +99,11 @@ def test_what_is_no_directory_is_refused(machine: SimulatedMachine, what: str) -
 def test_one_that_others_may_write_is_refused(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, user: int, owner: int, mode: int, said: str
 ) -> None:
-    monkeypatch.setattr(system, "owner_and_mode", lambda _descriptor: (owner, mode))
-    monkeypatch.setattr(system, "user_id", lambda: user)
-    with pytest.raises(HookError) as caught:
-        RunDir(run.path)
+    with monkeypatch.context() as changed:  # undone before the machine is
+        changed.setattr(system, "owner_and_mode", lambda _descriptor: (owner, mode))
+        changed.setattr(system, "user_id", lambda: user)
+        with pytest.raises(HookError) as caught:
+            RunDir(run.path)
     assert caught.value.reason == Reason.IO
     assert said in str(caught.value)
 
