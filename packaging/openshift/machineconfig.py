@@ -24,7 +24,7 @@ BUTANE = Path(__file__).with_name("resctrl-mon-hook.bu")
 IGNITION = {"4.18.0": "3.4.0"}
 """The version of Ignition's specification for each of Butane's for OpenShift."""
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
-MOST_BYTES = 1024 << 10
+MOST_BYTES = 1100 << 10
 
 # Words that one version of YAML reads as another value (a boolean, null), and another version as text.
 _WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")

@@ -24,7 +24,7 @@ from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 _STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "crRtgXhHyU"
+_WITHOUT_CONTAINER = "crRtgXhHYU"
 
 
 class ContainerLife:

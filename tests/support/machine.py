@@ -22,6 +22,8 @@ from tests.kernel.inside import REAL_ROOT
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, PYZ
 
+CPUINFO = Path(__file__).with_name("cpuinfo")
+"""What /proc/cpuinfo shows there, whatever CPU this machine has: of AMD's `doctor` says what they cannot count."""
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
@@ -77,7 +79,7 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     """
     words = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
     process = f"unshare -m bash -c {shlex.quote(mounts + words)}" if mounts else f"bash -c {shlex.quote(words)}"
-    script = f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
+    script = f"mount --bind {CPUINFO} /proc/cpuinfo\ncoproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
     own = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
@@ -106,7 +108,7 @@ class ScratchMachine:
 
     def enter(self) -> list[str]:
         """What a command is started by, to run there."""
-        lines = ["set -e"]
+        lines = ["set -e", f"mount --bind {CPUINFO} /proc/cpuinfo"]
         for name in LAYERED:
             upper, work = self.directory / name, self.directory / f".{name}"
             lines.append(f"mount -t overlay over -o lowerdir=/{name},upperdir={upper},workdir={work} /{name}")

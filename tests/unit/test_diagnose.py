@@ -216,11 +216,11 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(failures={"old1": None}, index={"old1": "k"}, unreadable=["k"]), ["rebuild k"]),
         (Facts(half_failures=["c1"]), ["forget c1"]),
         # lines of history, and room
-        (Facts(completed(completed_boottime=950.0, owed=OWED)), ["note k"]),
-        (Facts(completed(completed_boottime=5.0, owed=OWED)), ["prune k", "note k"]),
-        (Facts(completed(completed_boottime=5.0, groups=[], owed=OWED)), ["note k"]),
+        (Facts(completed(completed_boottime=950.0, owed=OWED)), ["write k"]),
+        (Facts(completed(completed_boottime=5.0, owed=OWED)), ["prune k", "write k"]),
+        (Facts(completed(completed_boottime=5.0, groups=[], owed=OWED)), ["write k"]),
         (Facts(completed(completed_boottime=5.0, groups=[])), ["prune k"]),
-        (Facts(state("c1", owed=OWED)), ["note k"]),
+        (Facts(state("c1", owed=OWED)), ["write k"]),
         (Facts(completed(completed_boottime=950.0, name="surplus")), ["prune k"]),
         # --live
         (Facts(state("c1"), live={"k"}), []),
