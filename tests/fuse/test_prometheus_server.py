@@ -155,7 +155,7 @@ TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Unmonitored containers by reason", "D"): {frozenset(): 0},
     ("Unmonitored containers by reason", "E"): {frozenset(): 0},
     ("Keys by state", "A"): of(
-        "state", {"live": 5, "completed": len(COMPLETED), "lingering": 0, "recovering": 0, "unreadable": 0}
+        "state", {"live": 5, "taken": 0, "completed": len(COMPLETED), "lingering": 0, "recovering": 0, "unreadable": 0}
     ),
     ("Uses that are unknown", "A"): {frozenset(): 8},
     ("Nodes without resctrl", "A"): {frozenset(): 1},
@@ -260,12 +260,15 @@ def node(name: str, **labels: str) -> frozenset[tuple[str, str]]:
 ALWAYS = set(range(STEPS + 1))
 FIRES = {
     "ResctrlMonRmidsNearlyOut": {},
-    "ResctrlMonRmidsExhausted": {node("a"): ALWAYS - {11, 12, 13, 14, 15, 16}},
+    # Once containers lack an RMID, the alert about those is enough.
+    "ResctrlMonRmidsExhausted": {node("a"): {*range(11), 17}},
     "ResctrlMonContainersUnmonitored": {
         node("a", reason="io"): {13, 14, 15, 16},
         node("a", reason="no_rmids"): set(range(18, STEPS + 1)),
     },
     "ResctrlMonRunDirectoryFull": {},
+    "ResctrlMonContainersTaken": {},
+    "ResctrlMonHistoryOwed": {},
     "ResctrlMonContainersUnhooked": {node("a"): set(range(17, STEPS + 1))},
     "ResctrlMonNotMounted": {node("b"): ALWAYS},
     "ResctrlMonReconcileTimerDead": {node("a"): set(range(37, STEPS + 1))},

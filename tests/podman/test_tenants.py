@@ -69,7 +69,9 @@ def run_commands(node: PodmanNode, scratch: ScratchMachine, name: str) -> Iterat
     for words in (["reconcile"], ["reconcile", "--adopt"], ["doctor", "--json"], ["uninstall"]):
         done = scratch.run(*words, *node.directories, before=LIMITED, timeout=None)
         text = VOLATILE.sub("TIME", done.stdout.replace(container, "ID").replace(container[:12], "ID"))
-        yield done.returncode, done.stderr, find_verdicts(text) if "doctor" in words else text.replace(name, "NAME")
+        # uninstall speaks of containerd, where that is installed.
+        shown = find_verdicts(text) if "doctor" in words else re.sub("sleeper|containerd", "NAME", text)
+        yield done.returncode, done.stderr, shown
     node.lab.podman("rm", "-f", "-t", "0", name)
     reconcile(node)
     shutil.rmtree(node.run_dir)
