@@ -137,6 +137,7 @@ def former(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Pack
     deb = work / f"resctrl-mon-hook_{FORMER}_all.deb"
     subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, deb], check=True, timeout=300)
     shutil.rmtree(tree / "DEBIAN")
+    shutil.rmtree(tree / "usr/share/doc")  # of the .deb alone
     files = [f"/{path.relative_to(tree)}" for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()]
     text = SPEC.replace("VERSION", FORMER).replace("TREE", str(tree)).replace("FILES", "\n".join(files))
     (work / "former.spec").write_text(text)
