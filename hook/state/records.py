@@ -27,6 +27,7 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 _KEPT = 86400.0  # seconds that people have to look at an unreadable file or a failure
 _KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tenant causes one with each restart
+_PATIENCE = 1.0  # seconds for a lock
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
 _SHARE = 4  # what is kept of completed keys takes at most one part in so many of the file system
@@ -307,6 +308,21 @@ def list_asides(run: RunDir) -> list[str]:
     return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
 
 
+def _remove_locks(run: RunDir) -> None:
+    """Remove the lock files, each under its lock: a hook that holds one may be about to make its group.
+
+    OSError: it holds the lock for too long.
+    """
+    for name in run.list_part("locks"):
+        descriptor = system.open_lock(f"locks/{name}", run.descriptor)
+        try:
+            if not (system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)):
+                raise OSError(errno.EBUSY, "it holds a lock", f"{run.path}/locks/{name}")
+            system.unlink(f"locks/{name}", run.descriptor)
+        finally:
+            system.close(descriptor)
+
+
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
@@ -323,6 +339,8 @@ def remove_all(run: RunDir) -> None:
     ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
+        if name == "locks":
+            _remove_locks(run)
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
             system.remove_tree(name, run.descriptor)
     try:

@@ -79,7 +79,8 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     """
     words = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
     process = f"unshare -m bash -c {shlex.quote(mounts + words)}" if mounts else f"bash -c {shlex.quote(words)}"
-    script = f"mount --bind {CPUINFO} /proc/cpuinfo\ncoproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
+    script = f"mount --bind {CPUINFO} /proc/cpuinfo\n"
+    script += f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
     own = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
