@@ -12,13 +12,13 @@ from tests.simulator.mutants import MUTANTS
 from tests.unit.documents import ROOT
 
 
-@pytest.mark.slow
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own: the program has its compiled models there, and may be broken."""
     command = [sys.executable, "-m", "tests.simulator", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_single_preemptions_kills_and_errnos_break_nothing() -> None:
     """Each 50th of them; which ones depends on the program's system calls."""
     done = simulate("--preempt", "50", "--most", "1")
