@@ -169,8 +169,8 @@ def parse_state(output: str, container: str) -> State | str:
 def is_sandbox(state: State) -> bool:
     """Whether a container holds its pod's sandbox, by the annotations of its own runtime.
 
-    Its cgroup identifies that runtime. A pod's author can write the annotations of the other one, and whoever starts a
-    container of Podman's can write both.
+    Its cgroup identifies that runtime. A pod's author can write the annotations of the other one, and the user
+    who starts a container of Podman's can write both.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
     owns = [procfs.find_own(place, state.id) for place in places]

@@ -400,7 +400,7 @@ def end_all_keys(options: Options) -> Remains:
     """
     if not has_keys(options):
         return Remains([], [])
-    # No snapshots: nobody would remove them.
+    # No snapshots: nothing would remove them.
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: dict[str, str] = {}

@@ -96,7 +96,7 @@ def bounded(text: str | None) -> str | None:
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
 
-    Only what stands below a runtime's mark counts. There a UID in the path is the pod's; the names come from the
+    Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
     annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the
     other runtime name another pod. Without a mark there is no pod: a user of Podman can choose all annotations, the
     cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).

@@ -46,7 +46,7 @@ def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
     """Whether a member was in a group of the present incarnation.
 
-    A group without a begin was made in vain, and so was one without an inode if no member has left.
+    A group without a begin was never used, nor was one without an inode if no member has left.
     """
     before = state.returned.use.before if state.returned is not None else {}
     has_left = bool(state.left)

@@ -4,7 +4,7 @@
 The steps are those of hook/install/, without the ones that need systemd. /host is the host's root, of which a container
 has mounted /usr, read-only, and the directories that it writes to.
 
-Whoever acts holds the lock of the program's directory, and first reads the owner's file there: the word `chart`, the
+Each step holds the lock of the program's directory, and first reads the owner's file there: the word `chart`, the
 release, and its hooksDir, a line each. A release touches nothing of another one, nor of its own successor.
 """
 
