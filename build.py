@@ -11,7 +11,7 @@
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
                              dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
-  python3 build.py compile   compile the pydantic models (hook/base/models.py, node_models.py, hook/cli/options.py) to
+  python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman

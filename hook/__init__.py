@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """resctrl-mon-hook: an OCI hook that gives every pod a resctrl monitoring group of its own.
 
-Open `stages/create` (createRuntime) and `stages/remove` (poststop) first: they are the two use cases. Each package
-imports only those above it in this list:
+Open `create` (createRuntime) and `poststop` first: they are the two use cases.
 
-    base       system calls, JSON, the models of everything that is parsed, /proc, resctrl
-    state      the records below /run: the state of each key, how it changes, and the view that consumers read
-    stages     the hook: from stdin to the two use cases; modules that only failures need are imported on failure
+The core is the modules beside this file: what the start and the end of a container may run. The tools are the packages:
+what people, timers and services run. The core imports no tool. Each package imports the core and the packages above it
+in this list:
+
     node       this machine: its files, programs, runtimes and their settings, and our installation
     reconcile  repairs after lost or failed hooks
     watch      moves processes that exec starts in a container into its group at once
-    observe    output for people and Prometheus; reads only
+    show       output for people and Prometheus; reads only
     install    installs and removes the program
     doctor     checks a node and suggests fixes
     cli        the commands for people

@@ -3,7 +3,7 @@
 
 import sys
 
-from hook.stages import entry
+from hook import entry
 
 sys.argv[:0] = ["-c"]
 entry.start()

@@ -13,15 +13,14 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from hook.base import system
-from hook.base.errors import HookError
-from hook.base.explain import as_hook_error, unforeseen_error
-from hook.base.models import Options, ValidationError
+from hook import report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, Verb
-from hook.observe.terminal import print_answer, write
-from hook.stages import report
-from hook.stages.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
+from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
+from hook.errors import HookError
+from hook.explain import as_hook_error, unforeseen_error
+from hook.models import Options, ValidationError
+from hook.show.terminal import print_answer, write
 
 _NAME = "resctrl-mon-hook"
 

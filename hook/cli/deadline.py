@@ -14,10 +14,9 @@ import sys
 import threading
 from collections.abc import Callable
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
+from hook import report, system
 from hook.cli.verbs import Limit
-from hook.stages import report
+from hook.errors import HookError, Reason
 
 GRACE = 3.0  # seconds from the end of its time, or from a signal, for a command to report and end
 _INTERVAL = 0.05  # seconds between two pokes

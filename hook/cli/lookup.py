@@ -11,19 +11,19 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-from hook.base import names
-from hook.base.errors import HookError
-from hook.base.explain import list_pod_names, name_first, who
-from hook.base.models import Failure, KeyState, Options
-from hook.base.resctrl import Resctrl
+from hook import names
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.options import ARGUMENTS, History
 from hook.cli.verbs import VERBS, Usage
-from hook.observe import snapshot
-from hook.observe.jobs import list_recent_names
-from hook.observe.screens import NOTHING, format_name
-from hook.observe.snapshot import SeenKey
-from hook.state.records import Broken, Records, glance_index
+from hook.errors import HookError
+from hook.explain import list_pod_names, name_first, who
+from hook.models import Failure, KeyState, Options
+from hook.node.records import Broken, Records, glance_index
+from hook.resctrl import Resctrl
+from hook.show import snapshot
+from hook.show.history import list_recent_names
+from hook.show.lists import NOTHING, format_name
+from hook.show.snapshot import SeenKey
 
 _MOST = 1000  # keys or jobs are read: a person waits
 _NAME = "[A-Za-z0-9][A-Za-z0-9_.-]{0,252}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of each command, as pydantic models: parsing, --help and completion follow from them.
 
-In the .pyz `options_compiled.py` takes the place of this module, as in hook/base/models.py. A model's docstring is the
+In the .pyz `options_compiled.py` takes the place of this module, as in hook/models.py. A model's docstring is the
 command's purpose and an example, for --help. A field whose alias is in capitals is an argument without `--`.
 """
 
@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from hook.base import names
-from hook.base.models import Model
+from hook import names
 from hook.cli.options_compiled import ARGUMENTS
+from hook.models import Model
 
 __all__ = ["ARGUMENTS"]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.base import names
-from hook.base.validation import ABSENT, FLAG, Form, NONE, TEXT, TEXT_OR_NONE, check_float, check_int, check_list, check_literal, check_named, check_nullable
+from hook import names
+from hook.validation import ABSENT, FLAG, Form, NONE, TEXT, TEXT_OR_NONE, check_float, check_int, check_list, check_literal, check_named, check_nullable
 
 __all__ = ["ARGUMENTS"]
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection
 
-from hook.base.explain import format_count
-from hook.base.models import Options
-from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
-from hook.observe.terminal import Meter, is_terminal, print_printable
+from hook.explain import format_count
+from hook.models import Options
+from hook.node.models import LeftUndone
 from hook.reconcile import run
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
 from hook.reconcile.survey import ListStates
+from hook.show.terminal import Meter, is_terminal, print_printable
 
 _LOOKING = "looking for what is to be repaired"
 

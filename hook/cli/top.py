@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
-from hook.base import system
+from hook import system
 from hook.cli.options import Top
 from hook.cli.verbs import Request
-from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
-from hook.observe.snapshot import Inventory, Rates, compare, take_snapshot
-from hook.observe.terminal import get_screen, is_terminal, print_answer, write
+from hook.show.lists import TOP_SORTS, format_rates, rates_to_json
+from hook.show.snapshot import Inventory, Rates, compare, take_snapshot
+from hook.show.terminal import get_screen, is_terminal, print_answer, write
 
 _FIRST = 1.0  # seconds until a terminal shows the first rates, even if the interval is longer
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED

@@ -12,10 +12,10 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 
-from hook.base import jsontext
-from hook.base.models import Options
+from hook import jsontext
 from hook.cli import options
-from hook.observe.terminal import Meter, get_screen, print_answer, print_printable, write
+from hook.models import Options
+from hook.show.terminal import Meter, get_screen, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from hook.doctor import Finding, Site
     from hook.install.steps import Taken
-    from hook.node.place import Places, PyzFile
-    from hook.observe.prometheus import Choice, Family, Former
+    from hook.node.paths import Places, PyzFile
+    from hook.show.prometheus import Choice, Family, Former
 
 Limit = tuple[float, int, str]
 
@@ -47,23 +47,23 @@ class Request:
 
 
 def list_keys(given: options.List, request: Request) -> None:
-    from hook.observe import screens, snapshot
+    from hook.show import lists, snapshot
 
     _check_directories(request.hook)
     with Meter() as meter:
         seen = snapshot.take_snapshot(request.hook, follow=meter.show)
-    states = given.state or (screens.RUNNING if given.by else [])
-    selected = screens.select_keys(seen.keys, given.namespace, states, given.sort)
+    states = given.state or (lists.RUNNING if given.by else [])
+    selected = lists.select_keys(seen.keys, given.namespace, states, given.sort)
     if request.is_json and given.by:
-        print_answer({"namespaces": screens.namespaces_to_json(selected, given.sort)[: given.limit]})
+        print_answer({"namespaces": lists.namespaces_to_json(selected, given.sort)[: given.limit]})
     elif given.by:
-        print_answer(screens.format_namespaces(selected, given.sort, given.limit, get_screen()))
+        print_answer(lists.format_namespaces(selected, given.sort, given.limit, get_screen()))
     elif request.is_json:
-        print_answer(screens.list_to_json(seen, selected[: given.limit]))
+        print_answer(lists.list_to_json(seen, selected[: given.limit]))
     elif given.what == "unmonitored":
-        print_answer(screens.format_unmonitored(seen))
+        print_answer(lists.format_unmonitored(seen))
     else:
-        print_answer(screens.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
+        print_answer(lists.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
 
 
 def _check_directories(hook: Options) -> None:
@@ -77,11 +77,11 @@ def _check_directories(hook: Options) -> None:
 
 
 def show_key(given: options.Show, request: Request) -> None:
-    from hook.base.models import Failure
-    from hook.base.resctrl import Resctrl
     from hook.cli.lookup import find_key
-    from hook.observe import screens, snapshot
-    from hook.state.records import Records
+    from hook.models import Failure
+    from hook.node.records import Records
+    from hook.resctrl import Resctrl
+    from hook.show import lists, snapshot
 
     _check_directories(request.hook)
     with Records(request.hook.run_dir) as records:
@@ -90,9 +90,9 @@ def show_key(given: options.Show, request: Request) -> None:
         failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
     of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:
-        print_answer(screens.key_to_json(key, of_key))
+        print_answer(lists.key_to_json(key, of_key))
     else:
-        print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
+        print_answer(lists.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
 
 
 def top(given: options.Top, request: Request) -> None:
@@ -103,14 +103,13 @@ def top(given: options.Top, request: Request) -> None:
 
 
 def show_history(given: options.History, request: Request) -> None:
-    from hook.base import system
-    from hook.node.door import Unreadable
-    from hook.observe import jobs
-    from hook.stages import report
+    from hook import report, system
+    from hook.node.files import Unreadable
+    from hook.show import history
 
     try:
-        since = jobs.parse_since(given.since, system.unix_time()) if given.since is not None else ""
-        found = jobs.read(given.history, given.name, since)
+        since = history.parse_since(given.since, system.unix_time()) if given.since is not None else ""
+        found = history.read(given.history, given.name, since)
     except ValueError as error:
         raise Usage(f"--since: {error}") from None
     except Unreadable as error:
@@ -121,20 +120,20 @@ def show_history(given: options.History, request: Request) -> None:
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
-        print_answer(jobs.jobs_to_json(given.history, found, given.by))
+        print_answer(history.jobs_to_json(given.history, found, given.by))
     elif given.csv:
-        for line in jobs.list_csv(found, given.by):
+        for line in history.list_csv(found, given.by):
             write(line)
         if text := found.explain():
             report.say(text, to_syslog=False)
     elif given.by is None:
-        print_answer(jobs.format_jobs(found, get_screen()))
+        print_answer(history.format_jobs(found, get_screen()))
     else:
-        print_answer(jobs.format_sums(found, given.by, get_screen()))
+        print_answer(history.format_sums(found, given.by, get_screen()))
 
 
 def metrics(given: options.Metrics, request: Request) -> None:
-    from hook.observe import prometheus
+    from hook.show import prometheus
 
     if given.created and given.listen is None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
@@ -153,20 +152,20 @@ def metrics(given: options.Metrics, request: Request) -> None:
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
     """Serve metrics; each answer gets the samples of the one before, so that no counter dips."""
-    from hook.base import system
-    from hook.observe import prometheus, serve
+    from hook import system
+    from hook.show import prometheus, server
 
     families: list[Family] = []
     at = 0.0
 
-    def measure() -> serve.Reading:
+    def measure() -> server.Reading:
         nonlocal families, at
         now = system.monotonic()
         families = found = _measure(hook, choice, prometheus.keep_former(families, now - at))
         at = now
         return lambda is_open: prometheus.format_text(found, is_open=is_open)
 
-    serve.serve(address, measure, write)
+    server.serve(address, measure, write)
 
 
 def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:
@@ -174,9 +173,9 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
 
     Raises HookError, as take_snapshot, and `usage` for an event that does not exist on this machine.
     """
-    from hook.base.counters import EVENTS
-    from hook.base.errors import HookError, Reason
-    from hook.observe import prometheus, snapshot
+    from hook.counters import EVENTS
+    from hook.errors import HookError, Reason
+    from hook.show import prometheus, snapshot
 
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
     shown = {snapshot.get_event(counter) for values in seen.uncharged.values() for counter in values}
@@ -213,14 +212,14 @@ def parse_address(text: str) -> tuple[str, int]:
 def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Site, format_findings, to_objects
     from hook.doctor.kernel import run_self_test
-    from hook.node import config
-    from hook.node.place import Places, choose_hooks_dir
+    from hook.node import engines
+    from hook.node.paths import Places, choose_hooks_dir
 
     if given.self_test:
         findings = [*run_self_test(request.hook.resctrl_root)]
     else:
         prefix = given.prefix or _find_own_prefix()
-        directories = tuple(given.hooks_dir or config.list_hooks_dirs())
+        directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
         findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), request.hook, directories))
     is_well = all(it.level != FAILURE for it in findings)
     if request.is_json:
@@ -276,20 +275,20 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
 
 def _read_live_keys(path: str) -> set[str]:
     """Read the keys in a file, one a line. Usage: one is invalid. If that were skipped, a live key would end."""
-    from hook.base import names, system
-    from hook.node import door
-    from hook.stages.entry import STDIN_PATIENCE
+    from hook import names, system
+    from hook.entry import STDIN_PATIENCE
+    from hook.node import files
 
     try:
         if path == "-":
-            data, is_whole = system.read_stdin(door.CONFIGURATION, STDIN_PATIENCE)
+            data, is_whole = system.read_stdin(files.CONFIGURATION, STDIN_PATIENCE)
             if not is_whole:
-                raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {STDIN_PATIENCE:.0f} seconds")
+                raise Usage(f"stdin did not end within {files.CONFIGURATION} bytes and {STDIN_PATIENCE:.0f} seconds")
             text = data.decode()
         else:
-            text = door.read_text(os.path.abspath(path), door.CONFIGURATION)
+            text = files.read_text(os.path.abspath(path), files.CONFIGURATION)
         return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
-    except (door.Unreadable, ValueError) as error:
+    except (files.Unreadable, ValueError) as error:
         raise Usage(f"--live={path}: {error}") from None
 
 
@@ -302,7 +301,7 @@ def watch(_given: options.RunWatch, request: Request) -> None:
 def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
     from hook.install.steps import Refused
-    from hook.node.place import RUNTIMES, TARGETS, USR, find_targets
+    from hook.node.paths import RUNTIMES, TARGETS, USR, find_targets
 
     places = _choose_places(given, USR)
     targets: tuple[str, ...] = TARGETS
@@ -355,7 +354,7 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
     """Print the specification on stdin with the hook that install would write."""
     from hook.install.install import Wanted, add_hook, make_hook_file
     from hook.install.steps import Refused
-    from hook.node.place import KUBERNETES, NAME, Places
+    from hook.node.paths import KUBERNETES, NAME, Places
 
     places = Places(given.prefix or _find_own_prefix())
     wanted = Wanted(_open_pyz(), places, (KUBERNETES,), tuple(request.words), request.hook)
@@ -369,7 +368,7 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
 def _open_pyz() -> PyzFile:
     """The running .pyz. Raises Refused."""
     from hook.install.steps import Refused
-    from hook.node.place import PyzFile
+    from hook.node.paths import PyzFile
 
     try:
         return PyzFile(_find_own_path())
@@ -378,7 +377,7 @@ def _open_pyz() -> PyzFile:
 
 
 def _choose_places(given: options.Install | options.Uninstall, default: str) -> Places:
-    from hook.node.place import Places, choose_hooks_dir
+    from hook.node.paths import Places, choose_hooks_dir
 
     prefix = given.prefix or default
     return Places(prefix, given.hooks_dir or choose_hooks_dir(prefix), given.destdir or "")
@@ -391,7 +390,7 @@ def _find_own_path() -> str:
 
 def _find_own_prefix() -> str:
     """The prefix of the running file; /usr if it is not installed."""
-    from hook.node.place import USR, find_prefix
+    from hook.node.paths import USR, find_prefix
 
     found = find_prefix(os.path.realpath(_find_own_path()))
     return USR if found is None else found

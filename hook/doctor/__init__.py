@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from hook.base import system
-from hook.base.errors import HookError
-from hook.base.explain import format_count, printable
-from hook.base.models import Options, State
-from hook.node import config, door, hooksd, runtimes
-from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
-from hook.observe.snapshot import Inventory, take_snapshot
-from hook.observe.terminal import Screen
+from hook import system
+from hook.errors import HookError
+from hook.explain import format_count, printable
+from hook.models import Options, State
+from hook.node import engines, files, hooksd, runtimes
+from hook.node.paths import TARGETS, Origin, Places, find_origin, find_prefix
+from hook.show.snapshot import Inventory, take_snapshot
+from hook.show.terminal import Screen
 
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 
@@ -66,7 +66,7 @@ def _format_level(findings: Iterable[Finding], width: int | None) -> list[str]:
         parts += [(" " * 11, printable(remedy))] if remedy else []
     if width is None:
         return [start + text for start, text in parts]
-    from textwrap import TextWrapper  # noqa: PLC0415  only a terminal needs it
+    from textwrap import TextWrapper
 
     # A word that is too long for a line, such as a path, stays whole, so that it can be copied.
     wrapper = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
@@ -122,16 +122,16 @@ class Site:
         return runtimes.find_runtimes().list_states()
 
     @cached_property
-    def containerd(self) -> config.Configuration:
+    def containerd(self) -> engines.Configuration:
         """The configuration of containerd."""
-        return config.read_containerd()
+        return engines.read_containerd()
 
     @cached_property
     def snapshot(self) -> Inventory:
         """The node as `list` shows it. Raises HookError, OSError."""
         return take_snapshot(self.options)
 
-    def is_called_by(self, path: str, files: door.Tree = door.HOST) -> bool:
+    def is_called_by(self, path: str, files: files.Tree = files.HOST) -> bool:
         """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
         return self.calls_ours(system.try_call(hooksd.read_programs, path, files) or set())
 
@@ -145,7 +145,7 @@ Check = Callable[[Site], Iterator[Finding]]
 
 def list_checks() -> dict[str, Check]:
     """The checks in the order of the output, each with its subject."""
-    from hook.doctor import installation, kernel, records  # noqa: PLC0415  they import this module
+    from hook.doctor import installation, kernel, records
 
     return {
         "root": kernel.check_root,

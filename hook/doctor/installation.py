@@ -8,16 +8,16 @@ import re
 import stat
 from collections.abc import Iterator
 
-from hook.base import system
-from hook.base.explain import format_count, name_first
-from hook.base.node_models import HookFile
+from hook import system
 from hook.doctor import Finding, Site, failure, ok, warning
+from hook.entry import parse, read_words
+from hook.explain import format_count, name_first
+from hook.identity import OPT
 from hook.install import install, steps
-from hook.node import config, door, hooksd, place, programs
+from hook.node import engines, files, hooksd, paths, programs
 from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
-from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
-from hook.stages.entry import parse, read_words
-from hook.stages.identity import OPT
+from hook.node.models import HookFile
+from hook.node.paths import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
 _NO_CONDITION = "it has no condition: no container gets the hook"
@@ -40,13 +40,13 @@ def check_programs(site: Site) -> Iterator[Finding]:
 
 
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
-    if place.is_stub(path):
+    if paths.is_stub(path):
         problem = f"{path} is what a removal leaves, and does nothing: no container is monitored"
         yield failure("program", problem, site.origin.again)
         return
     try:
         shipped = PyzFile(path)
-    except door.Unreadable as error:
+    except files.Unreadable as error:
         problem = f"{path} is missing" if error.is_missing else f"cannot read {error}"
         yield failure("program", problem, site.origin.again)
         return
@@ -101,21 +101,21 @@ def check_timer(site: Site) -> Iterator[Finding]:
 def _check_timer_options(site: Site) -> Iterator[Finding]:
     """reconcile needs the options of the hook, in its unit or in the file that the unit reads (OPTIONS=)."""
     unit = _find_unit(site.places.service)
-    files = [path for path in (unit, site.places.conf) if os.path.exists(path)]
-    texts = [door.read_text(path, door.CONFIGURATION) for path in files]
+    found_files = [path for path in (unit, site.places.conf) if os.path.exists(path)]
+    texts = [files.read_text(path, files.CONFIGURATION) for path in found_files]
     found = re.findall(r"""^(?:Environment=)?["']?OPTIONS=([^"'\n]*)""", "\n".join(texts), re.MULTILINE)[-1:]
     words = [word for line in found for word in line.split()]
     _own, others, _ = read_words(words, _OPTIONS_OF_RECONCILE)
     options, complaints = parse(others)
     for complaint in complaints:
-        yield warning("timer", f"the options in {files[-1]}: {complaint}", f"correct them: {NAME} help reconcile")
+        yield warning("timer", f"the options in {found_files[-1]}: {complaint}", f"correct them: {NAME} help reconcile")
     called = [it.own for it in site.ours if it.own is not None]
     parsed = [parse_options(it)[0] for it in called]
     history = next((it.history for it in parsed if it.history), "")
     # reconcile ignores --containers, and writes a history only of what hooks with --history have begun
     also = {"containers": options.containers, "history": history or options.history}
     wanted = [{**dict(it), **also} for it in parsed]
-    if not files or not called or dict(options) in wanted:
+    if not found_files or not called or dict(options) in wanted:
         return
     own = [word for word in (called[0].args or [])[2:] if not word.startswith("--containers=")]
     own += [f"--history={history}"] if history and not any(word.startswith("--history") for word in own) else []
@@ -123,7 +123,7 @@ def _check_timer_options(site: Site) -> Iterator[Finding]:
     remedy = f"set {line} in {site.places.conf}"
     if site.places.conf not in texts[0]:  # a copy of the unit that does not read it
         remedy = f'set Environment="{line}" in {unit}, then systemctl daemon-reload'
-    yield warning("timer", f"the options in {files[-1]} differ from those of the hook", remedy)
+    yield warning("timer", f"the options in {found_files[-1]} differ from those of the hook", remedy)
 
 
 def _find_unit(path: str) -> str:
@@ -166,7 +166,7 @@ def check_hooks_directories(site: Site) -> Iterator[Finding]:
 def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
     yield ok("hooks.d", f"{entry.path} overrides {earlier.path} for programs that read both")
     directory = os.path.dirname(entry.path)
-    for it in (config.CRIO, config.PODMAN):
+    for it in (engines.CRIO, engines.PODMAN):
         reads = system.try_call(it.read_hooks_dirs) or [directory]  # check_runtimes reports what is unclear
         if it.target in entry.name and programs.find_program(it.program) and directory not in reads:
             found = f"{it.name} reads {', '.join(reads)}, not {directory}: it uses {earlier.path}"
@@ -218,29 +218,29 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
 
 
 def check_runtimes(site: Site) -> Iterator[Finding]:
-    found = [name for name in place.RUNTIMES if programs.find_program(name)]
+    found = [name for name in paths.RUNTIMES if programs.find_program(name)]
     if not found:
         remedy = "install CRI-O, Podman or containerd: Docker does not support OCI hooks"
-        yield warning("runtimes", f"found none of {', '.join(place.RUNTIMES)}", remedy)
+        yield warning("runtimes", f"found none of {', '.join(paths.RUNTIMES)}", remedy)
         return
     yield ok("runtimes", ", ".join(found))
     if "crio" in found:
-        yield _check_hooks_dirs(site, config.CRIO)
-        if (path := system.try_call(config.read_rdt_config_file)) is not None:
+        yield _check_hooks_dirs(site, engines.CRIO)
+        if (path := system.try_call(engines.read_rdt_config_file)) is not None:
             found_in = f"rdt_config_file is {path}: each start of CRI-O removes empty groups"
             remedy = "keep the timer running: reconcile makes the removed groups again"
             yield warning("CRI-O", f"{found_in}, and ctrl_groups missing in that file", remedy)
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
-        yield _check_hooks_dirs(site, config.PODMAN)
+        yield _check_hooks_dirs(site, engines.PODMAN)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _check_containerd(site)
 
 
-def _check_hooks_dirs(site: Site, engine: config.Engine) -> Finding:
+def _check_hooks_dirs(site: Site, engine: engines.Engine) -> Finding:
     directories = {os.path.dirname(entry.path) for entry in site.ours} or {site.places.hooks_dir}
     try:
         reads = engine.read_hooks_dirs()
-    except door.Unreadable as error:
+    except files.Unreadable as error:
         remedy = f"see for yourself that its hooks_dir names {min(directories)}"
         return warning(engine.name, f"unclear which hooks directories it reads: {error}", remedy)
     if not site.ours or directories & {*reads}:

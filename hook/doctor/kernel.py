@@ -9,14 +9,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
-from hook.base import procfs, resctrl, system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import format_count, name_first
+from hook import identity, procfs, resctrl, system
 from hook.doctor import Finding, Site, failure, ok, warning
-from hook.node import door, programs
-from hook.node.place import NAME
-from hook.observe import hardware
-from hook.stages import identity
+from hook.errors import HookError, Reason
+from hook.explain import format_count, name_first
+from hook.node import files, programs
+from hook.node.paths import NAME
+from hook.show import hardware
 
 # What to do where something is missing: on x86, on Arm.
 _NO_RESCTRL = (
@@ -164,7 +163,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
         yield warning("/proc", found, f"needs CONFIG_PROC_CPU_RESCTRL; {remedy}")
     else:
         yield ok("/proc", "process information is readable")
-    mounts = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
+    mounts = files.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
     kinds = {line.split(" ")[2] for line in mounts} & {"cgroup", "cgroup2"}
     if kinds:
         yield ok("cgroups", " and ".join("v2" if kind == "cgroup2" else "v1" for kind in sorted(kinds)))
@@ -175,7 +174,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
 
 def has_process_connector() -> bool:
     """Whether the kernel reports execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
-    return "cn_proc" in (system.try_call(door.read_text, "/proc/net/connector", _LIMIT) or "")
+    return "cn_proc" in (system.try_call(files.read_text, "/proc/net/connector", _LIMIT) or "")
 
 
 # --- Memory traffic: not every CPU counts it, and some have fewer counters than groups

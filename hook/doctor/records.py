@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from hook.base import cgroups, system
-from hook.base.explain import format_count, name_first, who
-from hook.base.models import Failure, Index
+from hook import cgroups, system
 from hook.doctor import Finding, Site, failure, ok, warning
 from hook.doctor.kernel import has_process_connector
-from hook.node import door, hooksd, programs, runtimes
-from hook.node.place import NAME
-from hook.observe.snapshot import Inventory
-from hook.state.records import Records, name_unhooked
+from hook.explain import format_count, name_first, who
+from hook.models import Failure, Index
+from hook.node import files, hooksd, programs, runtimes
+from hook.node.paths import NAME
+from hook.node.records import Records, name_unhooked
+from hook.show.snapshot import Inventory
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
 _SILENCE = 180.0  # seconds: watch renews its record every minute
@@ -76,7 +76,7 @@ def check_containers(site: Site) -> Iterator[Finding]:
         try:
             if site.calls_ours(hooksd.read_programs(f"{it.bundle}/config.json")):
                 hooked.append(it.id)
-        except door.Unreadable as error:
+        except files.Unreadable as error:
             unread += [] if error.is_missing else [it.id]
     yield ok("containers", f"{len(states)} running, {len(hooked)} with the hook")
     infra = {it.id for it in states if it.id not in recorded and runtimes.is_left_out(it)}

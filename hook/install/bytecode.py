@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the program for one CPython: the loader, which the second line of the .pyz runs, and the modules after it.
 
-The loader (hook/stages/loader.py) is marshalled as one: its constants are the modules that the start of a container
+The loader (hook/loader.py) is marshalled as one: its constants are the modules that the start of a container
 imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
 itself. The build puts the result into the .pyz (packaging/pyz/bytecode.py), a node into a file (steps.py).
 """
@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-START = "hook.stages.entry"
+START = "hook.entry"
 """The module whose start() runs the program."""
-LOADER = "hook.stages.loader"
+LOADER = "hook.loader"
 EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
 HEADER_SIZE = 66
 # The interpreter's options: isolated, so that the bytes depend only on its version and the sources.
@@ -91,7 +91,7 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
 
 
 def module_name(path: str) -> str:
-    """The import name of a path in the zip: `hook.base` for `hook/base/__init__.py`."""
+    """The import name of a path in the zip: `hook.node` for `hook/node/__init__.py`."""
     name = path[: -len(".py")].replace("/", ".")
     return name[: -len(".__init__")] if name.endswith(".__init__") else name
 

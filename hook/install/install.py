@@ -14,13 +14,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hook.base import procfs, system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Options
+from hook import procfs, system
+from hook.errors import HookError, Reason
 from hook.install import steps
 from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
-from hook.node import config, door, hooksd, place, programs
-from hook.node.place import CONF_MARK, NAME, STUB, TARGETS, Places, PyzFile
+from hook.models import Options
+from hook.node import engines, files, hooksd, paths, programs
+from hook.node.paths import CONF_MARK, NAME, STUB, TARGETS, Places, PyzFile
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 
@@ -250,9 +250,11 @@ def _find_read_only(places: Places) -> list[str]:
 def _list_remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
     found = []
-    for it in (config.PODMAN, config.CRIO):
+    for it in (engines.PODMAN, engines.CRIO):
         # Others than CRI-O start the containers of Kubernetes, too.
-        is_used = it.target in wanted.targets and (it is config.PODMAN or programs.find_program(it.program, places.top))
+        is_used = it.target in wanted.targets and (
+            it is engines.PODMAN or programs.find_program(it.program, places.top)
+        )
         reads = system.try_call(it.read_hooks_dirs, places.top) or ["unclear directories (see doctor)"]
         if is_used and places.hooks_dir not in reads:
             found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
@@ -277,8 +279,8 @@ def try_program(path: str) -> None:
             ended = programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
         problem = ended.problem or ended.error.strip() or None
     if problem is not None:
-        raise Refused(f"{path} does not run: {problem}; remedy: {place.list_blockers(path) or 'see the system log'}")
-    if wrong := place.find_label_problem(path):
+        raise Refused(f"{path} does not run: {problem}; remedy: {paths.list_blockers(path) or 'see the system log'}")
+    if wrong := paths.find_label_problem(path):
         raise Refused(wrong)
 
 
@@ -380,12 +382,12 @@ def plan_stub_file(places: Places) -> Step:
 def _has_only_our_conf(places: Places) -> bool:
     """Whether the directory of the file of options has no other file."""
     directory = places.at(places.conf_dir)
-    return {*door.list_if_there(directory)} <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
+    return {*files.list_if_there(directory)} <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
 
 
 def _has_history(places: Places) -> bool:
     """Whether the directory of the history has a file. The history is the administrator's to remove."""
-    return bool(door.list_if_there(places.at(places.log_dir)))
+    return bool(files.list_if_there(places.at(places.log_dir)))
 
 
 def format_removal(removal: Removal) -> list[str]:

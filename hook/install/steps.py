@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hook.base import system
+from hook import system
 from hook.install import bytecode
-from hook.node import door, programs
-from hook.node.place import INSTALL, NAME, Places, PyzFile, find_origin
+from hook.node import files, programs
+from hook.node.paths import INSTALL, NAME, Places, PyzFile, find_origin
 
 
 class Refused(Exception):
@@ -60,13 +60,13 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
     """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
 
     def make(temporary: str) -> None:
-        door.write_durably(temporary, content, mode)
+        files.write_durably(temporary, content, mode)
         if check is not None and os.path.lexists(path):
             check(temporary)
 
     def is_right() -> bool:
         found = os.lstat(path).st_mode
-        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and door.read(path, len(content)) == content
+        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and files.read(path, len(content)) == content
 
     return _replace("write", path, path, make, is_right)
 
@@ -82,7 +82,7 @@ def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_ri
 
     def do() -> None:
         make_directories(os.path.dirname(path))
-        with door.replace_file(path, _name_temporary(path)) as temporary:
+        with files.replace_file(path, _name_temporary(path)) as temporary:
             make(temporary)
 
     return Step(verb, what, do, lambda: not os.path.lexists(_name_temporary(path)) and bool(system.try_call(is_right)))
@@ -96,7 +96,7 @@ def remove_file(path: str) -> Step:
         for it in both:
             with suppress(FileNotFoundError):
                 os.unlink(it)
-                door.sync_directory(os.path.dirname(it))
+                files.sync_directory(os.path.dirname(it))
 
     return Step("remove", path, do, lambda: not any(map(os.path.lexists, both)))
 
@@ -143,7 +143,7 @@ def take_steps(steps: Iterable[Step], *, dry_run: bool, follow: Callable[[str], 
 def lock_directory(directory: str) -> Iterator[None]:
     """Keep other installs and uninstalls out of this directory. No lock if it does not exist."""
     try:
-        descriptor = door.open_to_lock(directory)
+        descriptor = files.open_to_lock(directory)
     except FileNotFoundError:
         yield
         return
@@ -173,7 +173,7 @@ def make_directories(path: str, mode: int = 0o755) -> None:
     make_directories(above)
     with suppress(FileExistsError):
         os.mkdir(path, mode)
-    door.sync_directory(above)
+    files.sync_directory(above)
 
 
 def _name_temporary(path: str) -> str:
@@ -201,7 +201,7 @@ def list_bytecode(program: str) -> list[str]:
     """The paths of a program's bytecode for all Pythons, also if only a killed step's temporary file exists."""
     directory, name = os.path.split(program)
     pattern = re.compile(rf"\.?({re.escape(name)}\.cpython-\w+)(\.new)?")
-    found = filter(None, map(pattern.fullmatch, door.list_if_there(directory)))
+    found = filter(None, map(pattern.fullmatch, files.list_if_there(directory)))
     return sorted({f"{directory}/{it[1]}" for it in found})
 
 
@@ -231,7 +231,7 @@ def compile_program(program: str, pyz: PyzFile, python: programs.Interpreter) ->
 def has_bytecode(program: str, pyz: PyzFile, python: programs.Interpreter) -> bool:
     """Whether a start of the program uses the bytecode beside it. `pyz`: see plan_bytecode."""
     path = f"{program}.{python.tag}"
-    status, found = system.try_call(os.lstat, path), system.try_call(door.read_head, path, bytecode.HEADER_SIZE)
+    status, found = system.try_call(os.lstat, path), system.try_call(files.read_head, path, bytecode.HEADER_SIZE)
     if status is None or found is None:
         return False
     is_of_others = status.st_uid not in (0, system.user_id()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

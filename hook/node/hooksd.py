@@ -14,12 +14,12 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hook.base import jsontext
-from hook.base.explain import explain_invalid
-from hook.base.models import Options, ValidationError
-from hook.base.node_models import HookFile, HookProgram, HookWhen
-from hook.node import door
-from hook.stages.entry import parse
+from hook import jsontext
+from hook.entry import parse
+from hook.explain import explain_invalid
+from hook.models import Options, ValidationError
+from hook.node import files
+from hook.node.models import HookFile, HookProgram, HookWhen
 
 PROGRAM = "resctrl-mon-hook.pyz"
 """The name of our program in each path by which it is called."""
@@ -71,13 +71,13 @@ def read_entry(path: str) -> Entry:
     """Parse and validate a file of hooks.d, in the order in which its readers do."""
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
-        found = _name_fields(jsontext.loads(door.read(path, door.CONFIGURATION).decode("utf-8", "replace")))
+        found = _name_fields(jsontext.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
     except ValidationError as error:
         return Entry(path, problem=explain_invalid(error.errors()))
-    except door.Unreadable as error:
+    except files.Unreadable as error:
         if error.is_missing:
             return Entry(path, remark="it does not exist, or is a link to nothing, so readers skip it")
         return Entry(path, problem=f"cannot read it: {error.why}")
@@ -115,7 +115,7 @@ def _name_fields(found: Any, depth: int = 2) -> Any:  # noqa: ANN401  any JSON
 
 def read_directory(directory: str) -> list[Entry]:
     """The files of a directory in the order of their hooks; none if it does not exist. Raises OSError."""
-    names = sorted(door.list_if_there(directory), key=str.lower)
+    names = sorted(files.list_if_there(directory), key=str.lower)
     return [read_entry(f"{directory}/{name}") for name in names if name.endswith(".json")]
 
 
@@ -141,23 +141,23 @@ def is_valid(pattern: str) -> bool | None:
 # --- The hooks in a config.json: that of a container, or a base_runtime_spec of containerd
 
 
-def read_hooks(path: str, files: door.Tree = door.HOST) -> dict[str, list[HookProgram]]:
-    """The hooks of each stage. Raises door.Unreadable, also if its hooks are invalid."""
-    return list_hooks(path, files.read_json(path, door.BUNDLE))
+def read_hooks(path: str, tree: files.Tree = files.HOST) -> dict[str, list[HookProgram]]:
+    """The hooks of each stage. Raises files.Unreadable, also if its hooks are invalid."""
+    return list_hooks(path, tree.read_json(path, files.BUNDLE))
 
 
 def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
-    """The hooks of each stage in `config`, a config.json that was read from this path. Raises door.Unreadable."""
+    """The hooks of each stage in `config`, a config.json that was read from this path. Raises files.Unreadable."""
     try:
         stages = config.get("hooks") or {}
         return {stage: [HookProgram.model_validate(it) for it in found or []] for stage, found in stages.items()}
     except (AttributeError, TypeError, ValidationError) as error:
-        raise door.Unreadable(path, f"invalid hooks: {error!r}") from None
+        raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
-def read_programs(path: str, files: door.Tree = door.HOST) -> set[str]:
-    """The programs of all hooks in a config.json. Raises door.Unreadable."""
-    return {hook.path for hooks in read_hooks(path, files).values() for hook in hooks}
+def read_programs(path: str, tree: files.Tree = files.HOST) -> set[str]:
+    """The programs of all hooks in a config.json. Raises files.Unreadable."""
+    return {hook.path for hooks in read_hooks(path, tree).values() for hook in hooks}
 
 
 def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:

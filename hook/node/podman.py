@@ -14,11 +14,9 @@ from collections.abc import Collection, Mapping
 from contextlib import closing
 from functools import cached_property
 
-from hook.base import names, procfs, system
-from hook.base.models import KeyState
-from hook.node import config, door
-from hook.stages import identity, podman
-from hook.state import lives, store
+from hook import conmon, identity, names, procfs, record, store, system
+from hook.models import KeyState
+from hook.node import engines, files
 
 _LISTS = ("containers.json", "volatile-containers.json")
 _LIMIT = 64 << 20  # bytes of a file of Podman's
@@ -33,7 +31,7 @@ class Names:
     @cached_property
     def containers(self) -> Mapping[str, str]:
         """The name of each container, by its ID."""
-        directories = system.try_call(door.list_names, self._root) or ()  # one for each storage driver ever used
+        directories = system.try_call(files.list_names, self._root) or ()  # one for each storage driver ever used
         return read_containers([f"{self._root}/{it}" for it in directories if it.endswith("-containers")])
 
     @cached_property
@@ -43,14 +41,14 @@ class Names:
 
     @cached_property
     def _root(self) -> str:
-        return config.read_graph_root()
+        return engines.read_graph_root()
 
 
 def read_containers(directories: Collection[str]) -> dict[str, str]:
     """The name of each container in these directories of containers/storage, by its ID. Skips unreadable files."""
     found: dict[str, str] = {}
     for path in [f"{directory}/{name}" for directory in directories for name in _LISTS]:
-        listed = system.try_call(door.read_json, path, _LIMIT)
+        listed = system.try_call(files.read_json, path, _LIMIT)
         for it in listed if isinstance(listed, list) else ():
             container, given = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
             if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):
@@ -66,7 +64,7 @@ def name_running(pod: identity.Pod, container: str, bundle: str, places: list[st
     if pod.is_podmans:
         storage = os.path.dirname(os.path.dirname(bundle))  # of <storage>/<ID>/userdata
         pod.container = identity.bounded(read_containers([storage]).get(container))
-        pod.name = podman.find_pod(places, container)
+        pod.name = conmon.find_pod(places, container)
 
 
 def add_names(state: KeyState, known: Names) -> KeyState:
@@ -82,16 +80,16 @@ def add_names(state: KeyState, known: Names) -> KeyState:
     nameless = {it: names.container_of(it) for it in ours if state.members[it].name is None}
     found = {it: known.containers[name] for it, name in nameless.items() if name in known.containers}
     members = {it: store.replace(state.members[it], name=identity.bounded(name)) for it, name in found.items()}
-    digits = state.pod_name or next(filter(None, (podman.find_pod([place], it) for it, place in ours.items())), None)
+    digits = state.pod_name or next(filter(None, (conmon.find_pod([place], it) for it, place in ours.items())), None)
     pod = digits
-    if pod is not None and state.pod_namespace is None and len(pod) == podman.POD_DIGITS and not pod.strip(_HEX):
+    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and not pod.strip(_HEX):
         pod = identity.bounded(known.pods.get(pod, pod))
     if pod == state.pod_name and not members:
         return state
     name = state.name or next((it.name for it in members.values()), None) if state.kind == "container" else None
     named = store.replace(state, pod_name=digits, name=name, members={**state.members, **members})
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
-    return lives.keep_labels(named, store.replace(named, pod_name=pod))
+    return record.keep_labels(named, store.replace(named, pod_name=pod))
 
 
 # --- libpod's database. Source: libpod/sqlite_state_internal.go, libpod/boltdb_state_internal.go
@@ -103,17 +101,17 @@ def _read_sqlite(path: str) -> dict[str, str]:
     It has a rollback journal, so a reader takes a shared lock for the moment of the query; Podman retries for 100 s.
     """
     try:
-        import sqlite3  # noqa: PLC0415  a Python can be built without it, and few calls need it
+        import sqlite3
     except ImportError:
         return {}
     try:
-        with door.HOST.opened(path):  # it is a regular file
+        with files.HOST.opened(path):  # it is a regular file
             pass
         uri = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         query = "SELECT substr(ID, 1, ?), Name FROM PodConfig LIMIT ?"
         with closing(sqlite3.connect(f"file:{uri}?mode=ro", uri=True, timeout=_PATIENCE)) as base:
-            rows = base.execute(query, (podman.POD_DIGITS, _MOST_PODS)).fetchall()
-    except (door.Unreadable, sqlite3.Error):
+            rows = base.execute(query, (conmon.POD_DIGITS, _MOST_PODS)).fetchall()
+    except (files.Unreadable, sqlite3.Error):
         return {}
     return {pod: name for pod, name in rows if isinstance(pod, str) and isinstance(name, str)}
 
@@ -138,14 +136,14 @@ def _read_bolt(path: str) -> dict[str, str]:
     is written meanwhile may be no tree: then there are no names, until the next look.
     """
     try:
-        content = memoryview(door.read(path, _LIMIT))
+        content = memoryview(files.read(path, _LIMIT))
         size = _META.unpack_from(content, _PAGE.size)[2]
         metas = [_META.unpack_from(content, at + _PAGE.size) for at in (0, size)]
         root = max((it for it in metas if it[0] == _MAGIC and it[2] == size), key=lambda it: it[8])[4]
         buckets = _list_bolt(content, size, root)
         pods, given = (_list_bolt(content, size, *_open_bucket(buckets[it])) for it in (b"pod", b"id-registry"))
-        return {pod[: podman.POD_DIGITS].decode(): bytes(given[pod]).decode() for pod in pods if pod in given}
-    except (door.Unreadable, KeyError, ValueError, struct.error):
+        return {pod[: conmon.POD_DIGITS].decode(): bytes(given[pod]).decode() for pod in pods if pod in given}
+    except (files.Unreadable, KeyError, ValueError, struct.error):
         return {}
 
 

@@ -16,10 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, NamedTuple
 
-from hook.base import cgroups, container_tasks, procfs, system
-from hook.base.explain import errno_name
-from hook.node import door
-from hook.stages import identity
+from hook import cgroups, identity, procfs, system
+from hook.explain import errno_name
+from hook.node import files, processes
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OLDEST = (3, 9)
@@ -220,7 +219,7 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found({}, [])
     unread: list[OSError] = []
-    for it in container_tasks.list_processes(unread=unread):  # so that none has time to become a container's
+    for it in processes.list_processes(unread=unread):  # so that none has time to become a container's
         if _is_in_container(it.cgroups) or not _is_of_root(it.pid) or not is_wanted(words := _read_words(it.pid)):
             continue
         try:
@@ -234,7 +233,7 @@ def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     return found
 
 
-def _is_of_host(process: container_tasks.Process) -> bool:
+def _is_of_host(process: processes.Process) -> bool:
     """Whether a process outside of containers is the host's own. Raises OSError if its namespaces cannot be read."""
     try:
         return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
@@ -249,14 +248,14 @@ def _is_of_host(process: container_tasks.Process) -> bool:
 
 def _is_of_root(pid: int) -> bool:
     """Whether all user IDs of a process are 0: the others of this machine can start anything. proc_pid_status(5)."""
-    status = (system.try_call(door.read_head, f"/proc/{pid}/status", _HEAD) or b"").decode("ascii", "replace")
+    status = (system.try_call(files.read_head, f"/proc/{pid}/status", _HEAD) or b"").decode("ascii", "replace")
     return status.partition("\nUid:\t")[2].partition("\n")[0].split() == 4 * ["0"]
 
 
 def _is_in_container(places: Iterable[str]) -> bool:
     """Whether one of these cgroups is a container's or a pod's, or may be. `places`: as procfs.cgroups returns them."""
     return any(
-        it in container_tasks.UNKNOWN or cgroups.find_container_id(it) is not None or identity.pod_uid(it) is not None
+        it in processes.UNKNOWN or cgroups.find_container_id(it) is not None or identity.pod_uid(it) is not None
         for it in places
     )
 
@@ -267,15 +266,15 @@ def _read_words(pid: int) -> list[str]:
     Never for a process of a container: reading the page with its words may block for ever (userfaultfd, FUSE).
     """
     # None: it has ended, or is a process of the kernel
-    head = system.try_call(door.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""
+    head = system.try_call(files.read_head, f"/proc/{pid}/cmdline", _HEAD) or b""
     return head.decode("utf-8", "surrogateescape").split("\0")[:-1] or [""]
 
 
-def see_files(pid: int) -> door.Tree:
+def see_files(pid: int) -> files.Tree:
     """The files as a process of the host sees them. Raises OSError."""
     root, cwd = f"/proc/{pid}/root", os.readlink(f"/proc/{pid}/cwd")
     is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
-    return door.Tree("" if is_ours else root, cwd)
+    return files.Tree("" if is_ours else root, cwd)
 
 
 def read_start_time(pid: int) -> float:
@@ -299,5 +298,5 @@ def find_injectors() -> list[int]:
 
 def find_injector_claims() -> list[int]:
     """The pids of processes in pods that have an injector's name, which proves nothing."""
-    named = (it for it in container_tasks.list_processes() if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE)
+    named = (it for it in processes.list_processes() if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE)
     return sorted(it.pid for it in named if _is_in_container(it.cgroups))

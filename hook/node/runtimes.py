@@ -13,19 +13,17 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from hook.base import cgroups, jsontext, names, procfs, system
-from hook.base.container_tasks import Process, Processes, caught_signals
-from hook.base.explain import explain_invalid
-from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
-from hook.base.node_models import Unhooked, UnhookedContainer
-from hook.node import config, door, hooksd, programs
+from hook import cgroups, conmon, identity, jsontext, names, procfs, store, system
+from hook.entry import Context
+from hook.explain import explain_invalid
+from hook.identity import Pod
+from hook.models import Annotations, Config, Failure, Index, Options, State, ValidationError
+from hook.node import engines, files, hooksd, programs
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
+from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
-from hook.stages import identity, podman
-from hook.stages.entry import Context
-from hook.stages.identity import Pod
-from hook.state import store
-from hook.state.records import Records
+from hook.node.processes import Process, Processes, caught_signals
+from hook.node.records import Records
 
 T = TypeVar("T")
 
@@ -73,8 +71,8 @@ class Runtimes(NamedTuple):
         problems: list[str] = []
         for root in self.roots:
             try:
-                containers.update(door.list_if_there(root))
-            except door.Unreadable as error:
+                containers.update(files.list_if_there(root))
+            except files.Unreadable as error:
                 problems.append(f"cannot read {root}: {error.why}")
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
         found: dict[str, State] = {}
@@ -292,10 +290,10 @@ class _Rules(NamedTuple):
 
 
 def _read_rules(run_dir: str) -> _Rules:
-    entries = [it for directory in sorted(config.list_hooks_dirs()) for it in hooksd.read_directory(directory)]
+    entries = [it for directory in sorted(engines.list_hooks_dirs()) for it in hooksd.read_directory(directory)]
     parsed = [(it.file, parse_options(it.own)[0]) for it in entries if it.own is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
-    named = {it.path for it in config.read_containerd(is_running=False).specs}
+    named = {it.path for it in engines.read_containerd(is_running=False).specs}
     # An unreadable one does not count: containers do not start with it.
     specs = sorted(it for it in named if find_own_hooks(system.try_call(read_hooks, it) or {}))
     text = jsontext.dumps([[file for file, _ in ours], specs]).encode()
@@ -337,7 +335,7 @@ def _match(state: State, rules: _Rules) -> Pod | None:
     Raises OSError, ValueError if its config.json is unreadable.
     """
     path = f"{state.bundle}/config.json"
-    whole = door.read_json(path, door.BUNDLE)
+    whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
     pod = _pod_of(state, bundle)
     given = [parse_options(it)[0] for it in find_own_hooks(list_hooks(path, whole))]  # it has the hook but no record
@@ -345,7 +343,7 @@ def _match(state: State, rules: _Rules) -> Pod | None:
     if pod.is_podmans or pod.uid is not None:  # else its runtime reads no hooks.d
         options += rules.options
     concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
-    concerned = [it for it in concerned if not podman.leaves_out(it, pod)]
+    concerned = [it for it in concerned if not conmon.leaves_out(it, pod)]
     return pod if any(identity.is_wanted(it, bundle.annotations or {}, pod) for it in concerned) else None
 
 
@@ -364,7 +362,7 @@ def is_left_out(state: State) -> bool:
     False if that cannot be found out.
     """
     try:
-        pod = _pod_of(state, Config.model_validate(door.read_json(f"{state.bundle}/config.json", door.BUNDLE)))
+        pod = _pod_of(state, Config.model_validate(files.read_json(f"{state.bundle}/config.json", files.BUNDLE)))
     except (OSError, ValueError):
         return False
-    return podman.leaves_out(Options(), pod)
+    return conmon.leaves_out(Options(), pod)

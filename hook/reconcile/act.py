@@ -12,22 +12,20 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from hook.base import cgroups, procfs, system
-from hook.base.container_tasks import cpu_seconds
-from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error, format_count
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import podman
-from hook.reconcile.chase import Chase, count_late_cpu, limit_late, read_groups
+from hook import cgroups, create, damage, poststop, procfs, record, report, store, system
+from hook.conmon import leaves_out
+from hook.entry import Context
+from hook.errors import HookError, Reason
+from hook.explain import GroupGone, WrongCtrlGroup, cgroup_error, format_count
+from hook.identity import Container, Key
+from hook.models import Failure, Index, KeyState, Member, MonGroup
+from hook.node import podman, records
+from hook.node.processes import cpu_seconds
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, has_begun, name_members
+from hook.reconcile.move import Chase, count_late_cpu, limit_late, read_groups
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
-from hook.stages import create, remove, report
-from hook.stages.entry import Context
-from hook.stages.identity import Container, Key
-from hook.stages.podman import leaves_out
-from hook.stages.retry import is_recorded, remove_orphan, retire
-from hook.state import damage, lives, records, store
-from hook.state.store import LockedKey
+from hook.retry import is_recorded, remove_orphan, retire
+from hook.store import LockedKey
 
 
 def act(seen: Survey, action: Action) -> Action | None:
@@ -138,7 +136,7 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
 
 def _note_taken(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     """Note that another tool has taken a container. A group that it has removed ends, so that no view leads to it."""
-    groups = [lives.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
+    groups = [record.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
     now = store.change(state, groups, taken=True)
     locked.commit(now)
     seen.context.view.show(now)
@@ -361,7 +359,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
     else:
-        remove.forget_failure(context.run, container.id, container.pid)
+        poststop.forget_failure(context.run, container.id, container.pid)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
         _bring_in(seen, key.name, container.id, None if was_in else math.inf)
@@ -449,13 +447,13 @@ class _ContainerChase(Chase):
 
 _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _rebuild,
-    "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
-    "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
+    "drop": lambda seen, locked, _state, action: poststop.drop(seen.context, locked, [action.container]),
+    "end": lambda seen, locked, state, _action: poststop.end(seen.context, locked, state),
     "evict": _evict,
     "note": _note_taken,
     "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
-    "name": lambda seen, locked, state, _action: locked.commit(lives.keep_labels(state, name_members(seen, state))),
+    "name": lambda seen, locked, state, _action: locked.commit(record.keep_labels(state, name_members(seen, state))),
     "prune": _prune,
     "show": _show_key,
     "tidy": _tidy_key,

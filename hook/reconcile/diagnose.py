@@ -11,13 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hook.base import container_tasks, names, procfs
-from hook.base.explain import format_count, short_id, who
-from hook.base.models import Failure, KeyState
-from hook.node import podman
+from hook import names, procfs, record, retry, store
+from hook.explain import format_count, short_id, who
+from hook.models import Failure, KeyState
+from hook.node import podman, processes, records
 from hook.reconcile.survey import Survey, Threads
-from hook.stages import retry
-from hook.state import lives, records, store
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
@@ -99,7 +97,7 @@ def _add_names(action: Action, state: KeyState) -> Action:
     """Add the recorded names of pod and container to an action."""
     member = state.members.get(action.container)
     namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
-    name = member.name if member is not None else None if action.container else lives.find_name(state)
+    name = member.name if member is not None else None if action.container else record.find_name(state)
     return replace(action, namespace=namespace, pod=pod, name=name)
 
 
@@ -227,7 +225,7 @@ def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
     is_dead = procfs.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
-        return not container_tasks.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
+        return not processes.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
     return is_dead is True
 
 

@@ -14,21 +14,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hook.base import container_tasks, resctrl, system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import as_hook_error, format_count, printable, short_id, system_error, who
-from hook.base.models import Index, KeyState, Options
-from hook.base.node_models import LeftUndone
-from hook.base.resctrl import Resctrl
-from hook.node import runtimes
+from hook import damage, poststop, report, resctrl, retry, store, system
+from hook.entry import Context
+from hook.errors import HookError, Reason
+from hook.explain import as_hook_error, format_count, printable, short_id, system_error, who
+from hook.models import Index, KeyState, Options
+from hook.node import processes, records, runtimes
+from hook.node.models import LeftUndone
 from hook.reconcile.act import act, describe
-from hook.reconcile.chase import Chase, StillOutside, Tally, pursue
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
+from hook.reconcile.move import Chase, StillOutside, Tally, pursue
 from hook.reconcile.survey import ListStates, Survey
-from hook.stages import remove, report, retry
-from hook.stages.entry import Context
-from hook.state import damage, records, store
-from hook.state.store import RunDir
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
@@ -200,7 +198,7 @@ def _has_work(options: Options) -> bool:
 
 
 def _open_node(options: Options, linger: int | None) -> Context:
-    container_tasks.check_namespaces()
+    processes.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
     context.names_history = False
     try:
@@ -433,12 +431,12 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
             if state is not None and state.completed_at is None:
-                remove.end(context, locked, state, state.groups)
+                poststop.end(context, locked, state, state.groups)
                 for container in state.members:
                     run.remove(Index, container)
                 if state.recovering:  # its record may lack groups, which have its name
                     for above in resctrl.list_ctrl_groups(options.resctrl_root):
-                        remove.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
+                        poststop.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
             elif state is not None and state.owed is not None:
                 what = f"could not add what it used to {state.history_file}"
                 system.append_lines(state.history_file, state.owed.lines)

@@ -11,18 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from hook.base import cgroups, container_tasks, procfs, resctrl, system
-from hook.base.container_tasks import Process, Processes
-from hook.base.errors import UNNAMED, HookError
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
-from hook.base.node_models import Unhooked
-from hook.base.whereabouts import Groups
-from hook.node import config, podman
-from hook.reconcile.chase import INSIDE, OUTSIDE, is_of_parent, locate
-from hook.stages import retry
-from hook.stages.entry import Context
-from hook.state import lives, records
-from hook.state.records import Broken, Records
+from hook import cgroups, procfs, record, resctrl, retry, system
+from hook.entry import Context
+from hook.errors import UNNAMED, HookError
+from hook.models import Failure, Index, KeyState, Member, MonGroup, State
+from hook.node import engines, podman, processes, records
+from hook.node.models import Unhooked
+from hook.node.processes import Process, Processes
+from hook.node.records import Broken, Records
+from hook.node.whereabouts import Groups
+from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 
 _LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
 _FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
@@ -70,7 +68,7 @@ class Survey:
         self.refusal: HookError | None = None
         self.further_looks = _FURTHER_LOOKS
         self.unwritable: dict[str, str] = {}
-        self.kubelet, self.podman = config.KubeletNames(), podman.Names()
+        self.kubelet, self.podman = engines.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
             self.failed = listed.names(Failure)
@@ -86,7 +84,7 @@ class Survey:
         """The containers in the index, by key."""
         self.leftovers = self._find_leftovers()
         # After the records, so that the init of each member is among the processes.
-        self.processes = container_tasks.look(container_tasks.find_nested(self._list_own_cgroups()))
+        self.processes = processes.look(processes.find_nested(self._list_own_cgroups()))
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
         self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
@@ -201,7 +199,7 @@ def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
     if group.begin is None or group.end is not None or context.resctrl.inode(group.path) != group.inode:
         return group
     try:
-        return lives.add_late(group, context.resctrl.counters(group.path))
+        return record.add_late(group, context.resctrl.counters(group.path))
     except HookError:  # removed meanwhile
         return group
 
@@ -231,7 +229,7 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     known = {*seen.index, retry.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
     tasks = system.try_call(seen.context.resctrl.tasks, path) or set()
-    now = (system.try_call(container_tasks.look_at, pid) for pid in tasks & before.keys())
+    now = (system.try_call(processes.look_at, pid) for pid in tasks & before.keys())
     there = [it for it in now if it is not None and it.starttime == before[it.pid].starttime]
     found: dict[str, Process] = {}
     for it in sorted(there, key=lambda it: (it.starttime, it.pid)):

@@ -29,14 +29,16 @@ from functools import partial
 from typing import NamedTuple, NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook.base import cgroups, container_tasks, counters, explain, names, procfs, system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
-from hook.base.models import Index, KeyState, Member, Options
-from hook.base.node_models import WatchRecord
-from hook.base.resctrl import Resctrl
-from hook.base.whereabouts import Groups, find_ctrl_group
-from hook.reconcile.chase import (
+from hook import cgroups, counters, create, damage, ending, explain, names, procfs, record, report, retry, system
+from hook.entry import Context
+from hook.errors import HookError, Reason
+from hook.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
+from hook.identity import Container, Key
+from hook.models import Index, KeyState, Member, Options
+from hook.node import processes, records
+from hook.node.models import WatchRecord
+from hook.node.whereabouts import Groups, find_ctrl_group
+from hook.reconcile.move import (
     Chase,
     Tally,
     count_late_cpu,
@@ -48,15 +50,12 @@ from hook.reconcile.chase import (
     pursue,
     still_forking,
 )
-from hook.stages import create, report, retry
-from hook.stages.entry import Context
-from hook.stages.identity import Container, Key
-from hook.state import damage, ending, lives, records
-from hook.state.store import RunDir, replace
+from hook.resctrl import Resctrl
+from hook.store import RunDir, replace
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 
-__all__ = ["counters", "damage", "ending", "lives", "run"]
+__all__ = ["counters", "damage", "ending", "record", "run"]
 _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 _SHARE = 20
@@ -71,7 +70,7 @@ def run(options: Options) -> NoReturn:
     if procfs.in_user_namespace():
         problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
-    container_tasks.check_namespaces()
+    processes.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     take_lock(context)
     watch = Watch(context, connector.subscribe())
@@ -169,7 +168,7 @@ class Watch:
         if pid == place.member.pid and self._follow(place):
             has_moved, place = True, self.find(procfs.cgroups(pid)) or place
         else:
-            chase = self._chase(place, lambda: {pid} | container_tasks.list_threads(pid))
+            chase = self._chase(place, lambda: {pid} | processes.list_threads(pid))
             has_moved = chase is not None and self._end(chase, place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
@@ -279,7 +278,7 @@ class Watch:
 
     def _read_threads(self, place: Place) -> set[int]:
         """The threads in a container's own cgroup."""
-        found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        found = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
         if found is not None and found.unread and place.container not in self._unread:
             self._unread.add(place.container)
             self.failed += 1
@@ -394,9 +393,9 @@ class Watch:
         if self._context.late_cpu:
             self._tally.save()
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
-        record = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
+        written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:
-            self._context.run.write(WatchRecord, "watch", record)
+            self._context.run.write(WatchRecord, "watch", written)
         except OSError as error:  # then `alive_at` gets old, which raises the alert
             _say(f"cannot write watch.json in {self._context.run.path}: {explain_exception(error)}")
 

@@ -15,9 +15,9 @@ import socket
 import struct
 from contextlib import suppress
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import system_error
+from hook import system
+from hook.errors import HookError, Reason
+from hook.explain import system_error
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1

@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
-    "hook/base/models.py": "hook/base/models_compiled.py",
-    "hook/base/node_models.py": "hook/base/node_models_compiled.py",
+    "hook/models.py": "hook/models_compiled.py",
+    "hook/node/models.py": "hook/node/models_compiled.py",
     "hook/cli/options.py": "hook/cli/options_compiled.py",
 }
 """The modules of pydantic models, and the compiled module that replaces each in the .pyz."""

@@ -39,7 +39,7 @@ BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1
 # and run the rest. The verbs for runtimes begin with ho, cr or po. (A file that the caller may not read still exits
 # with 0: it is opened in an earlier statement, and the line has no room to do it later.)
 FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:2]not in"hocrpo"))else 0'
-# Code that the second line registers to run at exit, before the two above. `leave` in hook/base/system.py skips it, so
+# Code that the second line registers to run at exit, before the two above. `leave` in hook/system.py skips it, so
 # it runs only if the program failed to run. It reports the reason, on stderr, and for runtimes in syslog, and never
 # blocks. Any Python from 2.7 on must be able to parse it. `_socket`, since `socket` needs memory that may be missing,
 # and CPython 3.11 can loop for ever if it has none for an exception.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles pydantic models (those of `pyz.COMPILED`) to tables of hook/base/validation.py, in plain Python.
+"""Compiles pydantic models (those of `pyz.COMPILED`) to tables of hook/validation.py, in plain Python.
 
 It reads pydantic's core schemas. It knows the node types and keys in KNOWN, and refuses all others by name: an
 overlooked constraint would be a check that the hook does not make. `_own_class` refuses everything that pydantic keeps
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from hook.base import names
+from hook import names
 from pyz import BuildError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ KINDS = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
 SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
-"""The names of hook/base/validation.py that the tables use."""
+"""The names of hook/validation.py that the tables use."""
 
 
 class Refused(BuildError):
@@ -81,7 +81,7 @@ class Refused(BuildError):
 
 
 def compile_models(models: ModuleType) -> str:
-    """The text of the compiled module for a module such as hook/base/models.py."""
+    """The text of the compiled module for a module such as hook/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
     exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
     body = ["", *exported]
@@ -119,8 +119,8 @@ def _imports(body: Iterable[str]) -> list[str]:
     """The import lines that the text needs."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
     own = ["from typing import Any", ""] if "Any" in words else []
-    own += ["from hook.base import names"] if any(word.startswith("names.") for word in words) else []
-    return [*own, f"from hook.base.validation import {', '.join(sorted(words & SHARED))}"]
+    own += ["from hook import names"] if any(word.startswith("names.") for word in words) else []
+    return [*own, f"from hook.validation import {', '.join(sorted(words & SHARED))}"]
 
 
 def _classes(models: ModuleType) -> list[type]:
@@ -275,12 +275,12 @@ class _Compiler:
         return "TEXT_OR_NONE" if check == "TEXT" else f"(check_nullable, NONE, {check})"
 
     def _function(self, node: Node, where: str) -> str:
-        """A function of hook/base/names.py from text to text: the one module that the compiled form imports."""
+        """A function of hook/names.py from text to text: the one module that the compiled form imports."""
         _known(node["function"], where)
         function = node["function"]["function"]
         name = getattr(function, "__name__", repr(function))
         if getattr(names, name, None) is not function:
-            raise Refused(where, f"function {name}, which is not one of hook/base/names.py")
+            raise Refused(where, f"function {name}, which is not one of hook/names.py")
         if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
             raise Refused(where, f"function {name} on something other than text")
         return f"(check_named, (), names.{name})"

@@ -16,12 +16,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hook.base.models import Options
-from hook.base.resctrl import Resctrl
-from hook.stages.create import create_runtime
-from hook.stages.entry import Context
-from hook.stages.identity import Container
-from hook.state.store import RunDir
+from hook.create import create_runtime
+from hook.entry import Context
+from hook.identity import Container
+from hook.models import Options
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from tests.bench.common import CannotMeasure
 from tests.bench.plain_node import TMPFS, uid_of
 from tests.resctrlfs import Mounted, mounted

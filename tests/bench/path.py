@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 HOOK = str(Path(__file__).resolve().parents[2] / "hook") + os.sep
-MODELS = ("base/models_compiled.py", "base/node_models_compiled.py", "base/validation.py")
+MODELS = ("models_compiled.py", "node/models_compiled.py", "validation.py")
 HOOKS = ("createRuntime", "poststop")
 
 Call = tuple[str, int, str]
@@ -74,9 +74,9 @@ def _follow(arguments: Sequence[str], state: str) -> list[Call]:
 
 def run(arguments: list[str]) -> int:
     """Be the program; at the end its calls are the last line of stderr, as JSON."""
-    for name in ("hook.base.models", "hook.base.node_models", "hook.cli.options"):
+    for name in ("hook.models", "hook.node.models", "hook.cli.options"):
         sys.modules[name] = importlib.import_module(name + "_compiled")
-    from hook.stages import entry  # noqa: PLC0415  after the models took their place
+    from hook import entry  # noqa: PLC0415  after the models took their place
 
     calls: list[Call] = []
 

@@ -26,8 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hook.base.models import KeyState, Member, MonGroup
-from hook.base.resctrl import Resctrl
+from hook.models import KeyState, Member, MonGroup
+from hook.resctrl import Resctrl
 from pyz import archive
 from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted

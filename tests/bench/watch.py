@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from hook.base.errors import HookError
+from hook.errors import HookError
 from hook.watch import connector
 from tests.bench import common
 from tests.bench.common import CannotMeasure, NotReady

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.node import config, programs
-from hook.node.place import STUB
+from hook.node import engines, programs
+from hook.node.paths import STUB
 from hook.node.programs import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
@@ -82,7 +82,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     spec = str(node.containerd.base / "runc.json")
 
     def specs() -> list[str]:
-        return [it.path for it in config.read_containerd().specs]
+        return [it.path for it in engines.read_containerd().specs]
 
     node.assert_placed(node.pod().start("web"))
     assert spec in specs()
@@ -209,5 +209,5 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode, monke
     base = node.containerd.base
     content = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
     passed = [key for key in keys if key in content["annotations"]]
-    assert passed == [key for key in keys if config.read_containerd().passes_on(key)]
+    assert passed == [key for key in keys if engines.read_containerd().passes_on(key)]
     assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

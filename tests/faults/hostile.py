@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from hook.base import models
+from hook import models
 from pyz import ROOT, archive
 from tests.simulator.kernel import COUNTERS, RESCTRL, Kernel, KernelNode
 from tests.simulator.machine import RUN, Caller, SimulatedMachine
@@ -26,14 +26,9 @@ from tests.support.hook import STATES, UID, created, stopped
 from tests.unit import strategies
 
 CONTAINER = "c1"
-NOT_IMPORTED = ("__init__", "loader", "models_compiled", "node_models_compiled")
-"""Packages; what runs as it is imported; what are the models in the .pyz."""
-MODULES = [
-    f"{package}.{path.stem}"
-    for package in ("base", "state", "stages")
-    for path in (ROOT / "hook" / package).glob("*.py")
-    if path.stem not in NOT_IMPORTED
-]
+NOT_IMPORTED = ("__init__", "__main__", "loader", "models_compiled")
+"""The package; what runs as it is imported; what are the models in the .pyz."""
+MODULES = [path.stem for path in (ROOT / "hook").glob("*.py") if path.stem not in NOT_IMPORTED]
 
 
 class Program:
@@ -46,7 +41,7 @@ class Program:
         former = {name: sys.modules.pop(name) for name in _ours()}
         sys.path.insert(0, str(place))
         try:
-            self._modules = {name.partition(".")[2]: importlib.import_module(f"hook.{name}") for name in MODULES}
+            self._modules = {name: importlib.import_module(f"hook.{name}") for name in MODULES}
         finally:
             sys.path.remove(str(place))
             self._all = {name: sys.modules.pop(name) for name in _ours()}

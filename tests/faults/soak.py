@@ -14,8 +14,7 @@ import uuid
 from random import Random
 from typing import TYPE_CHECKING
 
-from hook.base import system
-from hook.stages import entry
+from hook import entry, system
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.support.hook import created, stopped
 from tests.unit.simulated import Node

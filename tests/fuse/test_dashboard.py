@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from hook import record
 from hook.node import podman as keeper
-from hook.observe.prometheus import format_text, make_families
-from hook.observe.snapshot import take_snapshot
-from hook.state import lives
+from hook.show.prometheus import format_text, make_families
+from hook.show.snapshot import take_snapshot
 from tests.support import prometheus
 from tests.support.chart import ROOT
 from tests.support.prometheus import TARGET, Labels, Prometheus
@@ -196,7 +196,7 @@ def list_looks(directory: Path) -> Iterator[tuple[int, str]]:
     for number, at in enumerate(range(START + HOUR - 900, START + HOUR + 1, 15)):
         node.count(f"oci-{ID}", {COUNTER: str(5 + 10 * min(number, 40))})
         if number == 20:  # as the action `name` does
-            state = node.record(**lives.keep_labels(state, keeper.add_names(state, given)).model_dump())
+            state = node.record(**record.keep_labels(state, keeper.add_names(state, given)).model_dump())
             assert state.pod_name == "keep"
         if number == 40:
             over = {**begin, "end": {COUNTER: str(5 + 400)}}

@@ -15,7 +15,7 @@ from typing import Any, Callable
 
 import pytest
 
-from hook.node.place import STUB
+from hook.node.paths import STUB
 from pyz import archive
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine

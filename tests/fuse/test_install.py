@@ -424,8 +424,8 @@ def test_install_makes_the_bytecode_that_the_file_lacks(node: ScratchMachine, ba
     found = node.path(made).lstat()
     assert (found.st_uid, found.st_mode) == (0, 0o100644)
     looks = ("/usr/bin/python3", "-X", "importtime", "-ISc", archive.BOOT)
-    assert "hook.base.errors" not in node.run(*looks, PROGRAM, "--help").stderr
-    assert "hook.base.errors" in node.run(*looks, bare, "--help").stderr
+    assert "hook.errors" not in node.run(*looks, PROGRAM, "--help").stderr
+    assert "hook.errors" in node.run(*looks, bare, "--help").stderr
     again = done(node, bare, "install", "--for=podman")
     assert not [line for line in again if line.startswith("compile")]
     assert f"remove {made}" in done(node, "install", "--for=podman")  # that file has bytecode

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from hook.base.explain import format_count
+from hook.explain import format_count
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ

@@ -61,7 +61,8 @@ FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
 from pathlib import Path
-from hook.base import models, node_models
+from hook import models
+from hook.node import models as node_models
 from pyz import COMPILED, compile_models
 for module in (models, node_models):
     path = COMPILED[module.__name__.replace(".", "/") + ".py"]
@@ -154,8 +155,8 @@ def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> P
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{present}"', f'"{version}"'))
     changed = bounds = 0
-    for name in ("models.py", "node_models.py"):
-        models = tree / "hook" / "base" / name
+    for name in ("models.py", "node/models.py"):
+        models = tree / "hook" / name
         text, count = re.subn(
             rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n|\n\Z)",
             rf'\1\n    {FURTHER}: str = "blue"',

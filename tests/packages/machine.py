@@ -130,7 +130,7 @@ class Machine:
         """Whether the program that is installed starts from its sources."""
         program = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
         words = ("-X", "importtime", "-ISc", archive.BOOT, program, "--help")
-        return "hook.base.errors" in self.run("/usr/bin/python3", *words).stdout
+        return "hook.errors" in self.run("/usr/bin/python3", *words).stdout
 
     def apt(self, *words: str) -> str:
         """As people call it. Slower than dpkg, which does the same for a package that needs no other."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook.node import config, hooksd
+from hook.node import engines, hooksd
 from tests.podman.node import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
@@ -195,7 +195,7 @@ def test_doctor_finds_hooks_dir_where_podman_does(node: PodmanNode, tmp_path: Pa
     for text in texts:
         node.lab.containers_conf.write_text(text)
         conf.write_text(text)
-        reads = str(node.lab.hooks_dir) in config.PODMAN.read_hooks_dirs(str(tmp_path))
+        reads = str(node.lab.hooks_dir) in engines.PODMAN.read_hooks_dirs(str(tmp_path))
         judged.append((text, not runs(node), reads))
     assert [it for it in judged if it[1] is not it[2]] == []
     assert {it[1] for it in judged} == {True, False}

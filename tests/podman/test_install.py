@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.explain import short_id
-from hook.node.place import STUB
+from hook.explain import short_id
+from hook.node.paths import STUB
 from tests.podman.node import PodmanNode
 from tests.support import machine
 from tests.support.machine import ScratchMachine

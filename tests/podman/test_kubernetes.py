@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hook.doctor.kernel import has_process_connector
-from hook.node.place import STUB
+from hook.node.paths import STUB
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import State
+from hook.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
 from tests.podman.node import PodmanNode

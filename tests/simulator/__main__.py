@@ -18,10 +18,9 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     # Before Python 3.12 a cached_property is computed under a lock: one who has it would never get the baton again.
     vars(functools)["RLock"] = nullcontext
-    base = importlib.import_module("hook.base")
-    for name in ("models", "node_models"):
-        compiled = sys.modules[f"hook.base.{name}"] = importlib.import_module(f"hook.base.{name}_compiled")
-        setattr(base, name, compiled)
+    for package in ("hook", "hook.node"):
+        compiled = sys.modules[f"{package}.models"] = importlib.import_module(f"{package}.models_compiled")
+        sys.modules[package].models = compiled
     if given.mutant is not None:
         importlib.import_module("tests.simulator.mutants").apply(given.mutant)
     status: int = importlib.import_module("tests.simulator.explore").explore(given)

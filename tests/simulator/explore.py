@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 from unittest.mock import patch
 
-from hook.base import system
+from hook import system
 from hook.reconcile import run as reconcile
 from tests.simulator.kernel import Kernel
 from tests.simulator.node import SimulatedNode

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine below hook.base.system: in place of `posix`, `fcntl`, `select`, `_signal`, `_socket` and the clocks.
+"""A machine below hook.system: in place of `posix`, `fcntl`, `select`, `_signal`, `_socket` and the clocks.
 
 Plain files are nodes of pyfakefs' FakeFilesystem, which also the test itself may have as the fixture `fs`; its own path
 resolution and FakeOsModule are left out, since they take thirty times as long. The kernel's files are by `kernel`.
@@ -103,7 +103,7 @@ class SimulatedMachine:
 
     @contextmanager
     def installed(self, system: ModuleType) -> Iterator[SimulatedMachine]:
-        """Let hook.base.system, or a copy of it, work on this machine; and `os` of what reads records."""
+        """Let hook.system, or a copy of it, work on this machine; and `os` of what reads records."""
 
         def now(*_: object) -> float:
             return self.kernel.now
@@ -143,8 +143,8 @@ class SimulatedMachine:
             stack.enter_context(patch.object(helpers, "USER_ID", 0))  # hooks run as root, the tests need not
             stack.enter_context(patch.dict(vars(system), of_system))
             stack.enter_context(patch.dict(sys.modules, modules))
-            if "hook.state.records" in sys.modules:
-                stack.enter_context(patch.object(sys.modules["hook.state.records"], "os", self))
+            if "hook.node.records" in sys.modules:
+                stack.enter_context(patch.object(sys.modules["hook.node.records"], "os", self))
             yield self
 
     def limit(self, blocks: int, files: int) -> None:

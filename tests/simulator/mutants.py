@@ -38,42 +38,42 @@ _TELLS = "        after = _add_to_history(context, state, after, over)\n"
 _ENDS = "            locked.commit(after)\n"
 MUTANTS = {
     "M1": BrokenRule(
-        "the lock's inode is not compared with that of its path", "state.store", "c1 | p1 | c2 | c3",
+        "the lock's inode is not compared with that of its path", "store", "c1 | p1 | c2 | c3",
         {"if is_ours and system.same_file(descriptor, path, self.descriptor):": "if is_ours:"},
     ),
     "M2": BrokenRule(
-        "the lock is given back before its file is unlinked", "state.store", "snapshot_ttl=0; c1 | p1 | c2 | c3",
+        "the lock is given back before its file is unlinked", "store", "snapshot_ttl=0; c1 | p1 | c2 | c3",
         {
             _IS_OVER: "            system.close(self._descriptor)\n" + _IS_OVER,
             _GIVES_LOCK_BACK: "        finally:\n            pass\n",
         },
     ),
-    "M3": BrokenRule("the lock is not taken", "state.store", "| c1 | c2", {_TAKES_LOCK: "True"}),
+    "M3": BrokenRule("the lock is not taken", "store", "| c1 | c2", {_TAKES_LOCK: "True"}),
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(
-        "a group is removed as an orphan without a look at its record", "stages.retry",
+        "a group is removed as an orphan without a look at its record", "retry",
         "linger=60; c1 d1 k1 | c2 p2 | r", {"if _is_on(path, locked.state) or context": "if context"},
     ),
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
     "M8": BrokenRule(
-        "a member is recorded after its group is made", "stages.create", "c1 | c2 | r",
+        "a member is recorded after its group is made", "create", "c1 | c2 | r",
         {_COMMITS: "", _MAKES_GROUP: _MAKES_GROUP + _COMMITS},
     ),
     "M9": BrokenRule(
-        "a group that another tool removed is not made again", "stages.retry", "| c1 | x1",
+        "a group that another tool removed is not made again", "retry", "| c1 | x1",
         {"return attempt.returns <= _MOST_RETURNS": "return False"},
     ),
     "M10": BrokenRule(
-        "poststop takes out a member that lives", "stages.remove", "c1 d1 | c1 | l1",
+        "poststop takes out a member that lives", "poststop", "c1 d1 | c1 | l1",
         {"over = [] if member is not None and procfs.is_dead(": "over = [] if False and procfs.is_dead("},
     ),
     "M11": BrokenRule(
-        "what a key used before it came back counts again", "state.ending", "history=1; c1 | p1 c2 p2 | r",
+        "what a key used before it came back counts again", "ending", "history=1; c1 | p1 c2 p2 | r",
         {"(-1, [state.returned.use]": "(0, [state.returned.use]"},
     ),
     "M12": BrokenRule(
-        "the line of a key is written after its record", "stages.remove", "history=1; c1 | p1 c2 p2 | r",
+        "the line of a key is written after its record", "poststop", "history=1; c1 | p1 c2 p2 | r",
         {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
     ),
     "M13": BrokenRule(
@@ -82,11 +82,11 @@ MUTANTS = {
         {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
     ),
     "M14": BrokenRule(
-        "a key is forgotten with the lines that it owes", "state.view", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
+        "a key is forgotten with the lines that it owes", "view", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
         {"        if state.owed is None:\n            locked.clear()": "        if True:\n            locked.clear()"},
     ),
     "M15": BrokenRule(
-        "the file of a line is that of the command which ends the key", "stages.entry",
+        "the file of a line is that of the command which ends the key", "entry",
         "history=1; c1 c9 | d1 R | d9 R", {"return state.history_file or (": "return ("},
     ),
 }  # fmt: skip

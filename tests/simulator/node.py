@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hook.base.models import Options
-from hook.base.resctrl import Resctrl
+from hook import entry
+from hook.entry import Context
+from hook.models import Options
 from hook.reconcile import run as reconcile
-from hook.stages import entry
-from hook.stages.entry import Context
-from hook.state.store import RunDir
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from hook.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN

@@ -18,12 +18,11 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
 import hook
-from hook.base import system
-from hook.base.explain import printable
+from hook import report, system
 from hook.cli.verbs import VERBS
+from hook.explain import printable
 from hook.install.bytecode import Bytecode
-from hook.node.door import Tree
-from hook.stages import report
+from hook.node.files import Tree
 from pyz import archive, bytecode
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
@@ -44,7 +43,7 @@ def _whole_hook() -> None:
 
 @pytest.fixture
 def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -> FakeFilesystem:
-    """pyfakefs' own fixture, with hook.base.system on it as well: paths as they are on a node, and none of them there.
+    """pyfakefs' own fixture, with hook.system on it as well: paths as they are on a node, and none of them there.
 
     pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR, opens FIFOs, and knows no
     ENAMETOOLONG.

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from hook.base.counters import EVENTS
-from hook.base.models import Failure, KeyState, MonGroup
-from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
-from hook.observe.hardware import Rmids
-from hook.observe.prometheus import PREFIX, count_dropped, make_families
-from hook.observe.snapshot import Group, Inventory, SeenKey
+from hook.counters import EVENTS
+from hook.models import Failure, KeyState, MonGroup
+from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.show.hardware import Rmids
+from hook.show.prometheus import PREFIX, count_dropped, make_families
+from hook.show.snapshot import Group, Inventory, SeenKey
 
 _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
 _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})

@@ -10,9 +10,9 @@ from typing import Any, AnyStr
 
 from pyfakefs.fake_os import FakeOsModule
 
-from hook.base import procfs
-from hook.base.models import Failure, Index, KeyState, Options
-from hook.base.node_models import ReconcileRecord, WatchRecord
+from hook import procfs
+from hook.models import Failure, Index, KeyState, Options
+from hook.node.models import ReconcileRecord, WatchRecord
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {
@@ -25,7 +25,7 @@ PID = 4711
 
 
 class FakePosix(FakeOsModule):
-    """`posix` on a pyfakefs file system, for hook.base.system, whose paths are bytes: pyfakefs does not join these."""
+    """`posix` on a pyfakefs file system, for hook.system, whose paths are bytes: pyfakefs does not join these."""
 
     def _path_with_dir_fd(self, path: Any, *others: Any, **named: Any) -> Any:  # noqa: ANN401
         return super()._path_with_dir_fd(os.fsdecode(path), *others, **named)

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.models import Failure, KeyState, Member, Options
-from hook.base.node_models import ReconcileRecord
-from hook.base.resctrl import Resctrl
+from hook import system
+from hook.create import create_runtime
+from hook.entry import Context
+from hook.identity import Container
+from hook.models import Failure, KeyState, Member, Options
+from hook.node.models import ReconcileRecord
+from hook.poststop import poststop
 from hook.reconcile import run
 from hook.reconcile.run import Result
-from hook.stages.create import create_runtime
-from hook.stages.entry import Context
-from hook.stages.identity import Container
-from hook.stages.remove import poststop
-from hook.state.store import RunDir
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask
 from tests.simulator.machine import RUN, SimulatedMachine
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError
+from hook import system
+from hook.errors import HookError
 from tests.simulator.kernel import refused
 from tests.simulator.machine import SimulatedMachine
 

@@ -15,7 +15,7 @@ Node = dict[str, Any]
 
 _ID = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,20}", fullmatch=True)
 _PATH = st.from_regex(r"(/[a-z0-9.]{0,3}[a-z0-9]){1,4}", fullmatch=True)
-# What the functions of hook/base/names.py accept: text alone would hardly ever be a path. A function without an entry
+# What the functions of hook/names.py accept: text alone would hardly ever be a path. A function without an entry
 # gets any text, and the test that valid documents are accepted says so if that is not enough.
 ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
     "path": _PATH,

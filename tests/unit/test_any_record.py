@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
-from hook.base import models
-from hook.base.models import Failure, Index, KeyState
-from hook.base.node_models import ReconcileRecord, WatchRecord
+from hook import models, report
 from hook.cli import command_line as cli
-from hook.stages import report
+from hook.models import Failure, Index, KeyState
+from hook.node.models import ReconcileRecord, WatchRecord
 from tests.unit import strategies
 from tests.unit.nodes import NOW, NodeFiles
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import pyz as made
+from hook import entry
 from hook.cli.verbs import VERBS
-from hook.node.place import PyzFile
-from hook.stages import entry
+from hook.node.paths import PyzFile
 from pyz import BuildError, archive
 from tests.support import interpreters
 from tests.unit.files import FOUND, broken, each_python, start
@@ -112,7 +112,7 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / archive.OUTPUT
     target.parent.mkdir()
     target.write_text("old")
-    with pytest.raises(BuildError, match=r"hook/base/models_compiled\.py is missing"):
+    with pytest.raises(BuildError, match=r"hook/models_compiled\.py is missing"):
         archive.build(root=tmp_path)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     assert target.read_text() == "old"
@@ -222,13 +222,13 @@ def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_peopl
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("hook/stages/entry.py", "raise MemoryError", "MemoryError"),
-        ("hook/stages/entry.py", "import no_such_module", "ModuleNotFoundError"),
-        ("hook/stages/entry.py", "raise SystemExit(3)", "None"),
-        ("hook/stages/entry.py", "(", "SyntaxError"),
-        ("hook/base/system.py", "1 / 0", "ZeroDivisionError"),
-        ("hook/stages/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("hook/stages/entry.py", None, "ModuleNotFoundError"),
+        ("hook/entry.py", "raise MemoryError", "MemoryError"),
+        ("hook/entry.py", "import no_such_module", "ModuleNotFoundError"),
+        ("hook/entry.py", "raise SystemExit(3)", "None"),
+        ("hook/entry.py", "(", "SyntaxError"),
+        ("hook/system.py", "1 / 0", "ZeroDivisionError"),
+        ("hook/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("hook/entry.py", None, "ModuleNotFoundError"),
     ],
 )
 def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import Failure, State
+from hook.create import create_runtime
+from hook.identity import Container
+from hook.models import Failure, State
 from hook.reconcile.run import Result
-from hook.stages.create import create_runtime
-from hook.stages.identity import Container
-from hook.state.store import RunDir
+from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, UID, Node, node
 

@@ -42,7 +42,7 @@ def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Pat
     "arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook", "--run-dir=/proc/nowhere"]]
 )
 def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
-    assert "hook.base.errors" not in imported(pyz, python, arguments)
+    assert "hook.errors" not in imported(pyz, python, arguments)
 
 
 @each_python
@@ -55,7 +55,7 @@ def test_a_python_whose_bytecode_is_missing_or_of_a_pre_release_takes_the_source
     codes += [replace(compiled[python], magic=b"xx\r\n")] if is_old else []
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), codes))
-    assert "hook.base.errors" in imported(pyz, python, ["--help"])
+    assert "hook.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
 
@@ -69,12 +69,12 @@ def test_started_by_name_with_whatever_first_line_it_finds_its_bytecode_too(
     line, end, rest = pyz.read_bytes().partition(b"\n")
     changed.write_bytes(line + end + rest if first_line is None else first_line + rest)
     done = start([python, "-X", "importtime", *(["-IS"] if first_line is None else []), changed, "--help"])
-    assert "hook.base.errors" not in loaded(done.stderr)
+    assert "hook.errors" not in loaded(done.stderr)
     assert (done.returncode, "resctrl-mon-hook" in done.stdout) == (0, True)
 
 
 @each_python
-@pytest.mark.parametrize("name", ["stages/create", "cli/verbs"])
+@pytest.mark.parametrize("name", ["create", "cli/verbs"])
 def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
     contents = {**archive.read_sources(source), f"hook/{name}.py": text}
@@ -108,22 +108,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import hook.checked
 try:
-    from hook.base.upper import UPPER
+    from hook.low.upper import UPPER
 except ImportError:
     pass
 def start():
     from hook import late
     from hook.late.deep import FIELDS
-    import hook.base.lower
-    print(UPPER, hook.base.lower.UPPER, late.NAME, FIELDS, hook.late.deep is sys.modules["hook.late.deep"])
+    import hook.low.lower
+    print(UPPER, hook.low.lower.UPPER, late.NAME, FIELDS, hook.late.deep is sys.modules["hook.late.deep"])
     print(*sorted(name for name in sys.modules if name.startswith("hook.")))
     sys.stdout.flush()
     sys.argv[1] == "raise" or late.fail()
 """,
-    "hook/stages/__init__.py": "",
-    "hook/base/__init__.py": "",
-    "hook/base/lower.py": "UPPER = __name__",
-    "hook/base/upper.py": "from hook.base import lower\nUPPER = lower.UPPER.upper()",
+    "hook/low/__init__.py": "",
+    "hook/low/lower.py": "UPPER = __name__",
+    "hook/low/upper.py": "from hook.low import lower\nUPPER = lower.UPPER.upper()",
 }
 LATER = {
     "hook/checked.py": "raise MemoryError",
@@ -144,20 +143,20 @@ FIELDS = [it.name for it in fields(Deep)], Deep.method.__doc__, Deep.method.__an
 
 def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
     trees = {module_name(path): ast.parse(text) for path, text in {**LATER, **EAGER}.items()}
-    names = ["hook", "hook.stages", "hook.base", "hook.base.lower", "hook.base.upper", START]
+    names = ["hook", "hook.low", "hook.low.lower", "hook.low.upper", START]
     assert find_imports(trees, START) == names
 
 
 @each_python
 def test_packages_and_what_is_imported_later_are_found(python: str, source: Path, tmp_path: Path) -> None:
-    texts = {**EAGER, **LATER, "hook/stages/loader.py": (source / "hook/stages/loader.py").read_text(encoding="utf-8")}
+    texts = {**EAGER, **LATER, "hook/loader.py": (source / "hook/loader.py").read_text(encoding="utf-8")}
     contents = {name: text.encode() for name, text in texts.items()}
     (code,) = bytecode.compile_all(contents, [python])
-    del contents["hook/late/deep.py"], contents["hook/base/lower.py"]  # so that no source is found
+    del contents["hook/late/deep.py"], contents["hook/low/lower.py"]  # so that no source is found
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "list")
     found, modules = done.stdout.splitlines()
-    assert found == "HOOK.BASE.LOWER hook.base.lower hook.late (['field'], None, {}) True"
-    assert modules.split() == sorted({*map(module_name, texts)} - {"hook", "hook.checked", "hook.stages.loader"})
+    assert found == "HOOK.LOW.LOWER hook.low.lower hook.late (['field'], None, {}) True"
+    assert modules.split() == sorted({*map(module_name, texts)} - {"hook", "hook.checked", "hook.loader"})
     assert '"hook/late/__init__.py", line 5' in done.stderr
 
 

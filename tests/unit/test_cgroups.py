@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import cgroups, container_tasks, procfs, system
+from hook import cgroups, procfs, system
+from hook.node import processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -137,6 +138,6 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     monkeypatch.setattr(system, "list_directory", lambda _path: list(map(str, texts)))
     monkeypatch.setattr(system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40)
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
-    found = container_tasks.look()
+    found = processes.look()
     assert len(found.by_pid) == 1000
     assert found.cgroups() == {own}

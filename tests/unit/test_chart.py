@@ -13,10 +13,10 @@ import kubernetes_validate
 import pytest
 
 from hook import __version__
-from hook.base.models import Options
 from hook.cli.command_line import parse_command
 from hook.cli.verbs import parse_address, parse_events
-from hook.stages.entry import parse as parse_options
+from hook.entry import parse as parse_options
+from hook.models import Options
 from tests.support import chart
 from tests.support.chart import render
 

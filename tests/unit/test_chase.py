@@ -9,10 +9,10 @@ from functools import partial
 
 import pytest
 
-from hook.base import procfs
-from hook.base.explain import WrongCtrlGroup
-from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, pursue
+from hook import procfs
+from hook.explain import WrongCtrlGroup
+from hook.reconcile.move import Chase, pursue
+from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
 from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, fails, node, own
 
@@ -84,7 +84,7 @@ class Chain:
 def chain(node: Node, monkeypatch: pytest.MonkeyPatch) -> Chain:
     node.start()
     chain = Chain(node)
-    monkeypatch.setattr("hook.base.system.sleep", chain.sleep)
+    monkeypatch.setattr("hook.system.sleep", chain.sleep)
     return chain
 
 

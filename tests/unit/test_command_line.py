@@ -11,17 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from hook import __version__
-from hook.base import system
-from hook.base.errors import Reason
-from hook.base.models import Options
+from hook import __version__, entry, report, system
 from hook.cli import command_line, options, verbs
 from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import ALL, HOOK, PLACES, SHARED, VERBS, Request, Usage
-from hook.node.place import Places
-from hook.stages import entry, report
-from hook.state.store import PARTS
+from hook.errors import Reason
+from hook.models import Options
+from hook.node.paths import Places
+from hook.store import PARTS
 from tests.support import house
 from tests.unit import lines
 from tests.unit.nodes import NodeFiles

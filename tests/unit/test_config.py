@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.node import config, door, programs
-from hook.node.config import Configuration
-from hook.node.door import Tree, Unreadable
+from hook.node import engines, files, programs
+from hook.node.engines import Configuration
+from hook.node.files import Tree, Unreadable
 from hook.node.hooksd import ADMINISTRATOR, SYSTEM
 from hook.node.programs import Found
 from tests.unit.nodes import add_process
@@ -47,7 +47,7 @@ class ContainerdFiles:
 
     def look(self, *words: str) -> Configuration:
         self.words[1:] = words
-        return config.read_containerd()
+        return engines.read_containerd()
 
     def specs(self, *words: str) -> list[str]:
         """The base_runtime_specs of a configuration that is clear."""
@@ -126,7 +126,7 @@ def test_files_and_their_imports_are_read(
 
 
 def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "_MOST_FILES", 3)
+    monkeypatch.setattr(engines, "_MOST_FILES", 3)
     node.write(CONFIG, 'imports = ["a.toml", "b.toml", "c.toml"]\n')
     for name in "abc":
         node.write(f"/etc/containerd/{name}.toml", "")
@@ -141,17 +141,17 @@ def test_the_usual_files_are_read_whatever_runs_and_alone_if_that_does_not_count
 ) -> None:
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     node.words.clear()
-    stopped = config.read_containerd()
+    stopped = engines.read_containerd()
     node.write("/opt/c.toml", OLD + OTHER_SPEC)
     node.words[:] = ["containerd", "-c", "/opt/c.toml"]
     assert [it.path for it in stopped.specs] == ["/etc/x.json"]
-    assert config.read_containerd(is_running=False) == stopped
+    assert engines.read_containerd(is_running=False) == stopped
 
 
 def test_a_process_that_may_be_the_hosts_is_reported_and_not_read(node: ContainerdFiles) -> None:
     node.words.clear()
     node.others.append("process 7 calls itself containerd")
-    assert config.read_containerd() == Configuration(unclear=["process 7 calls itself containerd"])
+    assert engines.read_containerd() == Configuration(unclear=["process 7 calls itself containerd"])
 
 
 def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,12 +162,12 @@ def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monk
     (tmp_path / "opt/link.toml").symlink_to("../opt/real.toml")
     monkeypatch.setattr(programs, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}, []))
     monkeypatch.setattr(programs, "see_files", lambda _pid: Tree(str(tmp_path)))
-    (spec,) = config.read_containerd().specs
+    (spec,) = engines.read_containerd().specs
     assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"
 
 
 def test_a_pattern_for_the_whole_machine_is_given_up(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door.Budget.__init__, "__defaults__", (3,))
+    monkeypatch.setattr(files.Budget.__init__, "__defaults__", (3,))
     node.write(CONFIG, 'imports = ["/*/*/*/*"]\n')
     (line,) = node.look().unclear
     assert line.startswith("cannot list /")
@@ -327,13 +327,13 @@ def as_escapes(text: str) -> str:
 @pytest.mark.parametrize(
     ("engine", "path", "table"),
     [
-        (config.CRIO, "/etc/crio/crio.conf", "crio.runtime"),
-        (config.CRIO, "/etc/crio/crio.conf.d/.x", "crio.runtime"),
-        (config.PODMAN, f"{ETC}.conf", "engine"),
+        (engines.CRIO, "/etc/crio/crio.conf", "crio.runtime"),
+        (engines.CRIO, "/etc/crio/crio.conf.d/.x", "crio.runtime"),
+        (engines.PODMAN, f"{ETC}.conf", "engine"),
     ],
 )
 def test_hooks_dir_counts_in_its_own_table_in_each_notation(
-    fs: FakeFilesystem, engine: config.Engine, path: str, table: str, text: str, expected: list[str] | None
+    fs: FakeFilesystem, engine: engines.Engine, path: str, table: str, text: str, expected: list[str] | None
 ) -> None:
     """None: the file cannot be read, so the answer is unclear."""
     for top in ("", "/host"):
@@ -347,12 +347,12 @@ def test_hooks_dir_counts_in_its_own_table_in_each_notation(
 
 def test_nothing_is_guessed_where_python_cannot_read_toml(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tomllib", None)
-    assert config.PODMAN.read_hooks_dirs() == [SYSTEM], "there is no file"
+    assert engines.PODMAN.read_hooks_dirs() == [SYSTEM], "there is no file"
     fs.create_file(f"{ETC}.conf", contents="[engine]\nhooks_dir = ['/a']\n")
     with pytest.raises(Unreadable, match=r"^/etc/containers/containers\.conf: needs Python 3\.11 to read TOML$"):
-        config.PODMAN.read_hooks_dirs()
-    assert config.list_hooks_dirs() == [SYSTEM, ADMINISTRATOR]
-    assert config.read_graph_root() == STORAGE
+        engines.PODMAN.read_hooks_dirs()
+    assert engines.list_hooks_dirs() == [SYSTEM, ADMINISTRATOR]
+    assert engines.read_graph_root() == STORAGE
 
 
 @pytest.mark.parametrize(
@@ -380,8 +380,8 @@ def test_the_files_of_podman_count_by_its_version(
         fs.create_file(path, contents=f"[engine]\nhooks_dir = ['{directory}']\n" if directory else "[engine]\n")
     fs.create_dir(f"{ETC}.conf.d/z.conf")
     for version, expected in (("4.3.1", old), ("5.8.6", old), ("6.0.0-rc1", new), ("10.1", new)):
-        monkeypatch.setattr(config, "_ask_podman", lambda _top, version=version: int(version.partition(".")[0]))
-        assert config.PODMAN.read_hooks_dirs() == expected
+        monkeypatch.setattr(engines, "_ask_podman", lambda _top, version=version: int(version.partition(".")[0]))
+        assert engines.PODMAN.read_hooks_dirs() == expected
 
 
 @pytest.mark.parametrize(
@@ -401,34 +401,34 @@ def test_podman_is_asked_for_its_version_only_where_that_matters(
     monkeypatch.setattr(programs, "run_program", run)
     fs.create_file("/usr/bin/podman", st_mode=0o100755)
     fs.create_file(f"{USR}.conf", contents="[engine]\nhooks_dir = ['/a']\n")
-    assert config.PODMAN.read_hooks_dirs() == ["/a"]
+    assert engines.PODMAN.read_hooks_dirs() == ["/a"]
     assert asked == []
     fs.create_file(f"{ETC}.conf")
     if expected is None:
         with pytest.raises(Unreadable, match="depends on Podman's version, which is unknown"):
-            config.PODMAN.read_hooks_dirs()
+            engines.PODMAN.read_hooks_dirs()
     else:
-        assert config.PODMAN.read_hooks_dirs() == expected
+        assert engines.PODMAN.read_hooks_dirs() == expected
     assert asked == [["/usr/bin/podman", "--version"]]
 
 
 def test_a_later_file_of_podman_replaces_or_adds_to_the_hooks_dirs(fs: FakeFilesystem) -> None:
-    assert config.PODMAN.read_hooks_dirs() == [SYSTEM]
+    assert engines.PODMAN.read_hooks_dirs() == [SYSTEM]
     expected = {"a": ["/a"], "b": ["/a", "/b"], "c": ["/a", "/b", "/c"], "d": ["/d"], "e": ["/e"]}
     marks = {"b": ", {append = true}", "d": ", {append = false}"}
     for name, directories in expected.items():
         text = f"[engine]\nhooks_dir = ['/{name}'{marks.get(name, '')}]\n"
         fs.create_file(f"{ETC}.conf.d/{name}.conf", contents=text)
-        assert config.PODMAN.read_hooks_dirs() == directories, name
+        assert engines.PODMAN.read_hooks_dirs() == directories, name
 
 
 def test_the_file_of_ctrl_groups_is_the_last_that_crio_names(fs: FakeFilesystem) -> None:
-    assert config.read_rdt_config_file() is None
+    assert engines.read_rdt_config_file() is None
     text = 'rdt_config_file = "no"\n[crio.runtime]\nrdt_config_file = "/etc/rdt.yaml"\n'
     fs.create_file("/etc/crio/crio.conf", contents=text)
-    assert config.read_rdt_config_file() == "/etc/rdt.yaml"
+    assert engines.read_rdt_config_file() == "/etc/rdt.yaml"
     fs.create_file("/etc/crio/crio.conf.d/x", contents='crio.runtime.rdt_config_file = ""\n')
-    assert config.read_rdt_config_file() is None
+    assert engines.read_rdt_config_file() is None
 
 
 @pytest.mark.parametrize(
@@ -446,8 +446,8 @@ def test_the_storage_of_podman_is_where_its_configuration_puts_it(
     for path, directory in files.items():
         fs.create_file(path, contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n')
     for version, expected in ((5, old), (6, new)):
-        monkeypatch.setattr(config, "_ask_podman", lambda _top, version=version: version)
-        assert config.read_graph_root() == expected
+        monkeypatch.setattr(engines, "_ask_podman", lambda _top, version=version: version)
+        assert engines.read_graph_root() == expected
 
 
 # --- Names
@@ -469,9 +469,9 @@ def test_the_storage_of_podman_is_where_its_configuration_puts_it(
 def test_pods_are_named_by_the_kubelets_directories(
     fs: FakeFilesystem, entry: str, expected: dict[str, tuple[str, str]]
 ) -> None:
-    assert config.KubeletNames().pods == {}
+    assert engines.KubeletNames().pods == {}
     fs.create_dir(f"/var/log/pods/{entry}")
-    assert config.KubeletNames().pods == expected
+    assert engines.KubeletNames().pods == expected
 
 
 @pytest.mark.parametrize(
@@ -486,12 +486,12 @@ def test_pods_are_named_by_the_kubelets_directories(
 )
 def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem, entry: str, expected: dict[str, str]) -> None:
     fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
-    assert config.KubeletNames().containers == expected
+    assert engines.KubeletNames().containers == expected
 
 
 def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
     fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs.create_file(f"/var/log/containers/web_shop_app-{ID}.log")
-    monkeypatch.setattr(door, "NAMES", 0)
-    assert config.KubeletNames().containers == {}
+    monkeypatch.setattr(files, "NAMES", 0)
+    assert engines.KubeletNames().containers == {}

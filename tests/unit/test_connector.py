@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from hook.base.errors import HookError
+from hook.errors import HookError
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 from tests.support import watching

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import container_tasks, procfs, system
-from hook.base.container_tasks import Process, Processes, Reading, look, read_threads
-from hook.base.models import Member
+from hook import procfs, system
+from hook.models import Member
+from hook.node import processes as container_tasks
+from hook.node.processes import Process, Processes, Reading, look, read_threads
 from hook.reconcile.survey import find_strangers
 from tests.simulator.kernel import ROOT_CGROUP
 from tests.unit.simulated import Node, node

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base import counters
-from hook.base.models import KeyState, MonGroup
-from hook.state.lives import add_late, begin_group_late, end_group, inherit, leave, remake_group, resume
-from hook.state.store import change, replace
+from hook import counters
+from hook.models import KeyState, MonGroup
+from hook.record import add_late, begin_group_late, end_group, inherit, leave, remake_group, resume
+from hook.store import change, replace
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"

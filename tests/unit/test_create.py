@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from hook.base import procfs, system
-from hook.base.errors import HookError, Reason
-from hook.base.models import KeyState, MonGroup
-from hook.base.resctrl import Resctrl
-from hook.stages import retry
-from hook.stages.create import create_runtime
-from hook.stages.identity import Container
-from hook.state import lives
-from hook.state.store import LockedKey, RunDir
+from hook import procfs, record, retry, system
+from hook.create import create_runtime
+from hook.errors import HookError, Reason
+from hook.identity import Container
+from hook.models import KeyState, MonGroup
+from hook.resctrl import Resctrl
+from hook.store import LockedKey, RunDir
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
@@ -136,7 +134,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = Container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, lives.read_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, record.read_labels(node.state(ID))["container"]) == (known, "old")
         node.stop(ID, pid)
 
 

@@ -12,15 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError
-from hook.base.models import Model, Options
+from hook import damage, report, system
+from hook.entry import Call
+from hook.errors import HookError
+from hook.identity import Container, Pod
+from hook.models import Model, Options
 from hook.reconcile import run as reconcile
-from hook.stages import report
-from hook.stages.entry import Call
-from hook.stages.identity import Container, Pod
-from hook.state import damage
-from hook.state.store import RunDir
+from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import ID, OTHER, UID, Node, node

@@ -17,18 +17,18 @@ from typing import Any
 import pytest
 
 import hook.doctor
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Options
+from hook import system
 from hook.cli import command_line as cli
 from hook.cli import deadline, verbs
 from hook.cli.deadline import Ended
 from hook.cli.verbs import VERBS
 from hook.doctor import FAILURE, OK, Finding, Site
+from hook.errors import HookError, Reason
+from hook.models import Options
 from hook.node import programs
-from hook.node.place import Places
-from hook.observe import serve
+from hook.node.paths import Places
 from hook.reconcile import run as reconcile
+from hook.show import server
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[2]
@@ -287,7 +287,7 @@ def test_a_command_that_no_person_may_watch_has_a_limit(
 
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     former, seen = signal.getsignal(signal.SIGURG), []
-    monkeypatch.setattr(serve, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGURG)))
+    monkeypatch.setattr(server, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGURG)))
     assert cli.main(["metrics", "--listen=9753"]) == 0
     assert seen == [former]
 

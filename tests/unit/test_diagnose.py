@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base import container_tasks, names, procfs, system
-from hook.base.models import Failure, KeyState, Member, MonGroup, Options, Owed
+from hook import names, procfs, retry, system
+from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
+from hook.node import processes, records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
-from hook.stages import retry
-from hook.state import records
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -116,7 +115,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)
-    monkeypatch.setattr(container_tasks, "had_pid", lambda _pid, boottime: boottime > 0)
+    monkeypatch.setattr(processes, "had_pid", lambda _pid, boottime: boottime > 0)
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
 
 

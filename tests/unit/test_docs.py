@@ -22,20 +22,19 @@ import pytest
 import yaml
 
 import build
-from hook import __version__
-from hook.base import models, node_models
-from hook.base.errors import Reason
-from hook.base.models import KeyState, MonGroup, Options
+from hook import __version__, entry, models
 from hook.cli import verbs
 from hook.cli.command_line import Argument, list_arguments, list_options, parse_command
 from hook.doctor import FAILURE, OK, WARNING, Finding, format_findings
-from hook.node.place import Places
-from hook.observe import hardware, serve, snapshot
-from hook.observe.terminal import Screen
+from hook.errors import Reason
+from hook.models import KeyState, MonGroup, Options
+from hook.node import models as node_models
+from hook.node.paths import Places
 from hook.reconcile.diagnose import VERBS
-from hook.stages import entry
-from hook.state.store import RunDir
-from hook.state.view import View
+from hook.show import hardware, server, snapshot
+from hook.show.terminal import Screen
+from hook.store import RunDir
+from hook.view import View
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
@@ -185,12 +184,12 @@ WORDS: list[str] = json.loads((ROOT / "oci-hooks/10-resctrl-mon-hook-kubernetes.
     ("name", "sentence"),
     [
         ("kubernetes", f"Kubernetes {KUBERNETES['kubeVersion'].removeprefix('>=').removesuffix('.0-0')} or newer"),
-        ("metrics", f"A connection lasts {serve._PATIENCE:.0f} seconds at most"),
-        ("metrics", f"its request has {serve._LONGEST_REQUEST >> 10} KiB at most"),
-        ("metrics", f"There are {serve._MOST} connections at most"),
-        ("metrics", f"what `ulimit -n` allows, and {serve._MOST_OF_ONE} of one address."),
-        ("metrics", {0.5: "for half a second"}[serve._STALLED]),
-        *(("metrics", f"`{reason}`") for reason in serve.REASONS),
+        ("metrics", f"A connection lasts {server._PATIENCE:.0f} seconds at most"),
+        ("metrics", f"its request has {server._LONGEST_REQUEST >> 10} KiB at most"),
+        ("metrics", f"There are {server._MOST} connections at most"),
+        ("metrics", f"what `ulimit -n` allows, and {server._MOST_OF_ONE} of one address."),
+        ("metrics", {0.5: "for half a second"}[server._STALLED]),
+        *(("metrics", f"`{reason}`") for reason in server.REASONS),
         ("openshift", f"OpenShift {OPENSHIFT['version'].removesuffix('.0')} or newer"),
         *(("options", f"The Kubernetes JSON sets {it[9:]} |") for it in WORDS if it.startswith("--linger=")),
         ("security", f"Of a state of more than {entry.STDIN_LIMIT >> 20} MiB"),
@@ -251,7 +250,7 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
 
 
 def test_hardware_names_each_file_that_is_read() -> None:
-    source = (ROOT / "hook" / "observe" / "hardware.py").read_text(encoding="utf-8").partition("# ---")[0]
+    source = (ROOT / "hook" / "show" / "hardware.py").read_text(encoding="utf-8").partition("# ---")[0]
     files = {
         name for name in re.findall(r"/(\w+)\"", source) if name.partition("_")[0] in ("available", "mbm", "mon", "num")
     }
@@ -260,7 +259,7 @@ def test_hardware_names_each_file_that_is_read() -> None:
 
 
 def test_hardware_has_what_doctor_says_of_memory_traffic() -> None:
-    known = findings("doctor/kernel", "observe/hardware")
+    known = findings("doctor/kernel", "show/hardware")
     shown = [row[0] for row in rows(page("docs/hardware.md"), "`doctor` says of `memory traffic`")]
     assert [text for text in shown if not any(re.fullmatch(it, text.replace("`", "")) for it in known)] == []
 

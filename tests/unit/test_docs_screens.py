@@ -16,10 +16,10 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
-from hook.base import system
+from hook import system
 from hook.cli import command_line as cli
 from hook.cli import top, verbs
-from hook.observe.terminal import Screen
+from hook.show.terminal import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.lines import line, make, write_lines
 from tests.unit.nodes import NodeFiles, add_process

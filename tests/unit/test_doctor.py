@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import system
-from hook.base.models import State
-from hook.base.node_models import ReconcileRecord
+from hook import system
 from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, to_objects, warning
 from hook.doctor.records import check_containers, check_lost_containers, check_reconcile, check_watch
+from hook.models import State
 from hook.node import programs, runtimes
-from hook.node.place import Places
-from hook.observe.terminal import Screen
-from hook.state.store import RunDir
+from hook.node.models import ReconcileRecord
+from hook.node.paths import Places
+from hook.show.terminal import Screen
+from hook.store import RunDir
 from tests.unit.nodes import NodeFiles
 
 LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]

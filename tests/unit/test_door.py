@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import door
-from hook.node.door import Budget, Tree, Unreadable
+from hook.node import files as door
+from hook.node.files import Budget, Tree, Unreadable
 
 
 def make_huge(path: Path) -> None:

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import Reason
-from hook.base.models import KeyState, Owed
-from hook.base.node_models import Job
+from hook import damage, system
+from hook.errors import Reason
+from hook.models import KeyState, Owed
+from hook.node import records
+from hook.node.models import Job
+from hook.poststop import end, poststop
 from hook.reconcile import run
-from hook.stages.remove import end, poststop
-from hook.state import damage, records
-from hook.state.lives import MOST_LEFT
-from hook.state.store import LockedKey
+from hook.record import MOST_LEFT
+from hook.store import LockedKey
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node

@@ -11,12 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base import procfs
-from hook.base.errors import HookError
-from hook.base.models import Failure, Options
-from hook.stages import entry, podman
-from hook.state.records import Records
-from hook.state.store import RunDir
+from hook import conmon, entry, procfs
+from hook.errors import HookError
+from hook.models import Failure, Options
+from hook.node.records import Records
+from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, UID, Node, fails, node, own
 
@@ -112,7 +111,7 @@ def test_an_infra_container_of_podmans_is_left_out(
     node: Node, monkeypatch: pytest.MonkeyPatch, is_left_out: bool
 ) -> None:
     """Which one that is: test_podman.py."""
-    monkeypatch.setattr(podman, "leaves_out", lambda *_: is_left_out)
+    monkeypatch.setattr(conmon, "leaves_out", lambda *_: is_left_out)
     node.spawn(7, cgroup="/machine.slice/app.scope")
     called(node, annotations={"io.container.manager": "libpod"})
     assert bool(node.groups()) is not is_left_out

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base.errors import HookError
-from hook.base.models import Annotations
-from hook.base.node_models import HookFile
-from hook.stages import identity
-from hook.stages.entry import parse
+from hook import identity
+from hook.entry import parse
+from hook.errors import HookError
+from hook.models import Annotations
+from hook.node.models import HookFile
 from tests.support.merging import MERGING, Merged
 
 ROOT = Path(__file__).resolve().parents[2]

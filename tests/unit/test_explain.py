@@ -9,10 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import printable, short_id, system_error, unforeseen_error, who
-from hook.stages import report
+from hook import report, system
+from hook.errors import HookError, Reason
+from hook.explain import printable, short_id, system_error, unforeseen_error, who
 
 ID = "5f3c" * 16
 texts = st.text(st.characters(codec=None))

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.base.counters import EVENTS
+from hook.counters import EVENTS
 from tests.unit.metrics import FAMILIES, OF_EVENTS
 
 DASHBOARD: dict[str, Any] = json.loads(

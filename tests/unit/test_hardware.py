@@ -16,13 +16,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook.base import procfs, system
-from hook.base.explain import make_error
-from hook.base.resctrl import Resctrl
+from hook import procfs, system
 from hook.cli import command_line as cli
 from hook.doctor import Site, kernel
-from hook.node.place import Places
-from hook.observe import hardware
+from hook.explain import make_error
+from hook.node.paths import Places
+from hook.resctrl import Resctrl
+from hook.show import hardware
 from tests.unit.nodes import NOW, NodeFiles
 
 INFO = "/sys/fs/resctrl/info/L3_MON"

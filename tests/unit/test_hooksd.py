@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base.node_models import HookFile, HookProgram
 from hook.node import hooksd
-from hook.node.door import Unreadable
+from hook.node.files import Unreadable
+from hook.node.models import HookFile, HookProgram
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH, PROGRAM = "/etc/containers/oci/hooks.d/a.json", "/bin/true"

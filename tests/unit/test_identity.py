@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from hook.base import procfs
-from hook.base.errors import HookError, Reason
-from hook.base.models import Annotations, Options
-from hook.stages import identity
+from hook import identity, procfs
+from hook.errors import HookError, Reason
+from hook.models import Annotations, Options
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 OTHER = "00000000-0000-4000-8000-000000000001"

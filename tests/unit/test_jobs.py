@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import system
+from hook import system
 from hook.cli import command_line as cli
-from hook.node import door
-from hook.observe import jobs
+from hook.node import files
+from hook.show import history
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -37,11 +37,11 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return show
 
 
-def read(*arguments: str) -> jobs.Jobs:
-    return jobs.read(str(FILE), arguments, "")
+def read(*arguments: str) -> history.Jobs:
+    return history.read(str(FILE), arguments, "")
 
 
-def ids(found: jobs.Jobs) -> list[int]:
+def ids(found: history.Jobs) -> list[int]:
     return [int(job.id, 16) for job in found.list_jobs()]
 
 
@@ -72,8 +72,8 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("not a time", line(make(1, end="=NOW()")), [], 1),
     ("a name that looks like a line", line(make(1, 'x{"version":1,"id":"9"}')), [1], 0),
     ("the same name, torn", line(make(1, 'x{"version":1,"id":"9"}'))[:-20] + line(make(2)), [2], 1),
-    ("too long", b"x" * (3 * jobs.LINE) + b"\n" + WHOLE, [1], 1),
-    ("too long, with a whole glued to it", b"x" * (5 * jobs.LINE) + WHOLE, [1], 1),
+    ("too long", b"x" * (3 * history.LINE) + b"\n" + WHOLE, [1], 1),
+    ("too long, with a whole glued to it", b"x" * (5 * history.LINE) + WHOLE, [1], 1),
     ("an event without a name", line(make(1, use={"": 5.0})), [1], 0),
 ]
 
@@ -87,9 +87,9 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
     write_lines(name, content)
     read_ = read()
     assert (ids(read_), sum(read_.skipped.values()), read_.problems) == (found, skipped, [])
-    assert not jobs.sum_jobs(read_.list_jobs(), None) or jobs.sum_jobs(read_.list_jobs(), None)[""][""].counted == len(
-        found
-    )
+    assert not history.sum_jobs(read_.list_jobs(), None) or history.sum_jobs(read_.list_jobs(), None)[""][
+        ""
+    ].counted == len(found)
 
 
 def test_a_long_line_takes_little_memory() -> None:
@@ -100,9 +100,9 @@ def test_a_long_line_takes_little_memory() -> None:
             yield b"x" * 65536
         yield b"\n" + WHOLE
 
-    for it in jobs._split(pieces()):
+    for it in history._split(pieces()):
         longest = max(longest, len(it))
-    assert longest <= 3 * jobs.LINE
+    assert longest <= 3 * history.LINE
 
 
 # --- Files
@@ -127,7 +127,7 @@ def test_rotated_files_are_read_by_the_names_that_logrotate_gives(
     if has_current:
         write_lines("history.jsonl", line(make(99)))
     if not (has_current or is_read):
-        with pytest.raises(door.Unreadable, match="no such file"):
+        with pytest.raises(files.Unreadable, match="no such file"):
             read()
         return
     expected = [*range(1, len(names) + 1)] if is_read else []
@@ -176,16 +176,16 @@ def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch)
     """The file is renamed and the oldest compressed after the names were listed."""
     write_lines("history.jsonl.1", line(make(1)), at=NOW - 10)
     write_lines("history.jsonl", line(make(2)))
-    read_file = jobs._read_file
+    read_file = history._read_file
 
-    def rotate_first(path: str, found: jobs.Jobs) -> None:
-        monkeypatch.setattr(jobs, "_read_file", read_file)
+    def rotate_first(path: str, found: history.Jobs) -> None:
+        monkeypatch.setattr(history, "_read_file", read_file)
         write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
         FILE.rename(FILE.with_name("history.jsonl.1"))
         write_lines("history.jsonl", line(make(3)))
         read_file(path, found)
 
-    monkeypatch.setattr(jobs, "_read_file", rotate_first)
+    monkeypatch.setattr(history, "_read_file", rotate_first)
     assert ids(read()) == [1, 2, 3]
 
 
@@ -244,8 +244,8 @@ def test_sums_are_those_of_the_lines_that_are_whole(
     for age, content in enumerate(reversed(pieces)):
         name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
         (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    found = jobs.read(str(top / "history.jsonl"), (), "")
-    total = jobs.sum_jobs(found.list_jobs(), None).get("", {})
+    found = history.read(str(top / "history.jsonl"), (), "")
+    total = history.sum_jobs(found.list_jobs(), None).get("", {})
     assert {event: it.known for event, it in total.items() if event} == truth
     assert (torn > 0) <= sum(found.skipped.values()) <= torn
 
@@ -348,9 +348,9 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    ((found, _),) = jobs.parse_line(line(job))
+    ((found, _),) = history.parse_line(line(job))
     assert found is not None
-    assert jobs.name_job(found) == name
+    assert history.name_job(found) == name
 
 
 def test_marks_say_what_is_unknown(shown: Print) -> None:

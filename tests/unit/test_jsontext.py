@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hook.base import jsontext
-from hook.base.models import Index
+from hook import jsontext
+from hook.models import Index
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -154,7 +154,7 @@ def test_torn_json_is_a_value_error_also_where_json_was_never_loaded(text: str) 
     """Up to 3.12 the C scanner raises SystemError there; pytest has long loaded `json`, hence another process."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from hook.base import jsontext\n"
+        "from hook import jsontext\n"
         "assert 'json' not in sys.modules\n"
         "try: jsontext.loads(sys.argv[2])\n"
         "except ValueError: pass\n"

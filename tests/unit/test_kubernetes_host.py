@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.base import system
+from hook import system
 from hook.install.steps import Refused
 from hook.node import hooksd
-from hook.node.place import is_stub, read_owner
+from hook.node.paths import is_stub, read_owner
 from hook.reconcile.run import Remains
 from pyz import archive
 

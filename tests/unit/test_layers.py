@@ -22,27 +22,19 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 MODULES += ["doctor/__init__", "watch/__init__"]  # the packages with code in them
-HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
-FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {
-    "base/container_tasks",
-    "base/node_models",
-    "base/node_models_compiled",
-    "base/whereabouts",
-}
-FOR_PEOPLE |= {"state/records"}
-"""Never imported by a start or an end that succeeds."""
+CORE = [name for name in MODULES if "/" not in name]
+TOOLS = {name for name in MODULES if name not in CORE}
 PYDANTIC = {
-    "base/models",
-    "base/node_models",
+    "models",
+    "node/models",
     "cli/options",
 }  # in the .pyz modules with `_compiled` behind their names take their place
-CHANGES = {"doctor/kernel", "node/door", "node/runtimes", "observe/prometheus"}
-LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
+LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "show", "doctor") and name != "node/records"]
 each_module = pytest.mark.parametrize("module", MODULES)
 
 
 def imported(node: ast.AST) -> set[str]:
-    """The modules that an import statement names; `from hook.base import x` names `hook.base.x` if that is one."""
+    """The modules that an import statement names; `from hook.node import x` names `hook.node.x` if that is one."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
@@ -92,7 +84,7 @@ def users(names: set[str]) -> set[str]:
 
 
 def test_docstring_names_every_package() -> None:
-    assert sorted(PACKAGES) == sorted({name.split("/")[0] for name in MODULES})
+    assert sorted(PACKAGES) == sorted({name.split("/")[0] for name in TOOLS})
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -103,9 +95,9 @@ def test_package_says_what_it_is_for(package: str) -> None:
 @each_module
 def test_module_imports_only_packages_before_its_own(module: str) -> None:
     package = module.split("/", maxsplit=1)[0]
-    before = PACKAGES[: PACKAGES.index(package) + 1]
-    found = {name.split("/")[0] for name in imports_of(module) if name != "__version__"}
-    if module == "stages/entry":
+    before = [] if module in CORE else PACKAGES[: PACKAGES.index(package) + 1]
+    found = {name.split("/")[0] for name in imports_of(module) if name != "__version__" and name not in CORE}
+    if module == "entry":
         found.discard("cli")  # inside of a function, for people
     assert found <= {*before}
 
@@ -125,15 +117,15 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 
 
 def test_system_calls_are_made_in_one_module() -> None:
-    assert users({"posix", "fcntl", "time"}) == {"base/system"}
-    assert users({"select", "termios"}) == {"base/system", "cli/top", "watch/connector"}
+    assert users({"posix", "fcntl", "time"}) == {"system"}
+    assert users({"select", "termios"}) == {"system", "cli/top", "watch/connector"}
     assert users({"selectors"}) == {"node/programs"}
 
 
 def test_the_http_server_is_imported_only_to_listen() -> None:
-    assert users({"http", "socketserver", "asyncio"}) == {"observe/serve"}
+    assert users({"http", "socketserver", "asyncio"}) == {"show/server"}
     at_first = {module: set().union(*map(imported, at_start(TREES[module]))) for module in MODULES}
-    assert [module for module, names in at_first.items() if "hook.observe.serve" in names] == []
+    assert [module for module, names in at_first.items() if "hook.show.server" in names] == []
 
 
 def test_the_standard_library_is_all_that_is_needed_and_pydantic_is_known_to_the_models_alone() -> None:
@@ -143,25 +135,24 @@ def test_the_standard_library_is_all_that_is_needed_and_pydantic_is_known_to_the
 
 
 def test_os_is_for_people() -> None:
-    assert users({"os", "stat", "pathlib", "subprocess", "shutil"}) <= FOR_PEOPLE
+    assert users({"os", "stat", "pathlib", "subprocess", "shutil"}) <= TOOLS
 
 
 OWNERS = {
-    r"^/proc(/|$)": "base/container_tasks base/procfs base/system doctor/kernel node/door node/programs "
-    "observe/hardware stages/podman",
-    r"^/sys/": "base/procfs node/place",
-    r"^/run/": "node/place node/programs node/runtimes",
-    r"^/dev/log": "doctor/installation stages/report",
-    r"(^|/)(last_cmd_status|tasks)$": "base/container_tasks base/explain base/resctrl state/view",
-    r"^(groups|members|unmonitored|locks)(/|$)": "state/damage state/records state/store",
-    r"^said-|^freed$": "state/store",
+    r"^/proc(/|$)": "conmon doctor/kernel node/files node/processes node/programs procfs show/hardware system",
+    r"^/sys/": "node/paths procfs",
+    r"^/run/": "node/paths node/programs node/runtimes",
+    r"^/dev/log": "doctor/installation report",
+    r"(^|/)(last_cmd_status|tasks)$": "explain node/processes resctrl view",
+    r"^(groups|members|unmonitored|locks)(/|$)": "damage node/records store",
+    r"^said-|^freed$": "store",
 }
 """Which modules know a place, by a pattern of its paths. The models know those that are defaults of options."""
 FIELDS = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
 SHOWN = {*FIELDS, "unmonitored"}  # what JSON and metrics for people call the same
 NO_PATHS = {
-    **dict.fromkeys(("stages/create", "state/lives", "reconcile/diagnose"), FIELDS),
-    **dict.fromkeys(("cli/verbs", "cli/options", "observe/screens", "observe/prometheus"), SHOWN),
+    **dict.fromkeys(("create", "record", "reconcile/diagnose"), FIELDS),
+    **dict.fromkeys(("cli/verbs", "cli/options", "show/lists", "show/prometheus"), SHOWN),
     "doctor/__init__": {"/proc"},  # the subject of a finding
 }
 
@@ -170,7 +161,7 @@ NO_PATHS = {
 def test_a_place_is_known_to_its_owners_alone(pattern: str) -> None:
     found = {
         module
-        for module in TREES.keys() - {"base/models", "base/models_compiled", "cli/options_compiled"}
+        for module in TREES.keys() - {"models", "models_compiled", "cli/options_compiled"}
         for text in texts(TREES[module])
         if re.search(pattern, text) and text not in NO_PATHS.get(module, ())
     }
@@ -179,10 +170,10 @@ def test_a_place_is_known_to_its_owners_alone(pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/door", "node/runtimes", "observe/prometheus")],
+    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/files", "node/runtimes", "show/prometheus")],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:
-    """`prometheus` writes the file that its option names, `runtimes` keeps what it found, `door` is for install, too.
+    """`prometheus` writes the file that its option names, `runtimes` keeps what it found, `files` is for install, too.
 
     `kernel` makes a group of its own for --self-test, and removes it.
     """
@@ -197,12 +188,9 @@ def test_module_that_looks_changes_nothing(module: str) -> None:
 
 def test_no_lock_is_taken_for_people_who_look() -> None:
     every = {
-        name
-        for module in MODULES
-        if module.split("/")[0] in ("observe", "doctor", "cli")
-        for name in imports_of(module)
+        name for module in MODULES if module.split("/")[0] in ("show", "doctor", "cli") for name in imports_of(module)
     }
-    assert not every & {"state/store", "stages/create", "stages/remove", "state/view"}
+    assert not every & {"store", "create", "poststop", "view"}
 
 
 def test_watch_loads_nothing_of_the_other_commands() -> None:
@@ -214,12 +202,12 @@ def test_watch_loads_nothing_of_the_other_commands() -> None:
         new = {name.removeprefix("hook.").replace(".", "/") for name in names} & {*MODULES} - found
         found |= new
         waiting += new
-    assert {name.split("/")[0] for name in found} == {"base", "state", "stages", "reconcile", "watch", "observe", "cli"}
-    assert {name for name in found if name.startswith("observe/")} == {"observe/terminal"}
+    assert {name.split("/")[0] for name in {*found} - {*CORE}} == {"node", "reconcile", "watch", "show", "cli"}
+    assert {name for name in found if name.startswith("show/")} == {"show/terminal"}
     assert not found & {"cli/deadline", "cli/progress", "reconcile/run"}
 
 
-@pytest.mark.parametrize("module", sorted({*HOOK_PATH} - FOR_PEOPLE - PYDANTIC))
+@pytest.mark.parametrize("module", sorted({*CORE} - PYDANTIC))
 def test_nothing_costly_is_imported_when_a_container_starts(module: str) -> None:
     cheap = {"__future__", "_imp", "_json", "errno", "fcntl", "gc", "marshal", "posix", "select", "sys", "time", "hook"}
     found = {name for node in at_start(TREES[module]) for name in imported(node)}

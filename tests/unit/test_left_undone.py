@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base.node_models import LeftUndone
+from hook.node.models import LeftUndone
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, format_changes, is_known
 

@@ -77,5 +77,5 @@ def test_what_is_named_exists(path: Path) -> None:
 
 
 def test_a_stale_name_is_found() -> None:
-    text = "see hook/base/nothing.py, errors.Nothing, errors.HookError, e.g. hook/base/errors.py"
+    text = "see hook/base/nothing.py, errors.Nothing, errors.HookError, e.g. hook/errors.py"
     assert wrong_mentions(text) == ["hook/base/nothing.py", "errors.Nothing"]

@@ -25,14 +25,16 @@ from pydantic import (
 )
 
 import pyz
-from hook.base import models, models_compiled, names, node_models, node_models_compiled, validation
+from hook import models, models_compiled, names, validation
 from hook.cli import options, options_compiled
+from hook.node import models as node_models
+from hook.node import models_compiled as node_models_compiled
 from pyz import BuildError
 from pyz.compile_models import compile_models
 from tests.unit import strategies
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPILED = ROOT / pyz.COMPILED["hook/base/models.py"]
+COMPILED = ROOT / pyz.COMPILED["hook/models.py"]
 BOTH = {models: models_compiled, node_models: node_models_compiled, options: options_compiled}
 """The forms of the models."""
 STATES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests" / "states").glob("*.json"))]
@@ -45,7 +47,7 @@ FIELDS: list[type[models.Model]] = [
 
 
 def as_module(*classes: type[BaseModel]) -> ModuleType:
-    """A module such as hook/base/models.py with these models in it."""
+    """A module such as hook/models.py with these models in it."""
     module = ModuleType("made_up")
     everything = {"names": names, "Model": models.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
@@ -250,7 +252,7 @@ def test_the_committed_text_is_not_stale(source: ModuleType) -> None:
 
 def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -> None:
     """Their types are pydantic's to mypy."""
-    callers = [path for path in COMPILED.parents[1].rglob("*.py") if str(path.relative_to(ROOT)) not in pyz.COMPILED]
+    callers = [path for path in COMPILED.parent.rglob("*.py") if str(path.relative_to(ROOT)) not in pyz.COMPILED]
     used = {name for path in callers for name in re.findall(r"\.(model_\w+)", path.read_text(encoding="utf-8"))}
     assert {it for it in used if not (hasattr(validation.Form, it) or hasattr(validation.Model, it))} == set()
     assert used

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.base import names
+from hook import names
 
 Rule = Callable[[str], str]
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"

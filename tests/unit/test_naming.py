@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import system
-from hook.node import door
+from hook import system
+from hook.create import create_runtime
+from hook.identity import Container
+from hook.node import files
 from hook.reconcile import act as acting
 from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action
 from hook.reconcile.survey import Survey
-from hook.stages.create import create_runtime
-from hook.stages.identity import Container
-from hook.state.store import RunDir
+from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
 
@@ -107,13 +107,13 @@ def test_each_name_is_taken_as_far_as_it_is_known(node: Node) -> None:
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is listed of the kubelet's from now on."""
     found: list[str] = []
-    real = door.list_names
+    real = files.list_names
 
     def note(directory: str) -> list[str]:
         found.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(door, "list_names", note)
+    monkeypatch.setattr(files, "list_names", note)
     return found
 
 

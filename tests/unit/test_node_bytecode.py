@@ -16,7 +16,7 @@ import pytest
 from hook.install import steps
 from hook.install.bytecode import HEADER_SIZE, Bytecode
 from hook.node import programs
-from hook.node.place import PyzFile
+from hook.node.paths import PyzFile
 from hook.node.programs import Interpreter
 from pyz import archive
 from tests.unit.files import FOUND, imported, loaded, start
@@ -38,7 +38,7 @@ class NodeProgram(NamedTuple):
         done = start([self.python, "-X", "importtime", "-ISc", archive.BOOT, self.pyz, "--version"])
         assert (done.returncode, done.stdout[:17]) == (0, "resctrl-mon-hook ")
         assert all(line.startswith("import time:") for line in done.stderr.splitlines())
-        return "hook.base.errors" in loaded(done.stderr)
+        return "hook.errors" in loaded(done.stderr)
 
     def is_current(self) -> bool:
         """What doctor and install hold of the bytecode."""
@@ -76,7 +76,7 @@ def test_file_holds_what_the_build_would_ship(made: NodeProgram, compiled: dict[
     "arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook", "--run-dir=/proc/nowhere"]]
 )
 def test_start_runs_it(made: NodeProgram, arguments: list[str]) -> None:
-    assert "hook.base.errors" not in imported(made.pyz, made.python, arguments)
+    assert "hook.errors" not in imported(made.pyz, made.python, arguments)
     assert made.is_current()
 
 
@@ -84,7 +84,7 @@ def test_start_by_a_link_or_by_name_runs_it(made: NodeProgram, tmp_path: Path) -
     link = tmp_path / "link"
     link.symlink_to(made.pyz)
     assert not made._replace(pyz=link).runs_sources()
-    assert "hook.base.errors" not in loaded(start([made.python, "-X", "importtime", "-IS", made.pyz, "--help"]).stderr)
+    assert "hook.errors" not in loaded(start([made.python, "-X", "importtime", "-IS", made.pyz, "--help"]).stderr)
 
 
 def test_start_without_it_runs_the_sources(node: NodeProgram) -> None:

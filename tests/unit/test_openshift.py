@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hook.node.place import OWNERS, STUB, Places
+from hook.node.paths import OWNERS, STUB, Places
 from pyz import archive
 from tests.support import interpreters
 from tests.unit.test_systemd import analyze, needs_analyze

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.node import place, programs
+from hook.node import paths, programs
 
 PATH = "/usr/libexec/x"
 
@@ -25,13 +25,13 @@ def flags(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("top", ["", "/mnt"])
 def test_targets_are_found_by_their_programs(fs: FakeFilesystem, top: str) -> None:
-    assert place.find_targets(top) == []
+    assert paths.find_targets(top) == []
     fs.create_file(f"{top}/usr/bin/podman", st_mode=0o100755)
     fs.create_dir(f"{top}/usr/bin/crio")
     fs.create_file(f"{top}/usr/bin/containerd", st_mode=0o100644)
-    assert place.find_targets(top) == ["podman"]
+    assert paths.find_targets(top) == ["podman"]
     fs.create_file(f"{top}/usr/local/bin/k3s", st_mode=0o100755)
-    assert place.find_targets(top) == ["kubernetes", "podman"]
+    assert paths.find_targets(top) == ["kubernetes", "podman"]
     assert programs.find_program("k3s", top) == "/usr/local/bin/k3s"
 
 
@@ -55,10 +55,10 @@ def test_a_label_that_selinux_blocks_has_a_remedy(
         fs.create_file("/sys/fs/selinux/enforce", contents=mode)
     if label is not None:
         os.setxattr(PATH, "security.selinux", f"system_u:object_r:{label}:s0\0".encode())
-    problem = place.find_label_problem(PATH)
+    problem = paths.find_label_problem(PATH)
     assert (problem is not None) is is_wrong
     assert problem is None or f"{PATH} has type {label}" in problem
-    blockers = place.list_blockers(PATH)
+    blockers = paths.list_blockers(PATH)
     assert blockers == (
         f"SELinux: {PATH} has type {label or 'none'}: run restorecon on it, or see ausearch -m avc"
         if mode == "1"
@@ -69,6 +69,6 @@ def test_a_label_that_selinux_blocks_has_a_remedy(
 @pytest.mark.parametrize("name", ["fapolicyd/fapolicyd.fifo", "fapolicyd.pid"])
 def test_fapolicyd_and_noexec_have_a_remedy(fs: FakeFilesystem, flags: list[int], name: str) -> None:
     fs.create_file(f"/run/{name}")
-    assert place.list_blockers(PATH) == f"fapolicyd: run fapolicyd-cli --file add {PATH} && fapolicyd-cli --update"
+    assert paths.list_blockers(PATH) == f"fapolicyd: run fapolicyd-cli --file add {PATH} && fapolicyd-cli --update"
     flags[0] = os.ST_NOEXEC | os.ST_NOSUID
-    assert place.list_blockers(PATH).startswith(f"the file system of {PATH} is mounted noexec: choose another --prefix")
+    assert paths.list_blockers(PATH).startswith(f"the file system of {PATH} is mounted noexec: choose another --prefix")

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import procfs, system
-from hook.base.models import KeyState, Options
-from hook.node import config
+from hook import conmon as podman
+from hook import procfs, system
+from hook.identity import Pod
+from hook.models import KeyState, Options
+from hook.node import engines as config
 from hook.node import podman as keeper
-from hook.stages import podman
-from hook.stages.identity import Pod
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from hook.base import procfs, system
+from hook import procfs, system
 from tests.simulator.machine import SimulatedMachine
 from tests.unit.simulated import fails
 from tests.unit.stops import machine as proc

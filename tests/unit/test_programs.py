@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import system
-from hook.node import door, programs
-from hook.node.door import Tree
+from hook import system
+from hook.node import files, programs
+from hook.node.files import Tree
 from hook.node.programs import Exit, Found, Interpreter
 from tests.unit.nodes import add_process
 
@@ -190,13 +190,13 @@ def test_a_process_in_a_containers_cgroup_is_not_the_hosts_and_not_read(
     processes: HostProcesses, monkeypatch: pytest.MonkeyPatch, cgroup: str
 ) -> None:
     read: list[str] = []
-    real = door.read_head
+    real = files.read_head
 
     def note(path: str, size: int) -> bytes:
         read.append(path)
         return real(path, size)
 
-    monkeypatch.setattr(door, "read_head", note)
+    monkeypatch.setattr(files, "read_head", note)
     processes.run(7, "containerd", cgroup)
     assert processes.find() == NONE
     assert read == ["/proc/1/status", "/proc/1/cmdline"], "the page of its words may never come"
@@ -210,7 +210,7 @@ def test_a_process_whose_cgroups_cannot_be_read_is_not_the_hosts_and_not_read(
     processes.run(8, "containerd")
     refuse_to_read(monkeypatch, {"/proc/7/cgroup": errno.ENAMETOOLONG, "/proc/8/stat": errno.EIO})
     shown = {"/proc/1/status": b"Name:\tinit\nUid:\t0\t0\t0\t0\n", "/proc/1/cmdline": b""}  # of others nothing is read
-    monkeypatch.setattr(door, "read_head", lambda path, _size: shown[path])
+    monkeypatch.setattr(files, "read_head", lambda path, _size: shown[path])
     assert processes.find() == Found({}, ["cannot read 1 of the processes in /proc: EIO"])
 
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import Failure
-from hook.base.node_models import LeftUndone
 from hook.cli.progress import Progress, repair_and_print
-from hook.observe import terminal as output
-from hook.observe.terminal import Meter
+from hook.models import Failure
+from hook.node.models import LeftUndone
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
-from hook.state.store import RunDir
+from hook.show import terminal as output
+from hook.show.terminal import Meter
+from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.support.hook import DEADLINE
 from tests.unit.simulated import Node, fails, node

@@ -14,20 +14,18 @@ from itertools import count
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError
-from hook.base.models import Failure, KeyState
-from hook.base.resctrl import Resctrl
-from hook.base.whereabouts import Groups
+from hook import poststop, store, system
+from hook.entry import Context
+from hook.errors import HookError
+from hook.models import Failure, KeyState
 from hook.node import runtimes
+from hook.node.whereabouts import Groups
 from hook.reconcile import act as acting
-from hook.reconcile import chase, run, survey
+from hook.reconcile import move, run, survey
 from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
-from hook.stages import remove
-from hook.stages.entry import Context
-from hook.state import store
-from hook.state.store import RunDir
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from tests.simulator import machine
 from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
@@ -78,7 +76,7 @@ def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest
     node.kernel.die(7)
     node.remove_groups()
     node.remove(f"mon_groups/{UID}")
-    monkeypatch.setattr(remove, "drop", fails(errno.EIO))
+    monkeypatch.setattr(poststop, "drop", fails(errno.EIO))
     assert [it.action.verb for it in node.repair().outcomes] == ["drop"]
     assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
 
@@ -795,7 +793,7 @@ def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPa
 
     def locate(groups: Groups, tid: int, path: str) -> str | None:
         asked.append(tid)
-        return chase.locate(groups, tid, path)
+        return move.locate(groups, tid, path)
 
     monkeypatch.setattr("hook.reconcile.survey.locate", locate)
     node.assert_settled()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.models import KeyState
-from hook.base.node_models import Unhooked, UnhookedContainer
-from hook.state import records
-from hook.state.store import RunDir
+from hook import system
+from hook.models import KeyState
+from hook.node import records
+from hook.node.models import Unhooked, UnhookedContainer
+from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import Node, node
 

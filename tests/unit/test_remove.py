@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Failure
-from hook.base.resctrl import Resctrl
-from hook.stages import remove, report, retry
-from hook.stages.entry import STAGES, Context
-from hook.state.store import LockedKey, RunDir, replace
+from hook import poststop, report, retry, system
+from hook.entry import STAGES, Context
+from hook.errors import HookError, Reason
+from hook.models import Failure
+from hook.resctrl import Resctrl
+from hook.store import LockedKey, RunDir, replace
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
@@ -459,5 +458,5 @@ def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(
         unshown = replace(locked.state, generation=0)
         locked.commit(unshown)
         monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
-        remove.drop_groups(context, locked, unshown, unshown.groups)
+        poststop.drop_groups(context, locked, unshown, unshown.groups)
     assert not [it for it in node.files() if it.startswith("mon_groups/")]

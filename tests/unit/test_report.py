@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Failure
-from hook.stages import entry, report
-from hook.stages.identity import Container, Key, Pod
-from hook.state.records import Records
-from hook.state.store import RunDir
+from hook import entry, report, system
+from hook.errors import HookError, Reason
+from hook.identity import Container, Key, Pod
+from hook.models import Failure
+from hook.node.records import Records
+from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import ID, UID, Node, fails, node
 from tests.unit.stops import machine

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hook.base import procfs, system
-from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, InLimbo, WrongCtrlGroup
-from hook.base.resctrl import Resctrl
+from hook import procfs, system
+from hook.errors import HookError, Reason
+from hook.explain import GroupGone, InLimbo, WrongCtrlGroup
+from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import SimulatedMachine
 from tests.unit.simulated import fails

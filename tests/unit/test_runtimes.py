@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import procfs, system
-from hook.base.models import State
+from hook import procfs, system
+from hook.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
 

@@ -15,17 +15,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hook.base import system
-from hook.base.models import Failure, KeyState, Member, MonGroup
+from hook import system
 from hook.cli import command_line as cli
 from hook.cli import top as top_command
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
-from hook.node.place import Places
-from hook.observe import screens, snapshot, terminal
-from hook.observe.snapshot import Group, Inventory, SeenKey
-from hook.observe.terminal import Screen
-from hook.state.records import Records
+from hook.models import Failure, KeyState, Member, MonGroup
+from hook.node.paths import Places
+from hook.node.records import Records
+from hook.show import lists, snapshot, terminal
+from hook.show.snapshot import Group, Inventory, SeenKey
+from hook.show.terminal import Screen
 from tests.unit.metrics import EVERYTHING
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
 from tests.unit.simulated import UID, fails
@@ -257,7 +257,7 @@ def test_many_failures_of_one_cause_are_one_line_that_fits_the_terminal(node: No
         node.fail(f"{at:064x}", namespace="shop", pod=f"cart-{at:03}", name="app")
     seen = snapshot.take_snapshot(node.options)
     for width in (20, 60, 80, None):
-        (line,) = [it for it in screens.format_list(seen, [], None, Screen(width)) if "no_rmids" in it]
+        (line,) = [it for it in lists.format_list(seen, [], None, Screen(width)) if "no_rmids" in it]
         assert len(line) <= max(width or 2000, len("  no_rmids: 236 containers"))
         assert line.startswith("  no_rmids: 236 containers: shop/cart-000 app (000000000000), "[: len(line)])
         assert line.endswith(", and 216 more") or width
@@ -607,8 +607,8 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
     pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
     seen = snapshot.take_snapshot(node.options)
-    selected = screens.select_keys(seen.keys, [], [], "energy")
-    narrow, wide = (screens.format_list(seen, selected, None, Screen(width)) for width in (80, 200))
+    selected = lists.select_keys(seen.keys, [], [], "energy")
+    narrow, wide = (lists.format_list(seen, selected, None, Screen(width)) for width in (80, 200))
     assert max(map(len, narrow)) <= 80
     assert narrow[3].split() == ["observability/checko...x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
@@ -662,9 +662,9 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(namespace: str, pod: str
         key = SeenKey(state, [group], {"c1": False})
         failure = Failure(container="c1", stage="x", reason="io", problem=words[2], hint="h", time="")
         seen = Inventory(**{**vars(EVERYTHING), "keys": [key], "failures": [failure]})
-        selected = screens.select_keys(seen.keys, [], [], "energy")
-        lines = screens.format_list(seen, selected, None, Screen()) + screens.format_unmonitored(seen)
-        return [*lines, *screens.format_key(key, seen.failures, Screen(), is_wide=True)]
+        selected = lists.select_keys(seen.keys, [], [], "energy")
+        lines = lists.format_list(seen, selected, None, Screen()) + lists.format_unmonitored(seen)
+        return [*lines, *lists.format_key(key, seen.failures, Screen(), is_wide=True)]
 
     hostile, plain = format_with(namespace, pod, problem, cgroup), format_with("n", "p", "q", "r")
     assert len(hostile) == len(plain)
@@ -736,7 +736,7 @@ def test_without_stdout_nothing_is_printed(node: NodeFiles, monkeypatch: pytest.
     ("seconds", "text"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7199, "120m"), (7200, "2h"), (172800, "2d")]
 )
 def test_ages_have_one_unit(seconds: float, text: str) -> None:
-    assert screens.format_age(seconds) == text
+    assert lists.format_age(seconds) == text
 
 
 NUMBERS = {
@@ -753,8 +753,8 @@ OF_BYTES = {1023: "1023", 1024: "1.00Ki", 45.3 * 2**30: "45.3Gi", 2**80: "104857
 
 
 def test_numbers_have_three_digits_and_a_prefix() -> None:
-    assert {value: screens.format_number(value) for value in NUMBERS} == NUMBERS
-    assert {value: screens.format_number(value, binary=True) for value in OF_BYTES} == OF_BYTES
+    assert {value: lists.format_number(value) for value in NUMBERS} == NUMBERS
+    assert {value: lists.format_number(value, binary=True) for value in OF_BYTES} == OF_BYTES
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.observe import serve
+from hook import system
+from hook.errors import HookError, Reason
+from hook.show import server as serve
 from tests.unit.documents import ROOT
 
 DEADLINE = 300
@@ -448,7 +448,7 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
 def test_a_signal_ends_a_server_that_measures(number: int) -> None:
     code = """if True:
         import os, sys, threading
-        from hook.observe import serve
+        from hook.show import server as serve
         def measure():
             print("measures", flush=True)
             threading.Event().wait()

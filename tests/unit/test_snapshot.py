@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import procfs, system
-from hook.base.counters import MILLION
-from hook.base.errors import HookError, Reason
-from hook.base.models import Model
-from hook.base.resctrl import Resctrl
-from hook.observe.hardware import Rmids
-from hook.observe.snapshot import (
+from hook import procfs, system
+from hook.counters import MILLION
+from hook.errors import HookError, Reason
+from hook.models import Model
+from hook.node import records
+from hook.node.records import Records
+from hook.resctrl import Resctrl
+from hook.show.hardware import Rmids
+from hook.show.snapshot import (
     Inventory,
     Rates,
     SeenKey,
@@ -31,8 +33,6 @@ from hook.observe.snapshot import (
     sum_use,
     take_snapshot,
 )
-from hook.state import records
-from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 from tests.unit.simulated import fails
 

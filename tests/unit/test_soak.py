@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.state.store import LockedKey
+from hook.store import LockedKey
 from tests.faults import soak
 from tests.faults.campaign import Campaign
 

@@ -23,7 +23,7 @@ from hook.install.steps import (
     run_command,
     write_file,
 )
-from hook.node.place import Places
+from hook.node.paths import Places
 
 FILE, LINK, DIRECTORY = Path("/usr/libexec/oci/x"), Path("/usr/bin/x"), Path("/usr/libexec/oci")
 FILES = pytest.mark.usefixtures("fs")

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from hook.base import system
-from hook.base.errors import HookError, Reason
-from hook.base.models import Failure, Index, KeyState, Member, Model, MonGroup
-from hook.state.store import RunDir
+from hook import system
+from hook.errors import HookError, Reason
+from hook.models import Failure, Index, KeyState, Member, Model, MonGroup
+from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.stops import Stop, machine, stops
 

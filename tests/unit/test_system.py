@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook.base import system
+from hook import system
 from tests.unit.simulated import fails
 
 

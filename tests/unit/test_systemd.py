@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import Options
+from hook import entry
 from hook.cli import command_line, deadline, verbs
 from hook.cli.options import History
+from hook.models import Options
 from hook.node import runtimes
-from hook.node.place import Places
-from hook.stages import entry
+from hook.node.paths import Places
 
 import node
 

@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-from hook.base import container_tasks, system
-from hook.base.errors import HookError
-from hook.base.models import KeyState, Options
-from hook.base.node_models import ReconcileRecord
-from hook.base.resctrl import Resctrl
+from hook import system
 from hook.cli.deadline import Ended
 from hook.doctor import Site
 from hook.doctor.records import check_reconcile
-from hook.node.place import Places
+from hook.entry import Context
+from hook.errors import HookError
+from hook.models import KeyState, Options
+from hook.node import processes
+from hook.node.models import ReconcileRecord
+from hook.node.paths import Places
 from hook.reconcile import run as reconcile
-from hook.reconcile.chase import Tally
-from hook.stages.entry import Context
-from hook.state.store import RunDir
+from hook.reconcile.move import Tally
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from tests.unit.nodes import NodeFiles
 from tests.unit.simulated import fails
 
@@ -221,12 +222,12 @@ def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_t
 
 
 def test_the_cpu_time_of_a_thread_is_its_own() -> None:
-    before = container_tasks.cpu_seconds(os.getpid())
-    while container_tasks.cpu_seconds(os.getpid()) < before + 0.05:
+    before = processes.cpu_seconds(os.getpid())
+    while processes.cpu_seconds(os.getpid()) < before + 0.05:
         pass
     user, system_time, *_ = os.times()
-    assert 0 < container_tasks.cpu_seconds(os.getpid()) <= user + system_time + 0.02
-    assert container_tasks.cpu_seconds(2**22 + 1) == 0
+    assert 0 < processes.cpu_seconds(os.getpid()) <= user + system_time + 0.02
+    assert processes.cpu_seconds(2**22 + 1) == 0
 
 
 # --- What doctor says of it

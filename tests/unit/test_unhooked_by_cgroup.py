@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from hook.base import container_tasks, procfs, system
-from hook.base.node_models import Unhooked
-from hook.base.resctrl import Resctrl
-from hook.node import runtimes
-from hook.stages.entry import Context
-from hook.state.store import RunDir, replace
+from hook import procfs, system
+from hook.entry import Context
+from hook.node import processes, runtimes
+from hook.node.models import Unhooked
+from hook.resctrl import Resctrl
+from hook.store import RunDir, replace
 from tests.unit.nodes import NodeFiles, add_process
 
 UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"
@@ -45,7 +45,7 @@ class PodsOfNode:
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
         """The containers without the hook, and the sandboxes; None: reconcile does not know."""
         self.context.options = replace(self.context.options, **options)
-        found = runtimes.find_unhooked(self.context, container_tasks.look())
+        found = runtimes.find_unhooked(self.context, processes.look())
         assert found == self.context.run.read(Unhooked, "unhooked")
         return None if found is None else (sorted(found.containers), found.sandboxes)
 

@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
-from hook.base import system
-from hook.base.models import KeyState, MonGroup, Options
-from hook.base.resctrl import Resctrl
-from hook.stages import create
-from hook.stages.entry import Context
-from hook.state import records
-from hook.state.store import RunDir
+from hook import create, system
+from hook.entry import Context
+from hook.models import KeyState, MonGroup, Options
+from hook.node import records
+from hook.resctrl import Resctrl
+from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.support.consumers import Entry, read, read_by_path

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from hook.base import procfs, system
-from hook.base.models import KeyState
-from hook.base.node_models import WatchRecord
-from hook.state import records
-from hook.state.store import RunDir
+from hook import procfs, system
+from hook.models import KeyState
+from hook.node import records
+from hook.node.models import WatchRecord
+from hook.store import RunDir
 from hook.watch import Watch
 from hook.watch.connector import Lost
 from tests.simulator.kernel import RESCTRL, ROOT_CGROUP

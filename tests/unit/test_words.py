@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hook.base import explain, system
-from hook.base.models import Failure, KeyState, Member, MonGroup
-from hook.base.node_models import Job, LeftUndone, ReconcileRecord, Unhooked
+from hook import explain, system
 from hook.doctor import format_findings, warning
 from hook.install.install import Removal, format_removal
-from hook.observe import jobs, screens
-from hook.observe.hardware import Rmids
-from hook.observe.snapshot import Group, Inventory, SeenKey, compare
-from hook.observe.terminal import Screen
+from hook.models import Failure, KeyState, Member, MonGroup
+from hook.node.models import Job, LeftUndone, ReconcileRecord, Unhooked
+from hook.node.records import Broken
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Remains, format_changes, format_outcome
-from hook.state.records import Broken
+from hook.show import history, lists
+from hook.show.hardware import Rmids
+from hook.show.snapshot import Group, Inventory, SeenKey, compare
+from hook.show.terminal import Screen
 from tests.support import house
 from tests.unit.metrics import EVERYTHING
 
@@ -123,12 +123,12 @@ INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: Inventory(**{**vars(EV
 @settings(max_examples=300)
 @given(seen=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
 def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
-    selected = screens.select_keys(seen.keys, [], [], "energy")
-    lines = screens.format_list(seen, selected, limit, screen) + screens.format_unmonitored(seen)
-    lines += screens.format_namespaces(selected, "energy", limit, screen)
-    lines += screens.format_rates(compare(seen, seen, "2026"), "energy", screen)
+    selected = lists.select_keys(seen.keys, [], [], "energy")
+    lines = lists.format_list(seen, selected, limit, screen) + lists.format_unmonitored(seen)
+    lines += lists.format_namespaces(selected, "energy", limit, screen)
+    lines += lists.format_rates(compare(seen, seen, "2026"), "energy", screen)
     for key in seen.keys:
-        lines += screens.format_key(key, seen.failures, screen, is_wide=True)
+        lines += lists.format_key(key, seen.failures, screen, is_wide=True)
     assert find_slips(lines) == []
 
 
@@ -169,9 +169,12 @@ def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: d
     by=st.sampled_from(["namespace", "pod", "name", "day"]),
 )
 def test_history_has_no_slip(job: Job, screen: Screen, by: str) -> None:
-    found = jobs.Jobs(skipped={"x": 1})
+    found = history.Jobs(skipped={"x": 1})
     found.add(job, job.model_dump_json().encode())
-    assert find_slips([*jobs.format_jobs(found, screen), *jobs.format_sums(found, by, screen), found.explain()]) == []
+    assert (
+        find_slips([*history.format_jobs(found, screen), *history.format_sums(found, by, screen), found.explain()])
+        == []
+    )
 
 
 MISSING = "/nowhere/f\u00e4"

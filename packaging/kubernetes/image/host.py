@@ -17,14 +17,14 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from hook.entry import parse as parse_options
 from hook.install import install as installing
 from hook.install import steps
 from hook.install.steps import Refused, Step, remove_file, write_file
-from hook.node import door, hooksd
-from hook.node.place import KUBERNETES, Places, PyzFile, find_prefix, is_stub, read_owner
+from hook.node import files, hooksd
+from hook.node.paths import KUBERNETES, Places, PyzFile, find_prefix, is_stub, read_owner
 from hook.node.programs import OLDEST
 from hook.reconcile.run import end_all_keys
-from hook.stages.entry import parse as parse_options
 
 from ready import can_monitor
 
@@ -209,7 +209,7 @@ def find_unfit_python(python: str) -> list[str]:
 def _system() -> str:
     """The host's name and version of its system, from os-release."""
     with suppress(OSError):
-        text = door.read_text(f"{HOST}/usr/lib/os-release", door.CONFIGURATION)
+        text = files.read_text(f"{HOST}/usr/lib/os-release", files.CONFIGURATION)
         if found := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.MULTILINE):
             return found[1]
     return "this host"

@@ -30,10 +30,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hook.base.errors import HookError
+from hook import entry
+from hook.errors import HookError
 from hook.install.steps import Refused
-from hook.node import door
-from hook.stages import entry
+from hook.node import files
 
 import cluster
 import host
@@ -168,7 +168,7 @@ def _check_port(host: str, port: int) -> None:
 def _wait_if_unsupported() -> None:
     """Say why this node cannot monitor, and wait for a signal; return if it can."""
     if os.path.exists(UNSUPPORTED):
-        print(door.read_text(UNSUPPORTED, door.CONFIGURATION))
+        print(files.read_text(UNSUPPORTED, files.CONFIGURATION))
         while True:
             signal.pause()
 

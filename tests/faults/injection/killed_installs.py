@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 from hook.node import hooksd
-from hook.node.place import STUB
+from hook.node.paths import STUB
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import Scene

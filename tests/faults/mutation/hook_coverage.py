@@ -4,13 +4,12 @@
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
 of the copy, and its first line starts coverage before it does anything else.
 
-The hook path is every module that hook/stages imports, at once or when needed, and all that is in it: also what runs
+The hook path is every module in hook/ itself, at once or when needed, and all that is in it: also what runs
 only after a failure, or for people. In place of `models` there is what the build puts there.
 """
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shutil
@@ -26,8 +25,6 @@ from tests import provision
 from tests.support.cgroups import cgroup
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.faults.campaign import Campaign
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
@@ -94,8 +91,6 @@ MEASURED = {
         f"compile(_Bare().visit(tree), '{{copy}}/' + {COMPILED!r}.get(path, path),",
     ),
 }
-PACKAGES = ("base", "state", "stages")
-"""Of hook/: those whose modules a container's start may import."""
 
 
 def run(campaign: Campaign) -> None:
@@ -208,20 +203,5 @@ def test_files() -> list[str]:
 
 def hook_path() -> list[str]:
     """The modules that a container's start may import, by their paths in hook/; `models` as it is in the .pyz."""
-    waiting = [f"hook/stages/{path.name}" for path in (provision.ROOT / "hook/stages").glob("*.py")]
-    found: set[str] = set()
-    while waiting:
-        path = waiting.pop()
-        path = COMPILED.get(path, path)
-        if path not in found and path.split("/")[1] in PACKAGES and (provision.ROOT / path).exists():
-            found.add(path)
-            waiting += _imports(ast.parse((provision.ROOT / path).read_text(encoding="utf-8")))
-    return [path[len("hook/") : -len(".py")] for path in sorted(found)]
-
-
-def _imports(tree: ast.Module) -> Iterator[str]:
-    """Where the modules of ours lie that this one imports at any place, and some that are none."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hook."):
-            for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)):
-                yield f"{name.replace('.', '/')}.py"
+    names = {path.stem for path in (provision.ROOT / "hook").glob("*.py")}
+    return sorted(names - {"__init__", "__main__", "models"})

@@ -58,7 +58,7 @@ Not /tmp, which would hide the interpreter of a checkout that lies there.
 
 
 class Mutant(NamedTuple):
-    """One change. `module`: by its path in hook/, such as `stages/create`; `text`: all of it, changed."""
+    """One change. `module`: by its path in hook/, such as `create`; `text`: all of it, changed."""
 
     module: str
     change: str

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What can be changed in a module so that it means something else: by mutmut's operators, and a few more.
 
-    python -m tests.faults.mutation.mutants_of stages/create...    (needs mutmut; module, change and text, as JSON)
+    python -m tests.faults.mutation.mutants_of create...    (needs mutmut; module, change and text, as JSON)
 
 Left out is what no test can see or should look at: annotations, what is for type checkers, and the prose of messages.
 """

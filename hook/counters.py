@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The events of resctrl, and how use is computed from counters. Nothing here touches a file.
+
+A counter is named `<domain>/<event>`, its path below mon_data; its value is the kernel's text. Numbers are computed as
+integers, in millionths of their unit: the counters of AET (Intel's application energy telemetry) have six decimals.
+
+Source: Documentation/filesystems/resctrl.rst ("RMID", "mon_data"), and for what is not in it the Intel AET event XML.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import MonGroup
+
+MILLION = 10**6
+UNKNOWN = "Unavailable"
+"""In a `before`: part of the use is lost (MonGroup.known has the rest). The kernel uses the same word."""
+_AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
+_TRAFFIC = ("/mbm_total_bytes", "/mbm_local_bytes")
+_LONGEST = 30
+
+
+class Event:
+    """An event of resctrl. `gauge`: its value is a level; otherwise it is a sum, and only differences mean something.
+
+    `metric`: the name of its Prometheus series, without our prefix.
+    """
+
+    __slots__ = ("gauge", "meaning", "metric", "unit")
+
+    def __init__(self, unit: str, meaning: str, metric: str, *, gauge: bool = False) -> None:
+        self.unit = unit
+        self.meaning = meaning
+        self.metric = metric
+        self.gauge = gauge
+
+
+EVENTS = {
+    "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
+    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_traffic_bytes_total"),
+    "mbm_local_bytes": Event(
+        "bytes", "memory traffic of the last level cache to memory of its own node", "memory_traffic_local_bytes_total"
+    ),
+    "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
+    "activity": Event(
+        "farads",
+        "dynamic capacitance that cores switched, energy without frequency and voltage",
+        "activity_farads_total",
+    ),
+    "stalls_llc_hit": Event(
+        "cycles", "core cycles in which loads that hit the last level cache stalled", "stalls_llc_hit_cycles_total"
+    ),
+    "stalls_llc_miss": Event(
+        "cycles", "core cycles in which loads that missed the last level cache stalled", "stalls_llc_miss_cycles_total"
+    ),
+    "c1_res": Event("cycles", "cycles in core idle state C1", "c1_residency_cycles_total"),
+    "c6_res": Event("cycles", "cycles in core idle state C6", "c6_residency_cycles_total"),
+    "unhalted_core_cycles": Event("cycles", "core cycles in which something ran", "unhalted_core_cycles_total"),
+    "unhalted_ref_cycles": Event("cycles", "reference cycles in which something ran", "unhalted_ref_cycles_total"),
+    "uops_retired": Event("operations", "micro-operations that were completed", "uops_retired_total"),
+}
+
+
+def event_of(counter: str) -> Event | None:
+    """The event of a counter; None: the event is unknown, and no use is computed for it."""
+    return EVENTS.get(counter.rpartition("/")[2])
+
+
+def is_cumulative(counter: str) -> bool:
+    """Whether a counter is a sum, so that its differences are use."""
+    event = event_of(counter)
+    return event is not None and not event.gauge
+
+
+def number(text: str | None) -> int | None:
+    """Parse a counter's text, to millionths; None: it is no number (`Unavailable`, `Error`, `Unassigned`, no file)."""
+    if text is None or len(text) > _LONGEST:
+        return None
+    if text.isdecimal() and text.isascii():  # most counters: those of AET's energy alone have decimals
+        return int(text) * MILLION
+    whole, _, fraction = text.strip().partition(".")
+    digits = whole + fraction
+    if not digits.isdecimal() or not whole or not digits.isascii():
+        return None
+    return int(whole + (fraction + "000000")[:6])
+
+
+def text_of(value: int | None) -> str:
+    """Format millionths as a counter's text, with six decimals or none."""
+    if value is None:
+        return UNKNOWN
+    whole, fraction = divmod(value, MILLION)
+    return f"{whole}.{fraction:06d}" if fraction else str(whole)
+
+
+def has_no_data(counter: str, text: str | None) -> bool:
+    """Whether no task has run on an AET counter's package with the group's RMID, so that its use there is 0.
+
+    The counter says so by `Unavailable`: the hardware keeps DATA_VALID for each RMID of each package
+    (arch/x86/kernel/cpu/resctrl/intel_aet.c, intel_aet_read_event).
+    """
+    return text == UNKNOWN and counter.startswith(_AET)
+
+
+def is_untracked(counter: str, text: str | None) -> bool:
+    """Whether the hardware does not count an RMID's memory traffic in this domain now, as AMD's says of an idle one.
+
+    AMD CPUs track fewer RMIDs than they have. Of another one the hardware says RMID_VAL_UNAVAIL
+    (arch/x86/kernel/cpu/resctrl/monitor.c), and the kernel prints `Unavailable`; the sum of a ctrl_group lacks it
+    (commit 064855a). Once it is tracked again, the hardware counts from 0, and the kernel adds that to what the counter
+    showed before (commit 15292f1).
+    """
+    return text == UNKNOWN and counter.endswith(_TRAFFIC)
+
+
+def starts_from_nothing(counter: str, begin: str | None, now: str | None) -> bool:
+    """Whether a use is counted from 0, because its RMID had no data at the begin, and has some now."""
+    return now != UNKNOWN and (has_no_data(counter, begin) or is_untracked(counter, begin))
+
+
+def used(counter: str, begin: str | None, now: str | None) -> int | None:
+    """The use of one incarnation, in millionths: the end, or the live value, less the begin.
+
+    None (unknown): one of the two is no number, or the counter ran backwards. So is that of an AET counter that has no
+    data any more: an RMID keeps its data as long as it is the group's.
+    """
+    if has_no_data(counter, begin) and has_no_data(counter, now):
+        return 0
+    first = 0 if starts_from_nothing(counter, begin, now) else number(begin)
+    last = number(now)
+    return None if first is None or last is None or last < first else last - first
+
+
+def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
+    """The use of a key in one ctrl_group: the known part, in millionths, and whether that is all of it.
+
+    The known part is the sum of the incarnations whose use is known, this one up to `now`; None: none is. For each
+    cumulative counter that any of them had. Unknown is also the use of a counter that appeared after the begin was
+    read, as when the CPUs of a domain came online.
+    """
+    found: dict[str, tuple[int | None, bool]] = {}
+    for counter, (own, is_whole) in own_use(group, now).items():
+        known, is_all = own, is_whole
+        if counter in group.before:  # else this is the first incarnation, which is the most frequent
+            before = number(group.before[counter])
+            is_all = is_whole and before is not None
+            if before is None:
+                before = number(group.known.get(counter))
+            known = own if before is None else before + (own or 0)
+        found[counter] = known, is_all
+    return found
+
+
+def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
+    """The use of the present incarnation, by the same counters and in the same form as `measure`.
+
+    Of memory traffic that is untracked now, what is on record is known: what was used until the key began to linger.
+    """
+    begin, now = (group.begin, now) if group.begin is not None else ({}, {})
+    found: dict[str, tuple[int | None, bool]] = {}
+    for counter in filter(is_cumulative, {**group.before, **begin, **now}):
+        first, text = begin.get(counter), now.get(counter)
+        if counter not in begin and counter not in now:
+            found[counter] = 0, True
+        elif is_untracked(counter, text) and (is_untracked(counter, first) or number(first) is not None):
+            found[counter] = used(counter, first, (group.last or {}).get(counter)) or 0, False
+        else:
+            own = used(counter, first, text)
+            found[counter] = own, own is not None
+    return found
+
+
+def begin_late(group: MonGroup, begin: dict[str, str], now: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Add the counters of `now` that a begin lacks to it; returns the changed fields of the group.
+
+    Their use so far is unknown, but 0 if they have no data yet.
+    """
+    late = [counter for counter in now if counter not in begin]
+    lost = [it for it in late if is_cumulative(it) and not has_no_data(it, now[it])]
+    known = {it: group.before[it] for it in lost if number(group.before.get(it)) is not None}
+    return {
+        "begin": {**begin, **{counter: now[counter] for counter in late}},
+        "before": {**group.before, **dict.fromkeys(lost, UNKNOWN)},
+        "known": {**group.known, **known},
+    }
+
+
+def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
+    """Sum the use of groups that are over, as `before` and `known` of their successor.
+
+    Groups of several ctrl_groups make one sum: they have the same domains, and the use is the key's.
+    """
+    sums: dict[str, int | None] = {}
+    known: dict[str, int] = {}
+    for group in groups:
+        for counter, (value, is_all) in measure(group, group.end or {}).items():
+            former = sums.get(counter, 0)
+            sums[counter] = former + value if is_all and former is not None and value is not None else None
+            if value is not None:
+                known[counter] = known.get(counter, 0) + value
+    return {
+        "before": {counter: text_of(value) for counter, value in sums.items()},
+        "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
+    }

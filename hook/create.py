@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
+
+Read `create_runtime`, then `_try_once`. A hook may be killed after each step of `_try_once`; comments say why the order
+of steps survives that. The next hook of that key, or reconcile, repairs what a killed hook leaves.
+"""
+
+from __future__ import annotations
+
+from hook import identity, jsontext, procfs, system, validation
+from hook.errors import HookError
+from hook.models import Config, KeyState, Member, MonGroup
+from hook.store import change, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.entry import Context
+    from hook.identity import Container, Key
+    from hook.store import LockedKey
+
+
+class Attempt:
+    """One container on its way into one key's group. `deadline`: the end of every wait (system.monotonic).
+
+    `ctrl_group`: the one it was seen in, for kernels without /proc/PID/cpu_resctrl_groups; None: read its bundle.
+    `made`: mon_groups that this call made and that have no task yet. `recorded`: the container is on record.
+    `was_member`: it was when this call began. `took_back`: its key lingered then. The other fields count what `retry`
+    has tried.
+    """
+
+    def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
+        self.context = context
+        self.container = container
+        self.key = key
+        self.ctrl_group = ctrl_group
+        self.deadline = system.monotonic() + context.options.lock_timeout
+        self.made: set[str] = set()
+        self.recorded = False
+        self.was_member = False
+        self.took_back = False
+        self.has_reclaimed = False
+        self.returns = 0
+        self.moves = 0
+        self.limbo_end: float | None = None
+
+
+def create_runtime(
+    context: Context, container: Container, key: Key | None = None, ctrl_group: str | None = None
+) -> Key | None:
+    """Put a container's init process into the mon_group of its key, before it runs its first instruction.
+
+    Returns its key; None: filters leave it out. `key`: its key if that is known, which skips the filters. `ctrl_group`:
+    see Attempt. HookError, OSError: it should be monitored and could not be; all that this call made is undone. A
+    second call for the same container changes nothing.
+    """
+    if key is None and not identity.is_wanted(context.options, container.annotations, container.pod):
+        return None
+    if container.starttime is None:
+        from hook import explain
+
+        raise explain.starttime_error(container.pid)
+    if key is None:
+        key = identity.derive_key(context.options.key, container.id, container.said, container.pod)
+    if not context.resctrl.is_mounted():
+        from hook import explain
+
+        raise explain.mount_error(context.resctrl.root)
+    _leave_other_key(context, container, key)
+    attempt = Attempt(context, container, key, ctrl_group)
+    while True:
+        try:
+            _try_once(attempt)
+        except (HookError, OSError) as error:
+            from hook import retry
+
+            if not retry.can_help(attempt, error):
+                retry.undo(attempt)
+                raise
+        else:
+            return key
+
+
+def _leave_other_key(context: Context, container: Container, key: Key) -> None:
+    """Remove the container from the key in its index, if that is another key."""
+    try:
+        former = context.run.read_index(container.id)
+    except HookError as error:
+        context.run.complaints.append(error)
+        return
+    if former is not None and former != key.name:
+        # Before the index names the new key: killed in between, the former membership can still be found.
+        from hook import retry
+
+        retry.give_up(context, former, container)
+
+
+def _try_once(attempt: Attempt) -> None:
+    """Put the container into its group, under its key's lock. Raises what `retry` can retry."""
+    context, container, key = attempt.context, attempt.container, attempt.key
+    own, mon_group = _find_group(attempt)
+    with context.run.lock(key.name, attempt.deadline) as locked:
+        named, state = context.options.history if context.names_history else "", locked.state
+        # Of a completed key without its snapshot only the lines of history that it owes go on.
+        is_new = state is None or (state.completed_at is not None and not state.groups)
+        if state is None or is_new:
+            state = KeyState(
+                key=key.name,
+                kind=key.kind,
+                created_at=system.now_utc(),
+                created_boottime=system.boottime(),
+                history_file=named or (state.history_file if state is not None else ""),
+                owed=state.owed if state is not None else None,
+            )
+        file = named or context.history_of(state)
+        if file != state.history_file:
+            state = replace(state, history_file=file)
+        former = state.members.get(container.id)
+        if not attempt.recorded:
+            attempt.took_back = state.lingering_since is not None
+            attempt.recorded, attempt.was_member = True, former is not None and is_of(former, container)
+        # The index before the member: killed in between, poststop finds a key without this member and tidies up.
+        # In the other order a poststop without annotations would never find the member.
+        context.run.write_index(container.id, key.name)
+        # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
+        # poststop of the last other member sees that the group is still needed.
+        state, group = _join(state, own, container, former, mon_group)
+        if is_new and context.resctrl.has_live_task(group.path):
+            # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
+            state = replace(state, recovering=True)
+        locked.commit(state)
+        # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
+        if group.begin is not None and context.resctrl.inode(group.path) != group.inode:
+            try:
+                context.view.invalidate(key.name)
+            except OSError as error:
+                context.run.complain(f"could not hide the outdated counters of key {key.name}", error)
+        made = context.resctrl.make(group.path)
+        was_empty = group.path in attempt.made
+        if made:
+            attempt.made.add(group.path)
+        # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
+        begin(context, locked, group.path, made=made, empty=was_empty)
+        # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
+        context.resctrl.put(group.path, container.pid)
+        attempt.made.discard(group.path)
+        if attempt.made:  # in another ctrl_group, by an earlier try
+            from hook import retry
+
+            retry.drop_made(attempt, locked)
+
+
+def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
+    """Read and commit the counters of a group before its first member is in it, and update the view.
+
+    The begin on record stays valid unless the group's directory was replaced: it has another inode, or this call has
+    `made` it (inodes repeat after a new mount of resctrl). `empty`: the former directory had no member yet.
+    """
+    state = locked.state
+    if state is None:
+        return
+    groups = list(state.groups)
+    place = [group.path for group in groups].index(path)
+    group, inode = groups[place], context.resctrl.inode(path)
+    known = group.begin
+    if group.inode != inode or made:
+        if known is not None and not empty:
+            from hook import record
+
+            group = record.remake_group(group)
+        known = None
+    if known is None and (context.options.snapshot_ttl or context.history_of(state)):
+        known = context.resctrl.counters(group.path)
+        if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
+            from hook import record
+
+            group = record.begin_group_late(group, known)
+    end = group.end if known is group.begin else None
+    groups[place] = replace(group, inode=inode, begin=known, end=end, last=None)
+    try:
+        if groups != state.groups:
+            locked.commit(change(state, groups))
+    except OSError as error:  # the container is monitored all the same
+        context.run.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
+    # After the commit: killed in between, the next hook of this key finds the view older than the state.
+    context.view.show(locked.state or state)
+
+
+# --- Where the container is
+
+
+def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
+    """The key's mon_group in the ctrl_group of the container's process, and the mon_group that it is in ("": none).
+
+    The kernel names the ctrl_group. If it does not: the one seen before, the bundle's, or the root one, in this order.
+    """
+    context, container = attempt.context, attempt.container
+    groups = system.try_call(procfs.resctrl_groups, container.pid)
+    if groups is None:
+        groups = attempt.ctrl_group or _read_requested_group(container.bundle) or "/", ""
+    path = context.resctrl.path(groups[0], context.options.group_prefix + attempt.key.name)
+    try:
+        return MonGroup(path=path, ctrl_group=groups[0]), groups[1]
+    except ValueError:
+        from hook import explain
+
+        raise explain.ctrl_group_error(groups[0]) from None
+
+
+def _read_requested_group(bundle: str) -> str | None:
+    """Read `linux.intelRdt.closID` of the bundle's config.json (runtime-spec, config-linux.md)."""
+    config = read_config(bundle)
+    return config.linux.intel_rdt.clos_id if config and config.linux and config.linux.intel_rdt else None
+
+
+def read_config(bundle: str) -> Config | None:
+    """Read a bundle's config.json; None: unreadable, which stops nothing, since the kernel names the ctrl_group."""
+    try:
+        return Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+    except (OSError, ValueError):
+        return None
+
+
+# --- The record
+
+
+def _join(
+    state: KeyState, own: MonGroup, container: Container, former: Member | None, mon_group: str
+) -> tuple[KeyState, MonGroup]:
+    """Add the container and its group to the state, and its pod's names, which a rebuilt record lacks.
+
+    The group is the one on record in its ctrl_group, whose prefix may differ from today's, or else `own`. Fields that
+    an earlier call for the same process has set are kept.
+    """
+    parent = own.path.rpartition("/")[0]
+    groups = state.groups
+    for group in groups:
+        if group.path.rpartition("/")[0] == parent and group.end is None:
+            break
+    else:
+        group = own
+    if state.completed_at is not None:
+        from hook import record
+
+        state = record.come_back(state, group, at=system.now_utc(), boottime=system.boottime())
+        groups = state.groups
+    elif all(group.path != it.path for it in groups):
+        groups = [*groups, group]
+    taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
+    cgroup = procfs.own_cgroup(container.places, container.id)
+    if former is not None and is_of(former, container):
+        taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
+    member = Member(
+        pid=container.pid,
+        starttime=container.starttime or 0,
+        group=group.path,
+        cgroup=cgroup,
+        taken_from=taken_from,
+        name=container.pod.container or (former.name if former is not None else None),
+    )
+    if former is None and "@" not in "".join(state.members):  # no member is a former life
+        members = {**state.members, container.id: member}
+    else:
+        from hook import record
+
+        members = record.rejoin(state.members, container.id, member, displaces=is_another_process(former, container))
+    joined = replace(
+        state,
+        groups=groups,
+        members=members,
+        lives=min(state.lives + (state.lingering_since is not None), validation.MOST_NATURAL),
+        lingering_since=None,
+        lingering_until=None,
+        cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,
+        pod_namespace=state.pod_namespace or container.pod.namespace,
+        pod_name=state.pod_name or container.pod.name,
+        name=(member.name or state.name) if state.kind == "container" else None,
+    )
+    names = (state.pod_namespace, state.pod_name, state.name)
+    if state.groups and names != (joined.pod_namespace, joined.pod_name, joined.name):
+        from hook import record
+
+        joined = record.keep_labels(state, joined)
+    return joined, group
+
+
+def is_of(member: Member | None, container: Container) -> bool:
+    """Whether a member is this container's process: the same pid and start time."""
+    return member is not None and (member.pid, member.starttime) == (container.pid, container.starttime)
+
+
+def is_another_process(member: Member | None, container: Container) -> bool:
+    """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
+    if member is None or is_of(member, container):
+        return False
+    return procfs.is_dead(member.pid, member.starttime) is not True

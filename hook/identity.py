@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Identifies a container: its process, its pod, and its key.
+
+Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
+its own last, so that an author cannot override them; but an author can add those of other runtimes. No author can
+choose the path of the container's cgroup: the kubelet names the pod's component by the pod's UID, and the runtime names
+the container's component by its mark and the container's ID. So the path decides.
+"""
+
+from __future__ import annotations
+
+from hook import names, procfs
+from hook.models import Annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.errors import HookError
+    from hook.models import Kind, Options
+
+_HEX = "0123456789abcdef"
+OPT = "monitor.resctrl-mon.io"
+"""The annotation by which a pod's author opts in or out."""
+_MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri-containerd": "containerd"}
+
+
+class Key:
+    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs)."""
+
+    def __init__(self, name: str, kind: Kind) -> None:
+        self.name = name
+        self.kind = kind
+
+
+class Pod:
+    """The container's pod; a field is None if no trustworthy source has it.
+
+    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container; then
+    `name` and `container` are Podman's (see `podman`), and there is no namespace.
+    """
+
+    def __init__(
+        self,
+        uid: str | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        container: str | None = None,
+    ) -> None:
+        self.uid = (canonical_uid(uid) or uid) if uid else None  # a wrong one is reported
+        self.namespace = bounded(namespace)
+        self.name = bounded(name)
+        self.container = bounded(container)
+        self.problem: HookError | None = None
+        self.is_podmans = False
+
+
+class Container:
+    """A container with an init process, `pid`.
+
+    `starttime`: as in models.Member; None: the process is gone, or /proc cannot tell. `places`: its cgroups, as in
+    procfs.cgroups. `annotations`: None: unknown.
+    """
+
+    def __init__(
+        self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
+    ) -> None:
+        """Read /proc. `made_in`: the cgroups that its runtime made for it; None: it is new, and still in them.
+
+        ValidationError: an annotation is no text.
+        """
+        self.id = name
+        self.pid = pid
+        self.bundle = bundle
+        self.annotations = annotations
+        self.said = Annotations.model_validate(annotations or {})
+        self.places = procfs.cgroups(pid)
+        self.pod = pod_of(name, self.said, self.places if made_in is None else made_in)
+        if made_in is None and not self.places:
+            from hook import explain
+
+            self.pod.problem = explain.place_error(pid)
+        try:
+            self.starttime = procfs.starttime(pid)
+        except (OSError, ValueError, IndexError):
+            self.starttime = None
+
+    def problem(self, key: Key) -> HookError | None:
+        """Why its annotations need a report although it can be monitored under this key; None: they do not."""
+        return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
+
+
+def bounded(text: str | None) -> str | None:
+    """Cut a name to the length that Kubernetes allows (RFC 1123)."""
+    return text[:253] if text else None
+
+
+def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
+    """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
+
+    Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
+    annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the
+    other runtime name another pod. Without a mark there is no pod: a user of Podman can choose all annotations, the
+    cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).
+    """
+    paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
+    owns = [(own, container) for path in paths if (own := procfs.find_own(path, container)) is not None]
+    owns = owns or [it for path in paths if (it := _find_holder(path)) is not None]
+    runtime = named = None
+    for own, name in owns:
+        maker = find_maker(own, name)
+        runtime = runtime or maker
+        named = named or (pod_uid(own) if maker in ("cri-o", "containerd") else None)
+    claims = _claims(runtime, said)
+    uids = {claim.uid for claim in claims if claim.uid}
+    if named is not None:
+        pod = next((claim for claim in claims[:1] if claim.uid == named), Pod(named))
+        wrong = uids - {named}
+    else:
+        pod = claims[0] if claims else Pod()
+        wrong = uids if len(uids) > 1 or (pod.uid and canonical_uid(pod.uid) is None) else set()
+        if wrong:
+            pod.uid = None
+    if wrong:
+        from hook import explain
+
+        pod.problem = explain.annotations_error(named, wrong)
+    pod.is_podmans = runtime == "libpod" if owns else said.manager == "libpod"
+    return pod
+
+
+def _find_holder(path: str) -> tuple[str, str] | None:
+    """The cgroup of another container that holds this one, and its ID: Kata's containers are in their sandbox's."""
+    own = ""
+    for name in path.split("/")[1:]:
+        own += "/" + name
+        container = name.removesuffix(".scope")[-64:]
+        if len(container) == 64 and not container.strip(_HEX) and find_maker(own, container) is not None:
+            return own, container
+    return None
+
+
+def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
+    """The pods that the annotations name, if a runtime of Kubernetes made the container: first those of that one."""
+    in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
+    in_containerd = Pod(
+        said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
+    )
+    if runtime == "cri-o":
+        return [in_crio, in_containerd]
+    if runtime == "containerd":
+        return [in_containerd, in_crio] if said.manager == "cri-o" else [in_containerd]
+    return []
+
+
+def canonical_uid(text: str) -> str | None:
+    """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
+
+    None: the text is no pod UID.
+    """
+    lower = text.lower()
+    digits = lower.replace("-", "")
+    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return None if len(digits) != 32 or digits.strip(_HEX) or lower not in (canonical, digits) else canonical
+
+
+def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
+    """Derive the key of a container for `--key=auto|container|sandbox`.
+
+    `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
+    the hook run with Podman's options. If an image's author wrote an invalid sandbox ID, the container's ID is the key,
+    and the pod gets a `problem`. HookError `bad_key`: an invalid pod UID, or annotations that contradict each other, so
+    that no key would be charged rightly.
+    """
+    if mode == "container":
+        return Key(container, "container")
+    if pod.uid is not None:
+        return Key(pod.uid, "pod")
+    if pod.problem is not None:
+        raise pod.problem
+    if mode == "auto":
+        return Key(container, "container")
+    try:
+        return Key(names.container_id(said.sandbox_id or container), "sandbox")
+    except ValueError:
+        from hook import explain
+
+        pod.problem = explain.sandbox_error(said.sandbox_id or "")
+        return Key(container, "sandbox")
+
+
+def concerns(options: Options, *, is_podmans: bool) -> bool:
+    """Whether a call with these options (`--containers`) is for this container, by whether Podman made it.
+
+    A container's annotations can make it match both of our hooks.d files; then only one of the two calls acts.
+    """
+    return options.containers == "all" or (options.containers == "podman") == is_podmans
+
+
+def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) -> bool:
+    """Whether the filters and, if the administrator allows it, the pod's author want this container monitored.
+
+    If its annotations are unknown, because there are too many, no filter leaves it out: an author cannot evade by size.
+    """
+    if annotations is None:
+        return True
+    if options.namespace and pod.namespace not in options.namespace:
+        return False
+    if not options.annotation.items() <= annotations.items():
+        return False
+    if options.monitor == "all":
+        return True
+    choice = _choice_of(annotations, pod.container)
+    return choice == "true" if options.monitor == "opt-in" else choice != "false"
+
+
+def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
+    """The author's choice, `true` or `false`; None: no choice. The container's annotation goes before the pod's."""
+    own = annotations.get(f"{OPT}/{container}") if container else None
+    for value in (own, annotations.get(OPT)):
+        if value in ("true", "false"):
+            return value
+    return None
+
+
+# --- What the path of a cgroup says; it is written `<controllers>:<path>`, as in /proc/PID/cgroup
+
+
+def pod_uid(cgroup: str) -> str | None:
+    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
+
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
+    A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a plain name makes it a single component.
+    """
+    for name in cgroup.split("/"):
+        before, is_pod, uid = name.partition(":")[0].rpartition("pod")
+        if is_pod and (not before or before.endswith("-")):
+            canonical = canonical_uid(uid.removesuffix(".slice").replace("_", "-"))
+            if canonical is not None:
+                return canonical
+    return None
+
+
+def find_maker(own: str | None, container: str) -> str | None:
+    """The engine that made a container, by its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
+
+    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the cgroupfs driver
+    containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use it anywhere.
+    """
+    above, _, name = (own or "").rpartition("/")
+    mark = name.removesuffix(".scope")[: -len(names.container_of(container))]
+    if not mark:
+        return "containerd" if above.rpartition("/")[2].startswith("pod") else None
+    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see pod_uid
+
+
+def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
+    """The cgroup of a pod: the nearest ancestor of the container's whose name has the UID; None: there is none.
+
+    systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
+    """
+    controllers, _, path = (cgroup or "").partition(":")
+    digits = uid.replace("-", "")
+    above = path.rpartition("/")[0]
+    while above:
+        name = above.rpartition("/")[2].replace("_", "-")
+        if uid in name or digits in name:
+            return f"{controllers}:{above}"
+        above = above.rpartition("/")[0]
+    return None

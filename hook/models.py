@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pydantic models of everything that is parsed: input, configuration, options, and our own records.
+
+Run from the source tree, the program uses this module. The .pyz holds `models_compiled.py` under this name: the same
+classes in plain Python, which `python3 build.py compile` makes from the core schemas of these, and which tests prove
+equal. The compiler knows some of pydantic's schemas, and refuses all others by name. Both forms offer the fields,
+`Model(**fields)`, `model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from hook import names
+from hook.validation import MOST_NATURAL
+
+__all__ = ["Model", "ValidationError"]
+
+Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
+Key = Annotated[str, AfterValidator(names.container_id)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Directory = Annotated[str, AfterValidator(names.directory)]
+Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
+Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
+Kind = Literal["pod", "container", "sandbox"]
+
+
+class Model(BaseModel):
+    """The rules of all models: no conversion of types, immutable, unknown fields ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class State(Model):
+    """The OCI state of a container, which a runtime writes to a hook's stdin.
+
+    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status` is any text, since the
+    specification allows runtimes values of their own. `pid` is absent (runc) or 0 (crun) at poststop.
+    """
+
+    oci_version: str = Field(alias="ociVersion")
+    id: Key
+    status: str
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    bundle: Annotated[str, AfterValidator(names.path)]
+    annotations: dict[str, str] | None = None
+
+
+class Annotations(Model):
+    """The annotations that name a container's pod. `identity` says who sets each, and which ones to trust."""
+
+    manager: str | None = Field(None, alias="io.container.manager")
+    pod_uid: str | None = Field(None, alias="io.kubernetes.pod.uid")
+    pod_namespace: str | None = Field(None, alias="io.kubernetes.pod.namespace")
+    pod_name: str | None = Field(None, alias="io.kubernetes.pod.name")
+    container_name: str | None = Field(None, alias="io.kubernetes.container.name")
+    sandbox_id: str | None = Field(None, alias="io.kubernetes.cri-o.SandboxID")
+    cri_sandbox_uid: str | None = Field(None, alias="io.kubernetes.cri.sandbox-uid")
+    cri_sandbox_namespace: str | None = Field(None, alias="io.kubernetes.cri.sandbox-namespace")
+    cri_sandbox_name: str | None = Field(None, alias="io.kubernetes.cri.sandbox-name")
+    cri_container_name: str | None = Field(None, alias="io.kubernetes.cri.container-name")
+
+
+class IntelRdt(Model):
+    """`linux.intelRdt` of a bundle's config.json (runtime-spec, config-linux.md "IntelRdt")."""
+
+    clos_id: str | None = Field(None, alias="closID")
+
+
+class Linux(Model):
+    """`linux` of a bundle's config.json, as far as it is used. `cgroups_path`: as cgroups.from_config reads it."""
+
+    intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
+    cgroups_path: str | None = Field(None, alias="cgroupsPath")
+
+
+class Config(Model):
+    """A bundle's config.json, as far as it is used: annotations, requested ctrl_group, requested cgroup."""
+
+    linux: Linux | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Options(Model):
+    """The options of the hook; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds.
+
+    `title` is the placeholder of a value in the help, unless the value is one of a few words.
+    """
+
+    resctrl_root: Directory = Field("/sys/fs/resctrl", title="DIR", description="the resctrl mount")
+    run_dir: Directory = Field("/run/resctrl-mon-hook", title="DIR", description="directory for state and records")
+    group_prefix: Annotated[str, AfterValidator(names.group_prefix)] = Field(
+        "oci-", title="TEXT", description="prefix of the names of our groups"
+    )
+    key: Literal["auto", "container", "sandbox"] = Field(
+        "auto", description="one group for each pod, or for each container"
+    )
+    containers: Literal["all", "kubernetes", "podman"] = Field(
+        "all", description="all containers, all but Podman's, or only Podman's"
+    )
+    namespace: list[str] = Field([], title="NS", description="only pods of this namespace (repeatable)")
+    annotation: dict[str, str] = Field(
+        {}, title="K=V", description="only containers with all these annotations (repeatable)"
+    )
+    monitor: Literal["all", "opt-in", "opt-out"] = Field(
+        "all", description="use of the pod annotation monitor.resctrl-mon.io"
+    )
+    linger: int = Field(0, ge=0, le=86400, title="SECONDS", description="how long a group outlives its last member")
+    snapshot_ttl: int = Field(
+        300, ge=0, le=604800, title="SECONDS", description="how long to keep the counters of a removed group"
+    )
+    lock_timeout: float = Field(1.0, ge=0, le=60, title="SECONDS", description="maximum wait for the lock of a key")
+    rmid_wait: float = Field(1.5, ge=0, le=60, title="SECONDS", description="maximum wait for an RMID in limbo")
+    history: Annotated[str, AfterValidator(names.file)] = Field(
+        "", title="FILE", description="append a line to this file when a key ends: its use"
+    )
+    strict: bool = Field(False, description="createRuntime exits 1 if it cannot monitor the container")
+
+
+class Member(Model):
+    """A container of a key. `pid` and `starttime` (clock ticks since boot, /proc/PID/stat field 22) name one process.
+
+    `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
+    controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before. `name` is the
+    container's: in its pod, as Kubernetes has it, or Podman's.
+    """
+
+    pid: Pid
+    starttime: Natural
+    group: Annotated[str, AfterValidator(names.mon_group)]
+    cgroup: str | None = None
+    taken_from: str | None = None
+    name: str | None = None
+
+
+class MonGroup(Model):
+    """A mon_group of a key, which has one in each ctrl_group that its containers are in. Use is computed in `counters`.
+
+    Of its present incarnation: `inode`, its directory's, which differs for a directory that took its place; `begin`,
+    the counters before its first member joined (None: not read yet, or no snapshots are kept); `end`, the counters
+    after its last member left (None: it has not ended). `before`: the sum of what earlier incarnations used; if part of
+    that is unknown, `known` has the rest. `last`: the counters when the key began to linger, which count as the end if
+    another tool removes the group meanwhile.
+    """
+
+    path: Annotated[str, AfterValidator(names.mon_group)]
+    ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    inode: Natural | None = None
+    begin: Counters | None = None
+    end: Counters | None = None
+    before: Counters = {}
+    known: Counters = {}
+    last: Counters | None = None
+
+
+class Returned(Model):
+    """How a key came back after its completion: when (both clocks), and what it and its tasks had used before."""
+
+    at: str
+    boottime: Seconds
+    use: MonGroup
+    late_cpu: Seconds = 0.0
+
+
+class Owed(Model):
+    """The lines of history that a key owes, since its file could not be written, the oldest first; `why`: the errno."""
+
+    lines: list[str]
+    why: str
+
+
+class KeyState(Model):
+    """`groups/<key>.json`: the state of a key.
+
+    `recovering`: members may be missing, so that only reconcile may end the key. `generation` counts the changes of the
+    key's view (0: it has none). Times of day are RFC 3339 in UTC, for people; the program computes with those of
+    CLOCK_BOOTTIME, in seconds. A key that lingers has mon_groups, but no members. A completed key has neither, and
+    is kept for its snapshot (`groups`), and as long as it has `owed` lines of history. `cgroup` is the pod's, in the
+    form of Member's; None: unknown. `members`: by container ID, or by names.former_life if another process got the ID
+    while this one lives. `late_cpu`: CPU seconds that its tasks had used before reconcile or watch moved them into its
+    groups. `name`: of a key that is one container, its name, which stays when the member has left. `taken`: another
+    tool has moved a container of it to its own group, so that a part of its use is unknown. A pod of Podman's has no
+    namespace; until reconcile has found its name, `pod_name` is the first 12 digits of its ID. `labels`: the names in
+    the labels of its metrics, if those on record have changed since (lives.keep_labels): `namespace`, `pod` and
+    `container`.
+
+    For the line in the history: `history_file`, the file for it, also if a command without --history ends the key;
+    empty: see entry.Context. Of its present incarnation, from creation or return to completion: `returned`; `lives`,
+    how often it was without a member, and plus one; `left`, the names of containers by ID that left, as far as there
+    is room (lives.MOST_LEFT), and `left_more`, how many others.
+    """
+
+    version: Version = 1
+    key: Key
+    kind: Kind
+    pod_namespace: str | None = None
+    pod_name: str | None = None
+    name: str | None = None
+    labels: dict[str, str] = {}
+    recovering: bool = False
+    generation: Natural = 0
+    created_at: str = ""
+    created_boottime: Seconds | None = None
+    completed_at: str | None = None
+    completed_boottime: Seconds | None = None
+    cgroup: str | None = None
+    lingering_since: Seconds | None = None
+    lingering_until: Seconds | None = None
+    late_cpu: Seconds = 0.0
+    taken: bool = False
+    history_file: Annotated[str, AfterValidator(names.file)] = ""
+    owed: Owed | None = None
+    lives: Natural = 1
+    left: dict[Key, str | None] = {}
+    left_more: Natural = 0
+    returned: Returned | None = None
+    groups: list[MonGroup] = []
+    members: dict[Annotated[str, AfterValidator(names.member)], Member] = {}
+
+
+class Index(Model):
+    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman)."""
+
+    version: Version = 1
+    key: Key
+
+
+class Failure(Model):
+    """`unmonitored/<container-id>.json`: why a container is not monitored or, with `monitored`, what is wrong though.
+
+    The container's fields are for reconcile, which tries again, and for people: `name` is its name in its `pod`. `time`
+    is RFC 3339, UTC; `boottime` is the same moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started
+    later is another one.
+    """
+
+    version: Version = 1
+    container: str
+    stage: str
+    reason: str
+    problem: str
+    tried: str = ""
+    kernel: str = ""
+    hint: str = ""
+    monitored: bool = False
+    time: str = ""
+    boottime: Seconds | None = None
+    bundle: str | None = None
+    pid: Pid | None = None
+    starttime: Natural | None = None
+    key: Key | None = None
+    kind: Kind | None = None
+    namespace: str | None = None
+    pod: str | None = None
+    name: str | None = None

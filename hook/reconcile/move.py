@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reconcile and watch share: a chase moves a container's threads into its group, and a tally counts such work.
+
+A chase also gets the threads of a program that forks and exits faster than one look.
+Each look reads all threads of the cgroup at once, and each thread outside is moved at once. A look and a move take some
+0.1 ms. Children that a thread forks after its move are in the group. A child of a fork that began before the move is
+outside, and appears only when the fork ends; until then the parent runs in the kernel. So the chase ends with a look
+that begins after each moved thread has slept, ended, or run in user mode. That can take any time (a parent of vfork
+waits for its child), so each chase is one step at first, and `pursue` then waits for all of them together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from hook import cgroups, procfs, system
+from hook.entry import Context
+from hook.errors import HookError, Reason
+from hook.explain import WrongCtrlGroup
+from hook.models import Member
+from hook.node import records
+from hook.node.models import ReconcileRecord
+from hook.node.processes import find_creator
+from hook.node.whereabouts import Groups, find_ctrl_group
+from hook.store import RunDir, replace
+from hook.validation import MOST_NATURAL
+
+_STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
+_PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
+_USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
+_RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
+_MOST_REMEMBERED = 4096  # threads
+_LOCK = "reconcile.lock"
+_PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
+_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
+_MOST_NAMED = 100  # containers or groups, so that the record stays small
+_INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has lost few counts
+
+
+class StillOutside(HookError):
+    """Threads of a container are outside its group, or may be.
+
+    `number`: those that are, by the last look; `chase`: the one that can go on.
+    """
+
+    def __init__(self, number: int, moved: int, chase: Chase | None = None) -> None:
+        problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
+        hint = "it forks faster than its threads can be moved; the next run tries again"
+        if not number:
+            problem = f"others of its threads may still be outside its group, after {moved} were moved in"
+            hint = "one that was moved may be in a fork, which shows its child when it ends; the next run looks again"
+        super().__init__(Reason.IO, problem, hint=hint)
+        self.number = number
+        self.chase = chase
+
+
+class Chase:
+    """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
+
+    `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
+    before they were moved. `error`: what ended it. `read` returns the container's present threads. `groups`: see
+    locate; None: those of now. `longest_late`: as limit_late.
+    """
+
+    _has_others = False
+    """Whether threads outside the member's own cgroup are the container's, too."""
+
+    def __init__(
+        self,
+        context: Context,
+        member: Member,
+        read: Callable[[], Collection[int]],
+        groups: Groups | None = None,
+        longest_late: float = math.inf,
+    ) -> None:
+        self._longest_late = longest_late
+        self.moved = self.outside = 0
+        self.has_moved = False
+        self.late_cpu = 0.0
+        self.forking: dict[int, int] = {}
+        self.error: HookError | OSError | None = None
+        self.member = member
+        self._context = context
+        self._read = read
+        self._groups = groups if groups is not None else read_groups(context)
+        self._shows_groups = procfs.resctrl_groups(member.pid) is not None
+        self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
+
+    def step(self) -> bool:
+        """Look once, and move the threads outside; returns whether the chase has ended.
+
+        It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
+        WrongCtrlGroup, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
+        another tool's group, stay there.
+        """
+        try:
+            self.forking = still_forking(self.forking)  # before the look, which then shows all their children
+            self.move(self._read())
+        except (HookError, OSError) as error:
+            self.error = error
+            return True
+        return not (self.outside or self.has_moved or self.forking)
+
+    def explain(self) -> StillOutside:
+        """The error that says how far the chase has come."""
+        return StillOutside(self.outside, self.moved, self)
+
+    def move(self, tids: Collection[int]) -> None:
+        """Move those of these threads that are outside. One that has ended by now counts as outside."""
+        deadline = system.monotonic() + _STEP
+        before = self.moved
+        new = {*tids} - self._settled
+        if len(new) > 1 or not self._shows_groups:
+            # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
+            self._settled |= self._context.resctrl.tasks(self.member.group) or set()
+            if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
+                self._settled |= self._groups.read_others().keys()
+            new -= self._settled
+        for tid in new:
+            if self._move(tid):
+                self._settled.add(tid)
+            if system.monotonic() >= deadline:
+                break
+        self.has_moved = self.moved > before
+        self.outside = len(new - self._settled)
+
+    def _move(self, tid: int) -> bool:
+        """Move a thread unless it is in the group, or must stay. False: it has ended, and may have another's number.
+
+        The kernel takes a number. Its thread is the container's own if it started at the same time before we look where
+        it is and after the move.
+        """
+        group = self.member.group
+        if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
+            return True
+        before = procfs.stat_fields(f"{tid}/task/{tid}")
+        if not (self._has_others or self._is_in_cgroup(tid)):
+            return False
+        try:
+            self._context.resctrl.put(group, tid)
+        except WrongCtrlGroup:
+            if tid == self.member.pid:
+                raise
+            return True
+        except HookError as error:
+            if error.reason != Reason.TASK_GONE:
+                raise
+            return False
+        after = procfs.stat_fields(f"{tid}/task/{tid}")
+        if before is not None and after is not None and before[19] != after[19]:
+            self._give_back(tid)
+            return False
+        self.moved += 1
+        if after is not None:
+            self.late_cpu += self._count_late(tid, after)
+            if after[0] in _RUNS:
+                self.forking[tid] = int(after[11])
+        return True
+
+    def _is_in_cgroup(self, tid: int) -> bool:
+        """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
+        own, places = self.member.cgroup, procfs.cgroups(tid)
+        return own is None or not places or any(cgroups.is_within(place, own) for place in places)
+
+    def _give_back(self, tid: int) -> None:
+        """Move a thread that took over a number to where its process is; of a new process, to where its parent is.
+
+        If the kernel does not show that, the thread goes to the ctrl_group, and the next run brings it in.
+        """
+        if self._is_in_cgroup(tid):
+            return  # the next look shows that it is inside
+        kernel = self._context.resctrl
+        ctrl_group, mon_group = procfs.resctrl_groups(find_creator(tid)) or ("", "")
+        with suppress(HookError):  # it has ended, or its group has
+            if mon_group:
+                kernel.put(kernel.path(ctrl_group, mon_group), tid)
+            else:
+                kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self.member.group, tid)
+
+    def _count_late(self, tid: int, fields: list[str]) -> float:
+        """The CPU seconds of a thread with these `stat_fields` that count as late: none of them twice."""
+        context, born = self._context, int(fields[19])
+        used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
+        late = used - context.late_threads.get((tid, born), 0.0)
+        if len(context.late_threads) >= _MOST_REMEMBERED:
+            context.late_threads.clear()
+        context.late_threads[tid, born] = used
+        return max(0.0, late if born >= context.looked_at * procfs.TICKS else min(late, self._longest_late))
+
+
+def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
+    """Step these chases in turn until then, and yield each one that ends."""
+    waiting = [*chases]
+    pause = _PAUSE
+    while waiting and system.monotonic() < until:
+        if any(it.outside for it in waiting):
+            pause = _PAUSE
+        else:
+            system.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        for chase in [*waiting]:
+            if chase.step():
+                waiting.remove(chase)
+                yield chase
+            if system.monotonic() >= until:
+                break
+
+
+def still_forking(moved: dict[int, int]) -> dict[int, int]:
+    """Those of the moved threads that may still be busy with a fork that they began before.
+
+    Each with its user time when it was moved, in ticks.
+    """
+    times = ((tid, since, _read_user_time(tid)) for tid, since in moved.items())
+    return {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
+
+
+def _read_user_time(tid: int) -> int | None:
+    """The user time of a thread that runs, in ticks; None: it sleeps or has ended, so that it is not in a fork.
+
+    Source: proc_pid_stat(5), fields 3 and 14.
+    """
+    fields = procfs.stat_fields(f"{tid}/task/{tid}")
+    return int(fields[11]) if fields is not None and fields[0] in _RUNS else None
+
+
+def limit_late(context: Context, container: str) -> float:
+    """The most CPU seconds of one thread that count as late, if it is older than the last look of a complete run.
+
+    That look found the container's threads in its group, so their time was charged. A thread that has left the group
+    since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
+    container outside, any may be one of them, and the time since then is the most that it can have used.
+    """
+    return system.boottime() - context.looked_at if container in context.left_outside else 0.0
+
+
+def note_last_look(context: Context) -> None:
+    """Read from the record of reconcile what limit_late asks for."""
+    last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+    is_of_this_boot = last.looked_at <= system.boottime()
+    context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
+
+
+def count_late_cpu(context: Context, key: str, seconds: float) -> None:
+    """Count the CPU time that tasks had used before they were moved into a key's group."""
+    if seconds:
+        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
+
+
+# --- The group of a thread
+
+INSIDE, OUTSIDE = "inside", "outside"
+
+
+def read_groups(context: Context) -> Groups:
+    """The groups of the node as they are now."""
+    kernel, prefix = context.resctrl, context.options.group_prefix
+    return Groups(kernel, prefix, lambda: records.list_recorded(context.run.list_states()))
+
+
+def locate(groups: Groups, tid: int, path: str) -> str | None:
+    """Where a thread is, seen from a mon_group: INSIDE, OUTSIDE, or the path of the group from which it is not moved.
+
+    That is a group of another tool, or one in another ctrl_group. None: it has ended, or the kernel does not show it.
+    """
+    place = groups.find(tid)
+    if place is None or place == path:
+        return place and INSIDE
+    return OUTSIDE if is_of_parent(path, place) and not groups.is_others(place) else place
+
+
+def is_shown_inside(context: Context, tid: int, path: str) -> bool | None:
+    """Whether a thread is in a mon_group; None: it has ended, or the kernel does not show it."""
+    groups = procfs.resctrl_groups(tid)
+    return context.resctrl.path(*groups) == path if groups is not None else None
+
+
+def is_inside(context: Context, tid: int, path: str) -> bool:
+    """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
+    is_shown = is_shown_inside(context, tid, path)
+    return is_shown if is_shown is not None else tid in (context.resctrl.tasks(path) or ())
+
+
+def is_of_parent(path: str, place: str) -> bool:
+    """Whether a mon_group is in the ctrl_group that this group is, or is in."""
+    return find_ctrl_group(path) == find_ctrl_group(place)
+
+
+# --- The counts since boot
+
+
+class Tally:
+    """The counts of one run of reconcile, from `with` to its `end`; watch, which has no end, only calls `save`.
+
+    They are added to those in reconcile.json, for `metrics` and `doctor`, under a lock of their own: when a run starts,
+    every few seconds while it counts, and when it ends. A run that stops early saves them on the way out of `with`, if
+    that takes no wait. One that was killed, or raised an error, has a start without an end. A record that cannot be
+    written stops no run: its `ended_at` gets old, which raises the alert.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._started = self._saved = system.monotonic()
+        self._actions: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._late = 0.0
+        note_last_look(context)
+
+    def __enter__(self) -> Tally:
+        self.save(started_at=system.unix_time())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is not None:
+            self.save(patience=0.0)
+
+    def count(self, verb: str, *, failed: bool) -> None:
+        """Count an action; saves every _INTERVAL."""
+        (self._failures if failed else self._actions)[verb] += 1
+        if system.monotonic() - self._saved >= _INTERVAL:
+            self.save()
+
+    def end(self, outside: dict[str, int], elsewhere: dict[str, int], **counts: float) -> None:
+        """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
+        named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
+        seconds = system.monotonic() - self._started
+        named["outside_total"] = sum(outside.values())
+        self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)
+
+    def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
+        """Add the counts since the last save to the record, and set these fields of it.
+
+        Moves late_cpu from the context into the records of its keys. What cannot be written waits for the next save.
+        """
+        self._late += sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
+        self._saved = system.monotonic()
+        with suppress(OSError):
+            self._update(fields, patience)
+            self._actions.clear()
+            self._failures.clear()
+            self._late = 0.0
+
+    def _update(self, fields: dict[str, Any], patience: float) -> None:
+        run = self._context.run
+        descriptor = _open_lock(run)
+        try:
+            # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
+            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
+            former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+            sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
+            late_cpu = (former.late_cpu + self._late) % _SECONDS_FULL
+            run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
+        finally:
+            system.close(descriptor)
+
+
+def _choose_largest(counts: dict[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda it: -it[1])[:_MOST_NAMED])
+
+
+def _open_lock(run: RunDir) -> int:
+    try:
+        return system.open_lock(_LOCK, run.descriptor)
+    except OSError:  # a directory or a link is in its place
+        system.remove_tree(_LOCK, run.descriptor)
+        return system.open_lock(_LOCK, run.descriptor)
+
+
+def _save_late(context: Context, key: str) -> float:
+    """Add the CPU time that its tasks had used before they were moved in to a key's record; returns the seconds.
+
+    0 while a hook holds the key's lock, or no record can be written: the next save adds them.
+    """
+    try:
+        with context.run.lock(key, system.monotonic()) as locked:
+            if locked.state is not None:
+                late_cpu = (locked.state.late_cpu + context.late_cpu[key]) % _SECONDS_FULL
+                locked.commit(replace(locked.state, late_cpu=late_cpu))
+    except (HookError, OSError):
+        return 0.0
+    return context.late_cpu.pop(key)
+
+
+def _add(former: dict[str, int], more: Counter[str]) -> dict[str, int]:
+    return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + more).items()}

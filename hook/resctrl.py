@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes, fills, reads and removes groups of the resctrl file system. `explain` says what its errnos mean.
+
+Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
+"""
+
+from __future__ import annotations
+
+from hook import procfs, system
+
+_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
+
+
+class Resctrl:
+    """The resctrl file system at `root`, which may be missing or unmounted."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def exists(self, path: str | None = None) -> bool:
+        """Whether a mon_group exists. Raises OSError if that cannot be found out.
+
+        None: resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does not have.
+        """
+        try:
+            system.inode(path or self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_gone(self, path: str) -> bool:
+        """Whether a mon_group is known not to exist."""
+        return system.try_call(self.exists, path) is False
+
+    def is_mounted(self) -> bool:
+        """Whether mon_groups can be made, which is so if `mon_groups` is a directory."""
+        return system.is_directory(self.root + "/mon_groups")
+
+    def path(self, ctrl_group: str, name: str) -> str:
+        """The full path of a mon_group; `ctrl_group` is `/` for the root one."""
+        above = self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+        return f"{above}/mon_groups/{name}"
+
+    def make(self, path: str) -> bool:
+        """Make a mon_group, which takes an RMID; returns False if it exists already.
+
+        Makes no parent: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group called `mon_groups`.
+        Raises GroupGone, InLimbo, and HookError `no_rmids`, `denied`, `io`.
+        """
+        try:
+            system.mkdir(path, 0o755)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            from hook import explain
+
+            raise explain.make_error(self, path, error) from error
+        return True
+
+    def put(self, path: str, pid: int) -> None:
+        """Move the thread `pid` into a mon_group; its later children inherit that.
+
+        Raises GroupGone, WrongCtrlGroup, and HookError `task_gone`, `denied`, `io`.
+        """
+        try:
+            system.write_once(path + "/tasks", str(pid))
+        except OSError as error:
+            from hook import explain
+
+            raise explain.put_error(self, path, pid, error) from error
+
+    def inode(self, path: str) -> int | None:
+        """The inode of a mon_group's directory, unique while that exists; None: it does not exist."""
+        return system.try_call(system.inode, path)
+
+    def counters(self, path: str) -> dict[str, str]:
+        """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
+
+        The number of files is that of the hardware's domains times events. Skipped: a directory within a domain, whose
+        counts are in the domain's own (sub-NUMA clusters), and AMD's setting `mbm_L3_assignments`. A counter that
+        cannot be read is `Error`, the kernel's own word. Raises GroupGone.
+        """
+        top = path + "/mon_data"
+        found: dict[str, str] = {}
+        try:
+            for domain in system.list_directory(top):
+                for event in system.list_directory(f"{top}/{domain}"):
+                    if event != "mbm_L3_assignments":
+                        try:
+                            found[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
+                        except IsADirectoryError:
+                            pass
+                        except OSError as error:
+                            from hook import explain
+
+                            if explain.is_gone(error):
+                                raise
+                            found[f"{domain}/{event}"] = "Error"
+        except OSError as error:
+            from hook import explain
+
+            raise explain.kernel_error(self, path, error, "reading the counters", f"read {path}/mon_data") from error
+        return found
+
+    def remove(self, path: str) -> bool:
+        """Remove a mon_group; its tasks fall back to the ctrl_group. Returns False if there was none.
+
+        Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl, and a runtime removes
+        its ctrl_group with our group in it before it calls poststop.
+        """
+        try:
+            system.rmdir(path)
+        except OSError as error:
+            from hook import explain
+
+            if explain.is_gone(error):
+                return False
+            raise explain.kernel_error(self, path, error, "removing the mon_group", f"rmdir {path}") from error
+        return True
+
+    def tasks(self, path: str) -> set[int] | None:
+        """The threads in a mon_group; None: it does not exist. Raises OSError if they cannot be read."""
+        try:
+            text = system.read_file(path + "/tasks", limit=1 << 24)
+        except OSError as error:
+            from hook import explain
+
+            if explain.is_gone(error):
+                return None
+            raise
+        return {int(task) for task in text.split() if task.isdigit()}
+
+    def expel(self, path: str, tid: int) -> None:
+        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises what `put` does."""
+        self.put(path.rpartition("/mon_groups/")[0], tid)
+
+    def has_live_task(self, path: str) -> bool:
+        """Whether `tasks` lists a task that is not known to be dead; True if that cannot be found out.
+
+        It cannot in a pid namespace other than the host's, where `tasks` lacks the tasks of all others.
+        """
+        try:
+            tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            from hook import explain
+
+            return not explain.is_gone(error)
+        lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
+        return lives or not procfs.in_host_pid_namespace()
+
+
+# --- All groups. The cost grows with the node, so a createRuntime that succeeds at once never gets here.
+
+
+def list_ctrl_groups(root: str) -> dict[str, list[str]]:
+    """The paths of all ctrl_groups, each with the paths of its mon_groups; empty if resctrl is not mounted.
+
+    Raises OSError if one cannot be read: a key whose record is rebuilt would lose the groups in it.
+    """
+    directories = [name for name in _list(root) or () if name not in _NO_CTRL_GROUPS]
+    found = {path: _list(path + "/mon_groups") for path in [root, *(f"{root}/{name}" for name in directories)]}
+    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in found.items() if names is not None}
+
+
+def list_mon_groups(root: str) -> list[str]:
+    """The paths of the mon_groups of all ctrl_groups. Raises OSError."""
+    return [path for paths in list_ctrl_groups(root).values() for path in paths]
+
+
+def _list(directory: str) -> list[str] | None:
+    """The names in a directory; None if it is none, or is gone."""
+    try:
+        return system.list_directory(directory)
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        from hook import explain
+
+        if not explain.is_gone(error):
+            raise
+        return None

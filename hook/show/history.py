@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the file of `--history` and its rotated ones, for `history`: what each key used that has ended.
+
+A crash can tear a line, and a disk can damage one; gzip can be cut short. What cannot be read is counted and named, and
+nothing else is lost. The file is root's, but the names in it are texts of tenants.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from hook import jsontext, system
+from hook.counters import EVENTS, MILLION
+from hook.explain import format_count, list_pod_names, name_pod, printable, short_id
+from hook.node import files
+from hook.node.files import Unreadable
+from hook.node.models import Job
+from hook.show.lists import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
+from hook.show.snapshot import Uses, make_total, sum_uses, to_number
+from hook.show.terminal import Column, Screen, numbers
+
+LINE = 256 << 10
+"""Bytes of a line, at most: four times as many as a hook writes."""
+_BEGIN = b'{"version"'
+"""How a line begins. No text in one has these bytes: JSON escapes the quotes."""
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_AGE = re.compile(r"(\d{1,9})([smhdw])")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z?)?")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+# What logrotate puts behind a name: .1, or with dateext -20261124; and what compresses a file.
+_ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
+_GZIP = 16 + zlib.MAX_WBITS
+_PIECE = 1 << 16
+_MOST_ROUNDS = 3  # of looking for files that logrotate has moved meanwhile
+_ALL = ""
+"""In place of an event: the job itself, whose seconds add up like a counter."""
+_FORMULA = ("=", "+", "-", "@")
+_USUAL = [name for name, event in EVENTS.items() if not event.gauge]
+
+
+@dataclass
+class Jobs:
+    """What was read. `lines`: by ID, of each job that is selected, its end, its line, whether it has one of `names`,
+    and those of `names` with which one of its own begins. `skipped`: lines, by file.
+
+    `exact`, `begun`: the names that a job has, or that begin one of its names, also of jobs that `since` leaves out.
+    `problems`: a line for each file that could not be read to its end. `absent`: names that match no job at all.
+    """
+
+    names: Sequence[str] = ()
+    since: str = ""
+    lines: dict[str, tuple[str, bytes, bool, tuple[str, ...]]] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    events: set[str] = field(default_factory=set)
+    exact: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+
+    @property
+    def absent(self) -> list[str]:
+        return [name for name in self.names if name not in self.begun]
+
+    def list_jobs(self) -> Iterator[Job]:
+        """The selected jobs, in the order of their ends. A name's beginning counts only if no whole name matches."""
+        for _end, line, is_exact, begun in sorted(self.lines.values()):
+            if not self.names or is_exact or not self.exact.issuperset(begun):
+                yield Job.model_validate(jsontext.loads(line.decode()))
+
+    def add(self, job: Job, line: bytes) -> None:
+        """Count a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
+        names = {*_list_names_of(job)} if self.names else set[str]()
+        exact = names.intersection(self.names)
+        begun = tuple(name for name in self.names if any(it.startswith(name) for it in names))
+        self.exact |= exact
+        self.begun.update(begun)
+        if (begun or not self.names) and job.end >= max(self.since, self.lines.get(job.id, ("",))[0]):
+            self.lines[job.id] = (job.end, line, bool(exact), begun)
+            self.events |= job.use.keys()
+
+    def explain(self) -> str:
+        """What was skipped, in one line; empty: nothing."""
+        parts = list(self.problems)
+        if count := sum(self.skipped.values()):
+            parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
+        return printable(f"skipped: {'; '.join(parts)}") if parts else ""
+
+
+def parse_since(text: str, now: float) -> str:
+    """The time, RFC 3339, of an age or a date. Raises ValueError."""
+    if age := _AGE.fullmatch(text):
+        return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
+    if _DATE.fullmatch(text):
+        with suppress(ValueError):  # there is no such day
+            return datetime.fromisoformat(text.rstrip("Z")).isoformat(timespec="seconds") + "Z"
+    raise ValueError(f"{text[:80]!r} is neither an age (90s, 15m, 12h, 7d, 2w) nor a date (2026-11-24)")
+
+
+# --- Reading
+
+
+def read(path: str, names: Sequence[str], since: str) -> Jobs:
+    """Read a file and its rotated ones. Raises Unreadable if there is none of them, or if the directory is unreadable.
+
+    logrotate may rename them meanwhile: then what is new under one of the names is read, too. What is read twice counts
+    once, by its ID.
+    """
+    found = Jobs(names, since)
+    seen: set[tuple[int, int]] = set()
+    files: dict[str, tuple[int, int]] = {}
+    for number in range(_MOST_ROUNDS):
+        former, files = files, _list_files(path)
+        if not (files or number):
+            raise Unreadable(path, "there is no such file", errno.ENOENT)
+        if files == former:
+            break
+        for file in sorted(files, key=lambda it: files[it][1]):  # a file's last line decides, see Jobs.add
+            if files[file] not in seen:
+                seen.add(files[file])
+                _read_file(file, found)
+    return found
+
+
+def list_recent_names(path: str, most: int) -> Iterator[str]:
+    """The names of the last jobs in a file, less their IDs, for completion. Raises Unreadable."""
+    for line in deque(_split(files.read_pieces(path)), most):
+        for job, _text in parse_line(line):
+            if job is not None:
+                yield from {*_list_names_of(job)} - {it.id for it in job.containers}
+
+
+def _list_files(path: str) -> dict[str, tuple[int, int]]:
+    """The files with this name and the names that logrotate gives, with their inodes and the times of their ends."""
+    directory, name = os.path.split(path)
+    paths = [
+        os.path.join(directory, it)
+        for it in files.list_names(directory or ".")
+        if it.startswith(name) and _ROTATED.fullmatch(it[len(name) :])
+    ]
+    return {it: (found.st_ino, found.st_mtime_ns) for it in paths if (found := files.HOST.stat(it)) is not None}
+
+
+def _read_file(path: str, found: Jobs) -> None:
+    name, pieces = os.path.basename(path), files.read_pieces(path)
+    try:
+        for line in _split(_unpack(pieces, path) if path.endswith(".gz") else pieces):
+            jobs = [*parse_line(line)]
+            for job, text in jobs:
+                if job is not None:
+                    found.add(job, text)
+            if any(job is None for job, _text in jobs):
+                found.skipped[name] = found.skipped.get(name, 0) + 1
+    except Unreadable as error:
+        found.problems.append(f"{name}: {error.why}")
+
+
+def _unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """Decompress what gzip has made. Raises Unreadable."""
+    reader, is_begun = zlib.decompressobj(_GZIP), False
+    try:
+        for piece in pieces:
+            left = piece
+            while left:
+                is_begun = True
+                yield reader.decompress(left, _PIECE)
+                left = reader.unconsumed_tail
+                if reader.eof:  # another member may follow, or zeros
+                    left, reader, is_begun = reader.unused_data.lstrip(b"\0"), zlib.decompressobj(_GZIP), False
+        yield reader.flush()
+    except zlib.error as error:
+        raise Unreadable(path, f"not read to its end: {error}") from None
+    if is_begun:
+        raise Unreadable(path, "not read to its end: gzip's data are cut short")
+
+
+def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines that are not blank; of one that is much longer than LINE, its end."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from filter(bytes.strip, lines)
+        if len(rest) > 2 * LINE:
+            rest = rest[-LINE:]
+    if rest.strip():
+        yield rest
+
+
+def parse_line(line: bytes) -> Iterator[tuple[Job | None, bytes]]:
+    """The jobs in a line, each with its own text; None for a part that is none: a torn line may be glued to a whole."""
+    job = _parse(line)
+    if job is not None:
+        yield job, line
+        return
+    before, *parts = line.split(_BEGIN)
+    if before or not parts:
+        yield None, before
+    for part in parts:
+        text = (_BEGIN + part).strip(b"\0 \t\r")
+        yield _parse(text), text
+
+
+def _parse(text: bytes) -> Job | None:
+    try:
+        job = Job.model_validate(jsontext.loads(text.decode()))
+    except ValueError:
+        return None
+    return job if _TIME.fullmatch(job.end) else None
+
+
+# --- A job
+
+
+def _list_names_of(job: Job) -> Iterator[str]:
+    """All names by which a job can be found."""
+    yield job.key
+    yield from list_pod_names(job.namespace, job.pod)
+    if (shown := name_job(job)) != short_id(job.key):
+        yield shown
+    for it in job.containers:
+        yield from filter(None, (it.id, it.name))
+
+
+def name_job(job: Job) -> str:
+    """`namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
+    pod = name_pod(job.namespace, job.pod)
+    names = [it.name for it in job.containers if it.name]
+    own = names[0] if len(names) == 1 and (job.kind != "pod" and not (job.kind == "sandbox" and pod)) else None
+    return "/".join(filter(None, (pod, own))) or ",".join(names) or short_id(job.key)
+
+
+def _name_group(job: Job, by: str) -> str:
+    pod = name_pod(job.namespace, job.pod)
+    return {"name": name_job(job), "pod": pod, "namespace": job.namespace or "", "day": job.end[:10]}[by]
+
+
+def count_job(job: Job) -> Uses:
+    """The use of a job by event, and its seconds."""
+    values = {**dict.fromkeys([*job.use, *job.unknown]), **job.use, _ALL: job.seconds}
+    return {
+        event: make_total(None if it is None else round(it * MILLION), in_part=event in job.unknown)
+        for event, it in values.items()
+    }
+
+
+def sum_jobs(jobs: Iterable[Job], by: str | None) -> dict[str, Uses]:
+    """The sums of jobs, by name; `by`: None: of all of them, by the empty name."""
+    found: dict[str, Uses] = {}
+    for job in jobs:
+        name = _name_group(job, by) if by else ""
+        found[name] = sum_uses([found.get(name, {}), count_job(job)])
+    return found
+
+
+def _count_jobs(use: Uses) -> int:
+    return use[_ALL].counted + use[_ALL].unknown
+
+
+# --- The screens
+
+
+def format_jobs(found: Jobs, screen: Screen) -> list[str]:
+    """A line for each job, and their total."""
+    rows, ends, lives = list[tuple[str, Uses]](), list[str](), list[int]()
+    for job in found.list_jobs():
+        shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
+        rows.append((name_job(job), shown))
+        ends.append(job.end)
+        lives.append(job.lives)
+    more = [numbers("LIVES", [*map(str, lives)])] if any(it != 1 for it in lives) else []
+    return [*_format_rows("NAME", _add_total(rows), [Column("END", ends)], more, screen), *_format_end(found)]
+
+
+def format_sums(found: Jobs, by: str, screen: Screen) -> list[str]:
+    """A line for each name, pod, namespace or day, and the total."""
+    rows = _add_total(sorted(sum_jobs(found.list_jobs(), by).items()))
+    jobs = numbers("JOBS", [str(_count_jobs(use)) for _, use in rows])
+    return [*_format_rows(by.upper(), rows, [jobs], [], screen), *_format_end(found)]
+
+
+def _add_total(rows: list[tuple[str, Uses]]) -> list[tuple[str, Uses]]:
+    return [*rows, ("total", sum_uses(use for _, use in rows))] if len(rows) > 1 else rows
+
+
+def _format_rows(
+    head: str, rows: list[tuple[str, Uses]], columns: list[Column], more: list[Column], screen: Screen
+) -> list[str]:
+    """A table of names and use. `columns`, `more`: those before and behind the seconds."""
+    names, uses = [to_word(name) or "-" for name, _ in rows], [use for _, use in rows]
+    seconds = [format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}") for use in uses]
+    columns = [Column(head, names, least=LEAST_NAME), *columns, numbers("SECONDS", seconds), *more]
+    return lay_out_uses(columns, uses, LIST_HEADS, screen)
+
+
+def _format_end(found: Jobs) -> list[str]:
+    text = found.explain()
+    return ["", text] if text else []
+
+
+# --- JSON and CSV
+
+
+def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
+    """`history --json`."""
+    jobs = [*found.list_jobs()]
+    lines: dict[str, Any] = {"jobs": [*map(_job_to_json, jobs)]}
+    if by is not None:
+        sums = sorted(sum_jobs(jobs, by).items())
+        lines = {"by": by, "sums": [{"name": name or None, **_sum_to_json(use)} for name, use in sums]}
+    skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
+    return {"file": path, **skipped, **lines, "total": next(map(_sum_to_json, sum_jobs(jobs, None).values()), None)}
+
+
+def _job_to_json(job: Job) -> dict[str, Any]:
+    use = {event: to_number(round(it * MILLION)) for event, it in job.use.items()}
+    return {"name": name_job(job), **job.model_dump(), "use": use}
+
+
+def _sum_to_json(use: Uses) -> dict[str, Any]:
+    known = {event: to_number(total.value) for event, total in use.items() if event != _ALL and total.counted}
+    unknown = sorted(event for event, total in use.items() if event != _ALL and total.unknown)
+    return {"jobs": _count_jobs(use), "seconds": to_number(use[_ALL].value), "use": known, "unknown": unknown}
+
+
+def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
+    """`history --csv`: the lines, the head first. A column for each event of the jobs."""
+    events = [*(it for it in _USUAL if it in found.events), *sorted(found.events - {*_USUAL})]
+    rows: Iterable[dict[str, Any]]
+    if by is None:
+        rows, last = map(_job_to_json, found.list_jobs()), ["unknown", "late_cpu_seconds", "id"]
+        first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "lives"]
+    else:
+        sums = sorted(sum_jobs(found.list_jobs(), by).items())
+        rows = ({by: name, **_sum_to_json(use)} for name, use in sums)
+        first, last = [by, "jobs", "seconds"], ["unknown"]
+    yield _join_cells([*first, *events, *last])
+    for row in rows:
+        called = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))
+        cells = {**row, **row["use"], "containers": called, "unknown": " ".join(row["unknown"])}
+        yield _join_cells(cells.get(name) for name in (*first, *events, *last))
+
+
+def _join_cells(cells: Iterable[str | float | None]) -> str:
+    """A line of CSV; empty: unknown."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow([*map(_to_cell, cells)])
+    return line.getvalue()
+
+
+def _to_cell(it: str | float | None) -> str:
+    """A number as a spreadsheet reads it. A text that would be a formula gets a quote, since tenants choose names."""
+    if not isinstance(it, str):
+        return "" if it is None else str(to_number(round(it * MILLION)))
+    safe = printable(it)
+    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

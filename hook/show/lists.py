@@ -1,0 +1,578 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats the output of `list`, `show` and `top`: lines for people, and objects for JSON.
+
+Text that a tenant can write (pod names, text quoted in a failure) is escaped by `printable`, and in a table it is one
+word, so that it never spans two cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from hook import counters, names, procfs, system
+from hook.counters import EVENTS, MILLION
+from hook.explain import format_count, printable, who
+from hook.models import Failure
+from hook.node.records import name_unhooked
+from hook.show import hardware
+from hook.show.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
+from hook.show.terminal import Column, Screen, lay_out, numbers
+
+STATES = {it.split()[-1]: it for it in ("live", "taken", "group missing", "recovering", "lingering", "completed")}
+"""SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
+RUNNING = [word for word in STATES if word != "completed"]
+TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
+"""The columns by which `top` can sort; on a terminal the first letter of each is its key."""
+_ORDERS: dict[str, Callable[[KeyUse], Any]] = {
+    "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
+    **dict.fromkeys(("traffic", "memory"), lambda it: -it.get_known("mbm_total_bytes")),
+    "cache": lambda it: -it.get_known("llc_occupancy"),
+    "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
+    "name": lambda it: format_name(it.key),
+}
+LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
+"""The columns of use in `list` and `history`, by event."""
+_TOP_HEADS = {  # in the table, and in JSON
+    "core_energy": ("POWER(W)", "watts"),
+    "mbm_total_bytes": ("TRAFFIC(B/s)", "traffic_bytes_per_second"),
+    "mbm_local_bytes": ("LOCAL(B/s)", "traffic_local_bytes_per_second"),
+    "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
+}
+_OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
+_NAMED = 20  # pods in a line, if the output is not a terminal
+NOTHING = "-"
+"""In a table: there is no name, or no counter."""
+_UNKNOWN = "?"
+_SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
+LEAST_NAME = 12  # a name is never cut to fewer characters
+_AT_LEAST = ">="
+_FROM_NOTHING = "*"
+_LONGEST_WORD = 253
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
+
+
+# --- list
+
+
+def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
+    """Choose the keys of these namespaces and states (words of STATES; none: all), and sort them, with their use."""
+    order, conditions = _ORDERS[sort], [*STATES.values()]
+    wanted = [STATES[word] for word in states or STATES]
+    found = [
+        KeyUse(key, sum_key(key))
+        for key in keys
+        if key.condition in wanted and (not namespaces or key.state.pod_namespace in namespaces)
+    ]
+    found.sort(key=lambda it: (conditions.index(it.key.condition), order(it), format_name(it.key), it.key.state.key))
+    return found
+
+
+def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
+    """The lines of `list`: RMIDs, at most `limit` of the selected keys, and a summary of unmonitored containers."""
+    shown = selected[:limit]
+    lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
+    lines += _format_table(selected, shown, screen)
+    if len(shown) < len(seen.keys):
+        lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
+    lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
+    for head, found in _list_problems(seen, screen):
+        if found:
+            lines += ["", *([screen.paint("red", head)] if head else []), *found]
+    return lines
+
+
+def format_unmonitored(seen: Inventory) -> list[str]:
+    """The lines of `list unmonitored`: each container that is not monitored, and why."""
+    failures = sorted(seen.failures, key=lambda it: (it.reason, _name_failed(it)))
+    lines = [line for failure in failures for line in format_failure(failure)]
+    unhooked = name_unhooked(seen.unhooked) if seen.unhooked is not None else []
+    if seen.unhooked is not None and unhooked:
+        lines += [f"without the hook, as of {seen.unhooked.since} (see doctor):", *(f"  {it}" for it in unhooked)]
+    return lines + format_missing(seen) or ["none"]
+
+
+def format_waiting(seen: Inventory) -> list[str]:
+    """A line for each file of the history that lines wait for, and one for the lines that were dropped."""
+    lines = [
+        printable(f"not in the history yet: {format_count(waiting.lines, 'line')} for {waiting.file}: {waiting.why}")
+        for waiting in seen.list_owed()
+    ]
+    if seen.dropped_lines:
+        count = format_count(seen.dropped_lines, "line")
+        lines.append(f"at least {count} of history dropped since boot: too many waited")
+    return lines
+
+
+def format_missing(seen: Inventory) -> list[str]:
+    """A line for each reason why failures may have no record."""
+    lines = []
+    if seen.is_full:
+        remedy = "free space or inodes there (df -h /run, df -i /run)"
+        lines.append(f"more containers may be unmonitored: the file system of the run directory is full; {remedy}")
+    if seen.unrecorded:
+        count = format_count(seen.unrecorded, "failure")
+        lines.append(f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook")
+    return lines
+
+
+def format_failure(failure: Failure) -> list[str]:
+    """A line with the problem and its time, and one for each further detail."""
+    but = ", but monitored" if failure.monitored else ""
+    about = f"({failure.stage}, {failure.time or '?'}{but})"
+    head = f"{_name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
+    more = {"tried": failure.tried, "kernel": failure.kernel, "hint": failure.hint}
+    return [printable(head)] + [f"  {name}: {printable(text)}" for name, text in more.items() if text]
+
+
+def _name_failed(failure: Failure) -> str:
+    return who(failure.container, failure.namespace, failure.pod, failure.name)
+
+
+def _format_rmids(seen: Inventory) -> str:
+    if seen.rmids is None:
+        return "resctrl is not mounted, or does not support monitoring"
+    in_use = seen.rmids.ours + seen.rmids.others
+    limit = _UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
+    orphans = f"; orphans: {len(seen.orphans)}" if seen.orphans else ""
+    return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
+
+
+def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
+    """The rows of the keys that are shown, and the total of all that match."""
+    keys = [it.key for it in shown]
+    short_states = {condition: word for word, condition in STATES.items()}
+    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys]
+    columns = [
+        Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
+        Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
+        numbers("ALIVE", [*map(_format_members, keys)]),
+        numbers("AGE", [format_age(key.age) for key in keys]),
+    ]
+    rows = [_make_row(it) for it in shown]
+    if len(found) > 1:
+        rows.append(("total", "", sum_uses(it.use for it in found)))
+    head, *lines = _lay_out_rows(rows, columns, LIST_HEADS, screen)
+    over = [screen.paint("faint", line) if key.state.completed_at else line for line, key in zip(lines, keys)]
+    return [head, *over, *lines[len(keys) :]]
+
+
+def _make_row(it: KeyUse) -> tuple[str, str, Uses]:
+    return format_name(it.key), it.key.state.key, it.use
+
+
+def _lay_out_rows(
+    rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
+) -> list[str]:
+    """A table of names, keys and their use, and the legend of its marks. `heads`: of the columns, by event."""
+    name = Column("NAME", [name for name, _, _ in rows], least=LEAST_NAME)
+    key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
+    return lay_out_uses([name, key, *columns], [use for *_, use in rows], heads, screen)
+
+
+def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
+    """A table of these columns and of use, and the legend of its marks. `heads`: of the columns of use, by event."""
+    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
+    marks = explain_marks(use[event] for use in uses for event in heads if event in use)
+    return [*lay_out([*columns, *sums], screen), *marks]
+
+
+def _format_members(key: SeenKey) -> str:
+    """The number of live members and of all, `2/3`; `?`: unknown."""
+    alive = key.count_alive()
+    return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
+
+
+def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | None, list[SeenKey], Uses]]:
+    """The keys of each namespace, and the sum of their use, sorted by `--sort` of list; None: they are in none."""
+    of_each: dict[str | None, list[KeyUse]] = {}
+    for it in found:
+        of_each.setdefault(it.key.state.pod_namespace, []).append(it)
+    traffic = ("mbm_total_bytes",)
+    events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}.get(sort, ())
+    rows = [(name, [it.key for it in those], sum_uses(it.use for it in those)) for name, those in of_each.items()]
+    rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events], row[0] or ""))
+    return rows
+
+
+def _count_alive(keys: Iterable[SeenKey]) -> int | None:
+    """The number of the live members of these keys; None: unknown."""
+    counts = [key.count_alive() for key in keys]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, screen: Screen) -> list[str]:
+    """The lines of `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
+    found = _group_by_namespace(selected, sort)
+    rows = [(to_word(name) or NOTHING, keys, use) for name, keys, use in found[:limit]]
+    if len(found) > 1:
+        every = [it.key for it in selected]
+        rows.append(("total", every, sum_uses(use for *_, use in found)))
+    alive = [_count_alive(keys) for _, keys, _ in rows]
+    columns = [
+        Column("NAMESPACE", [name for name, _, _ in rows], least=LEAST_NAME),
+        numbers("KEYS", [str(len(keys)) for _, keys, _ in rows]),
+        numbers("ALIVE", [_UNKNOWN if it is None else str(it) for it in alive]),
+    ]
+    return lay_out_uses(columns, [use for *_, use in rows], LIST_HEADS, screen)
+
+
+def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
+    """What `list` shows below its table: heads, and the lines below them."""
+    unassigned = hardware.explain_unassigned(seen.unassigned, seen.assignable)
+    lacks = [unassigned, hardware.explain_full(seen.rmids), seen.limbo]
+    yield "", [printable(f"{found}; remedy: {remedy}") for found, remedy in filter(None, lacks)]
+    for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
+        by_reason: dict[str, list[str]] = {}
+        for failure in seen.failures:
+            if failure.monitored is is_monitored:
+                by_reason.setdefault(to_word(failure.reason), []).append(_name_failed(failure))
+        found = [_name_some(f"  {reason}", sorted(those), screen) for reason, those in sorted(by_reason.items())]
+        yield f"{head} (see list unmonitored):", found
+    by_group: dict[str, list[str]] = {}
+    for key, container, path in seen.list_taken():
+        by_group.setdefault(path, []).append(key.name_member(container))
+    lines = [_name_some(f"  {to_word(path)}", sorted(those), screen) for path, those in sorted(by_group.items())]
+    yield "taken: another tool has moved them to its group, and counts what they use:", _limit_lines(lines)
+    if (record := seen.reconciled) is not None and record.elsewhere:
+        counts = sorted(record.elsewhere.items(), key=lambda it: (-it[1], it[0]))
+        lines = [f"  {to_word(path)}: {format_count(number, 'thread')}" for path, number in counts]
+        yield "in groups of other tools or in other ctrl_groups, as of the last reconcile:", _limit_lines(lines)
+    if record is not None and record.outside_total:
+        called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
+        outside = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
+        line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
+        yield "outside of their group, as of the last reconcile:", [line]
+    if (unhooked := seen.unhooked) is not None:
+        never = name_unhooked(unhooked)
+        head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
+        yield head, [_name_some("  never hooked", never, screen)] if never else []
+        unchecked = (
+            f"could not check {format_count(unhooked.unchecked, 'container')} without a record, as of {unhooked.since}"
+        )
+        yield "", [unchecked] if unhooked.unchecked else []
+    yield "", [screen.paint("red", line) for line in [*format_waiting(seen), *format_missing(seen)]]
+    early = format_count(seen.dropped_snapshots, "snapshot")
+    yield "", [f"{early} removed early since boot: /run had no room"] if seen.dropped_snapshots else []
+
+
+def _limit_lines(lines: list[str]) -> list[str]:
+    """The first lines, and the number of the others."""
+    more = [f"  and {len(lines) - _NAMED} more groups"] if len(lines) > _NAMED else []
+    return [*lines[:_NAMED], *more]
+
+
+def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
+    """`head: 236 containers: a, b, c, and 233 more`: as many names as fit."""
+    start = f"{head}: {format_count(len(called), 'container')}"
+    for number in range(min(len(called), _NAMED), 0, -1):
+        more = f", and {len(called) - number} more" if number < len(called) else ""
+        line = f"{start}: {', '.join(called[:number])}{more}"
+        if screen.width is None or len(line) <= screen.width:
+            return line
+    return start
+
+
+# --- show
+
+
+def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
+    """The lines of `show`: a key, its total use, its containers, its life. `is_wide`: also each counter's values."""
+    state = key.state
+    facts = {
+        "key": state.key,
+        "kind": state.kind,
+        "pod" if state.kind == "pod" else "name": format_name(key),
+        "state": key.condition,
+        "age": format_age(key.age),
+        "generation": str(state.generation),
+        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
+    }
+    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
+    lines += _format_sums(key, screen)
+    lines += ["", "containers:"] if state.members else []
+    for container in state.members:
+        lines += _format_member(key, container)
+    lines += _format_life(key)
+    for group in key.groups:
+        lines += _format_group(group, is_wide=is_wide)
+    if is_wide:
+        lines += explain_marks(total for group in key.groups for total in group.totals.values())
+    for failure in failures:
+        lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
+    return lines
+
+
+def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
+    """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
+    sums = sum_key(key, has_gauges=True)
+    events = [event for event in EVENTS if event in sums]
+    if not events:
+        return []
+    units = [EVENTS[event].unit for event in events]
+    columns = [
+        Column("EVENT", events),
+        numbers("USE", [format_sum(sums[event], event) for event in events]),
+        Column("UNIT", [_SYMBOLS.get(unit, unit) for unit in units]),
+    ]
+    return ["", *lay_out(columns, screen), *explain_marks(sums[event] for event in events)]
+
+
+def _format_member(key: SeenKey, container: str) -> list[str]:
+    member = key.state.members[container]
+    life = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
+    facts = {
+        "ID": container,
+        "earlier": "a new container has the same ID" if names.container_of(container) != container else None,
+        "group": member.group,
+        "cgroup": member.cgroup,
+        "taken from": member.taken_from,
+        "taken by": key.taken.get(container),
+    }
+    return [
+        f"  {_name_member(key, container)}: {life[key.alive[container]]}, pid {member.pid}",
+        *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
+    ]
+
+
+def _name_member(key: SeenKey, container: str) -> str:
+    return who(names.container_of(container), name=key.state.members[container].name)
+
+
+def _format_life(key: SeenKey) -> list[str]:
+    """The recorded events of a key with their times, the earliest first."""
+    state, booted = key.state, system.unix_time() - system.boottime()
+    events = [(state.created_at, "created"), (state.completed_at, "completed")]
+    for container, member in state.members.items():
+        started = system.format_utc(booted + member.starttime / procfs.TICKS)
+        events.append((started, f"{_name_member(key, container)} started"))
+    if state.lingering_since is not None:
+        events.append((system.format_utc(booted + state.lingering_since), "last container gone: lingering"))
+    known = sorted((at, what) for at, what in events if at)
+    return ["", "life:", *(f"  {at}  {what}" for at, what in known)] if known else []
+
+
+def _format_group(group: Group, *, is_wide: bool) -> list[str]:
+    record = group.record
+    status = "over" if group.is_over else "there" if group.exists else "missing"
+    lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
+    if record.begin is None:
+        lines.append("  no initial counters: its use is unknown")
+    counted = {it: _counter_to_json(group, it) for it in group.list_counters()}
+    if not (is_wide and counted):
+        return lines
+    rows, uses, last = [*counted.values()], group.totals, "end" if group.is_over else "now"
+    columns = [
+        Column("COUNTER", [to_word(it) for it in counted]),
+        Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
+        *(numbers(it.upper(), [to_word(row[it] or NOTHING) for row in rows]) for it in ("begin", last, "before")),
+        numbers("USE", [format_total(uses.get(it), counters.text_of) for it in counted]),
+    ]
+    return lines + ["  " + line for line in lay_out(columns, Screen())]
+
+
+# --- top
+
+
+def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> list[str]:
+    """The lines of one table of `top`: the node, the tasks in no pod, and the keys. `notes`: help for a terminal."""
+    listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
+    shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
+    of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
+    title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
+    heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
+    rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]
+    return [title, *([screen.paint("faint", notes)] if notes else []), "", *_lay_out_rows(rows, [], heads, screen)]
+
+
+# --- The same with --json
+
+
+def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
+    """`list --json`."""
+    rmids, unhooked = seen.rmids, seen.unhooked
+    return {
+        "mounted": rmids is not None,
+        "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
+        "keys": [_summary_to_json(it.key, it.use) for it in selected],
+        "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
+        "unmonitored": [failure.model_dump() for failure in seen.failures],
+        "unhooked": unhooked
+        and {
+            "since": unhooked.since,
+            "unchecked": unhooked.unchecked,
+            "containers": [{"container": it, **dict(pod)} for it, pod in sorted(unhooked.containers.items())],
+        },
+        "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
+        "elsewhere": dict(seen.reconciled.elsewhere) if seen.reconciled is not None else {},
+        "unassigned": seen.unassigned,
+        "run_dir_full": seen.is_full,
+        "unrecorded": seen.unrecorded,
+        "history": {"owed": [waiting._asdict() for waiting in seen.list_owed()], "dropped": seen.dropped_lines},
+        "dropped_snapshots": seen.dropped_snapshots,
+    }
+
+
+def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
+    """`show --json`: the fields of `list --json`, and more."""
+    members = {
+        container: {**member.model_dump(), "alive": key.alive[container], "taken_by": key.taken.get(container)}
+        for container, member in key.state.members.items()
+    }
+    return {
+        **_summary_to_json(key, sum_key(key)),
+        "generation": key.state.generation,
+        "late_cpu_seconds": key.state.late_cpu,
+        "members": members,
+        "groups": [
+            {
+                "path": group.record.path,
+                "ctrl_group": group.record.ctrl_group,
+                "over": group.is_over,
+                "exists": group.exists,
+                "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
+            }
+            for group in key.groups
+        ],
+        "failures": [failure.model_dump() for failure in failures],
+    }
+
+
+def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
+    total, event = group.totals.get(counter, Total()), counters.event_of(counter)
+    return {
+        "begin": group.begin.get(counter),
+        "end" if group.is_over else "now": group.now.get(counter),
+        "before": group.record.before.get(counter),
+        "use": to_number(group.use.get(counter)),
+        "known": to_number(total.value),
+        "from_nothing": total.from_nothing > 0,
+        "unit": event.unit if event else None,
+    }
+
+
+def rates_to_json(rates: Rates) -> dict[str, Any]:
+    """One object of `top --json`."""
+    keys = sorted(rates.keys, key=lambda it: (_ORDERS["energy"](it), it.key.state.key))
+    return {
+        "time": rates.time,
+        "seconds": round(rates.seconds, 3),
+        "node": _speeds_to_json(rates.node),
+        "no_pod": _speeds_to_json(rates.rest),
+        "keys": [{**_identity_to_json(it.key), **_speeds_to_json(it.use)} for it in keys],
+    }
+
+
+def _speeds_to_json(use: Uses) -> dict[str, Any]:
+    there = {name: use[event] for event, (_, name) in _TOP_HEADS.items() if event in use}
+    return {
+        **{name: to_number(there.get(name, Total()).value) for _, name in _TOP_HEADS.values()},
+        "partial": sorted(name for name, total in there.items() if total.unknown or total.from_nothing),
+        "at_least": sorted(name for name, total in there.items() if total.at_least),
+    }
+
+
+def _identity_to_json(key: SeenKey) -> dict[str, Any]:
+    state = key.state
+    pod = {"namespace": state.pod_namespace, "pod": state.pod_name}
+    return {"key": state.key, "kind": state.kind, **pod, "name": key.name}
+
+
+def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
+    alive = key.count_alive()
+    return {
+        **_identity_to_json(key),
+        "state": key.condition,
+        "created_at": key.state.created_at or None,
+        "completed_at": key.state.completed_at,
+        "age_seconds": None if key.age is None else round(key.age, 3),
+        "members_alive": alive,
+        "members_dead": None if alive is None else len(key.alive) - alive,
+        "taken": key.taken,
+        "ctrl_groups": [group.record.ctrl_group for group in key.groups],
+        "use": _uses_to_json(use),
+    }
+
+
+def namespaces_to_json(selected: Iterable[KeyUse], sort: str) -> list[dict[str, Any]]:
+    """The objects of `list --by=namespace --json`."""
+    return [
+        {"namespace": name, "keys": len(keys), "members_alive": _count_alive(keys), "use": _uses_to_json(use)}
+        for name, keys, use in _group_by_namespace(selected, sort)
+    ]
+
+
+def _uses_to_json(use: Uses) -> dict[str, Any]:
+    return {
+        event: {
+            "value": to_number(total.value),
+            "at_least": total.at_least,
+            "unit": EVENTS[event].unit,
+            "unknown": total.unknown,
+            "from_nothing": total.from_nothing,
+        }
+        for event, total in use.items()
+    }
+
+
+# --- Cells: how words, numbers and ages are printed
+
+
+def format_name(key: SeenKey) -> str:
+    """`namespace/pod`, with `/container` if the key is one; Podman's pods have no namespace; `-`: unknown."""
+    state = key.state
+    known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), key.container]
+    return "/".join(to_word(it) for it in known if it is not None) or NOTHING
+
+
+def to_word(text: str | None) -> str:
+    """Any text as one escaped word of bounded length."""
+    safe = printable(text or "").replace(" ", "\\x20")
+    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
+
+
+def format_sum(total: Total | None, event: str) -> str:
+    """Format a total of an event with three digits."""
+    is_binary = EVENTS[event].unit == "bytes"
+    return format_total(total, lambda value: format_number(value / MILLION, binary=is_binary))
+
+
+def format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
+    """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
+    if total is None or total.value is None:
+        return NOTHING if total is None else _UNKNOWN
+    at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
+    return f"{at_least}{format_value(total.value)}{from_nothing}"
+
+
+def explain_marks(totals: Iterable[Total]) -> list[str]:
+    """The legend of the marks of these totals, after an empty line; none without marks."""
+    marked, legend = [it for it in totals if it.counted], list[str]()
+    if any(it.at_least for it in marked):
+        legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
+    if any(it.from_nothing for it in marked):
+        legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
+    return ["", *legend] if legend else []
+
+
+def format_number(value: float, *, binary: bool = False) -> str:
+    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
+    base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
+    power = 0
+    while value >= base - 0.5 and power < len(prefixes) - 1:
+        value /= base
+        power += 1
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    whole = power == 0 and (binary or value == 0)
+    return f"{value:.{0 if whole else digits}f}{prefixes[power]}"
+
+
+def format_age(seconds: float | None) -> str:
+    if seconds is None:
+        return _UNKNOWN
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"

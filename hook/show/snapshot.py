@@ -1,0 +1,573 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored. Adds up use.
+
+It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced atomically, so each read is
+consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in between is
+left out, an invalid one is reported.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+from hook import counters, procfs, record, resctrl, system
+from hook.errors import HookError
+from hook.explain import who
+from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
+from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.node.records import Broken, Records, leave_out, list_recorded
+from hook.node.whereabouts import Groups
+from hook.resctrl import Resctrl
+from hook.show import hardware
+from hook.show.hardware import AssignableCounters, Rmids
+
+_T = TypeVar("_T")
+_Name = TypeVar("_Name")
+_MOST_READS = 5
+Uses = dict[str, "Total"]
+"""Totals by event, or by counter; an event without any counter is absent."""
+Readings = dict[str, tuple[float, dict[str, str]]]
+"""Counters by the path of their mon_group, and system.monotonic() of the read."""
+Uncharged = dict[str, dict[str, str]]
+"""The use of tasks outside of all mon_groups, charged to no pod, by ctrl_group (`/`: the root one) and counter.
+
+As the kernel writes it; empty: no number. A ctrl_group whose mon_groups change faster than they can be read is left
+out.
+"""
+
+
+class Total(NamedTuple):
+    """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
+
+    `from_nothing`: the number of counters that are counted from 0 without an initial value
+    (counters.starts_from_nothing).
+    """
+
+    known: int = 0
+    counted: int = 0
+    unknown: int = 0
+    from_nothing: int = 0
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the value is only a part of the sum."""
+        return self.unknown > 0 and self.counted > 0
+
+    @property
+    def value(self) -> int | None:
+        """The sum of the known values; None: no value is known."""
+        return self.known if self.counted else None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
+
+    `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
+    `read_at`: system.monotonic() of the read.
+    """
+
+    record: MonGroup
+    exists: bool
+    read_at: float
+    now: dict[str, str]
+
+    @cached_property
+    def totals(self) -> Uses:
+        """The lifetime use of each cumulative counter."""
+        found = {}
+        for counter, (known, is_all) in counters.measure(self.record, self.now).items():
+            now = self.now.get(counter)
+            if counters.is_untracked(counter, now):
+                now = (self.record.last or {}).get(counter, now)
+            is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), now)
+            found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
+        return found
+
+    @cached_property
+    def use(self) -> dict[str, int | None]:
+        """The lifetime use of each cumulative counter; None: a part is unknown."""
+        return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
+
+    @property
+    def begin(self) -> dict[str, str]:
+        """The initial counters; empty if they are unknown."""
+        return self.record.begin or {}
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this incarnation has ended."""
+        return self.record.end is not None
+
+    def list_counters(self) -> list[str]:
+        """The names of all its counters, in order."""
+        return sorted({**self.begin, **self.now, **self.record.before})
+
+    @property
+    def gauges(self) -> Uses:
+        """The present values of gauges, while the group exists."""
+        found = {} if self.is_over else {it: counters.event_of(it) for it in self.now}
+        return {it: make_total(counters.number(self.now[it])) for it, event in found.items() if event and event.gauge}
+
+
+@dataclass(frozen=True)
+class SeenKey:
+    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown (in another pid namespace).
+
+    `taken`: the live members whose init is in a mon_group of another tool, with its path.
+    """
+
+    state: KeyState
+    groups: list[Group]
+    alive: dict[str, bool | None]
+    taken: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        """Podman's name for the key: of its container, or of its pod; None: unknown, or it is not Podman's."""
+        if self.state.pod_namespace is not None or self.state.kind == "pod":
+            return None
+        return self.container if self.state.kind == "container" else self.state.pod_name
+
+    @property
+    def container(self) -> str | None:
+        """The name of the container that the key is; None: unknown, or it is a pod."""
+        return record.find_name(self.state)
+
+    @property
+    def condition(self) -> str:
+        """`recovering`, `completed`, `lingering`, `taken`, `group missing` (another tool removed it) or `live`."""
+        if self.state.recovering:
+            return "recovering"
+        if self.state.completed_at is not None:
+            return "completed"
+        if self.state.lingering_since is not None and not self.state.members:
+            return "lingering"
+        if self.taken:
+            return "taken"
+        return "live" if all(group.exists or group.is_over for group in self.groups) else "group missing"
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether another tool has, or had, a container of it in its own group: a part of its use is unknown."""
+        return self.state.taken or bool(self.taken)
+
+    @property
+    def age(self) -> float | None:
+        """Seconds since the key was created, if known."""
+        born = self.state.created_boottime
+        return None if born is None else max(0.0, system.boottime() - born)
+
+    @property
+    def created(self) -> int | None:
+        """The Unix time at which the key was created, rounded down to a second; None: unknown."""
+        from datetime import datetime
+
+        try:
+            return int(datetime.fromisoformat(self.state.created_at.replace("Z", "+00:00")).timestamp())
+        except ValueError:
+            return None
+
+    def name_member(self, container: str) -> str:
+        """Name a member and its pod for people."""
+        state = self.state
+        return who(container, state.pod_namespace, state.pod_name, state.members[container].name)
+
+    def list_alive(self) -> list[str]:
+        """The members that are not known to be dead."""
+        return [container for container, alive in self.alive.items() if alive is not False]
+
+    def count_alive(self) -> int | None:
+        """The number of live members; None: unknown for any member."""
+        return None if None in self.alive.values() else len(self.list_alive())
+
+
+class Waiting(NamedTuple):
+    """Lines of history that wait to be written to a file, and why: the kernel's word, and its errno."""
+
+    file: str
+    why: str
+    lines: int
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
+
+    `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
+    containers without the hook that reconcile found; None if it has not run. `reconciled`, `watched`: the records of
+    reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
+    cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
+    `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
+    `is_full`: the file system is full, and no completed key is left to make room, so that failures may lack records;
+    `unrecorded`: at least so many do. `dropped_lines`, `dropped_snapshots`: how many lines of history were dropped
+    since boot, and how many snapshots went early, to make room. `uncharged`: empty unless requested. `limbo`: that no
+    RMID is free, and the remedy, as from hardware.explain_limbo.
+    """
+
+    at: float
+    keys: list[SeenKey]
+    unreadable: list[Broken]
+    failures: list[Failure]
+    unreadable_failures: list[Broken]
+    rmids: Rmids | None
+    orphans: list[str]
+    runs: dict[tuple[str, str], int]
+    unhooked: Unhooked | None
+    reconciled: ReconcileRecord | None
+    watched: WatchRecord | None
+    host_pids: bool
+    assignable: AssignableCounters | None
+    is_supported: bool
+    is_full: bool
+    unrecorded: int
+    dropped_lines: int
+    dropped_snapshots: int
+    uncharged: Uncharged
+    limbo: tuple[str, str] | None = None
+
+    @property
+    def unassigned(self) -> list[str]:
+        """The mon_groups that have no hardware counter for memory traffic in some domain."""
+        groups = (group for key in self.keys for group in key.groups if group.exists)
+        return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
+
+    def list_taken(self) -> list[tuple[SeenKey, str, str]]:
+        """The containers that another tool has taken: the key, the container and the path of that tool's group."""
+        return [(key, container, path) for key in self.keys for container, path in key.taken.items()]
+
+    def list_owed(self) -> list[Waiting]:
+        """The lines of history that wait to be written, added up by file and reason."""
+        found = Counter[tuple[str, str]]()
+        for state in (key.state for key in self.keys):
+            if state.owed is not None:
+                found[state.history_file, state.owed.why] += len(state.owed.lines)
+        return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
+
+    def list_unreadable(self) -> list[Broken]:
+        """The unreadable records of all kinds."""
+        return [*self.unreadable, *self.unreadable_failures]
+
+
+def take_snapshot(
+    options: Options, *, has_uncharged: bool = False, follow: Callable[[str], None] | None = None
+) -> Inventory:
+    """Take a snapshot. `has_uncharged`: with the use of tasks in no pod, which reads the counters of all groups.
+
+    `follow`: gets a text that says how far it is.
+    Raises HookError `io` if the run directory is unreadable.
+    """
+    at = system.monotonic()
+    kernel = Resctrl(options.resctrl_root)
+    host_pids = procfs.in_host_pid_namespace()
+    with Records(options.run_dir) as records:
+        # The groups first: createRuntime records a member before it makes the group.
+        listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
+        ctrl_groups = listed or {}
+        states = {name: records.state(name) for name in records.names(KeyState)}
+        few = has_uncharged and hardware.tracks_few(kernel.root)
+        uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=few) if has_uncharged else ({}, {})
+        found = []
+        for number, (name, state) in enumerate(states.items(), 1):
+            if follow is not None:
+                follow(f"reading key {number} of {len(states)}")
+            found.append(read_key(records, kernel, name, state, readings))
+        keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
+        known = list_recorded(it.state for it in keys)
+        keys = _add_taken(keys, Groups(kernel, options.group_prefix, lambda: known), ctrl_groups)
+        failures = [records.failure(name) for name in records.names(Failure)]
+        unhooked = records.glance(Unhooked, "unhooked")
+        if unhooked is not None:
+            unhooked = leave_out(unhooked, {*records.names(Index), *records.names(Failure)})
+        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
+        return Inventory(
+            at,
+            keys,
+            unreadable=unreadable,
+            failures=_list_of(Failure, failures),
+            unreadable_failures=_list_of(Broken, failures),
+            rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
+            limbo=hardware.explain_limbo(_list_of(Failure, failures), kernel.root),
+            orphans=orphans if host_pids else [],
+            runs=records.runs(),
+            unhooked=unhooked,
+            reconciled=records.glance(ReconcileRecord, "reconcile"),
+            watched=records.glance(WatchRecord, "watch"),
+            host_pids=host_pids,
+            assignable=hardware.read_assignable(kernel.root),
+            is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
+            is_full=records.is_full() and all(key.state.completed_at is None for key in keys),
+            unrecorded=records.count("unrecorded"),
+            dropped_lines=records.count("dropped_lines"),
+            dropped_snapshots=records.count("dropped_snapshots"),
+            uncharged=uncharged,
+        )
+
+
+def read_key(
+    records: Records,
+    kernel: Resctrl,
+    name: str,
+    state: KeyState | Broken | None,
+    readings: Readings | None = None,
+) -> SeenKey | Broken | None:
+    """Read a key with its counters; None: it does not exist. `state`: its record, read before `readings` were taken.
+
+    Counters are read between two equal reads of the state, so that they belong to its incarnations. Set against the
+    initial value of another incarnation they would show use that never happened.
+    """
+    for _ in range(_MOST_READS):
+        if not isinstance(state, KeyState):
+            return state
+        groups = [_read_group(kernel, group, readings or {}) for group in state.groups]
+        before, state, readings = state, records.state(name), None
+        if isinstance(state, KeyState) and state.groups == before.groups:
+            return SeenKey(state, groups, _find_alive(state.members))
+    return Broken(name, records.file(name), "it changes faster than it can be read")
+
+
+def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
+    if not procfs.in_host_pid_namespace():
+        return dict.fromkeys(members)
+    dead = {container: procfs.is_dead(member.pid, member.starttime) for container, member in members.items()}
+    return {container: None if it is None else not it for container, it in dead.items()}
+
+
+def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
+    if record.end is not None:
+        return Group(record, exists=False, read_at=system.monotonic(), now=record.end)
+    if record.path in readings:
+        read_at, now = readings[record.path]
+        return Group(record, exists=True, read_at=read_at, now=now)
+    read_at = system.monotonic()
+    try:
+        now = kernel.counters(record.path)
+    except HookError:
+        now = {}  # it is gone or unreadable: its use is unknown
+    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
+
+
+def _add_taken(keys: list[SeenKey], groups: Groups, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
+    """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
+    try:
+        there = groups.read_others(ctrl_groups)
+    except (HookError, OSError):
+        return keys  # unknown: reconcile reports that
+    return [replace(it, taken=_find_taken(it, there)) for it in keys] if there else keys
+
+
+def add_taken_to_one(key: SeenKey, records: Records, kernel: Resctrl, prefix: str) -> SeenKey:
+    """Add its members that another tool has taken to a key that was read alone. `prefix`: of our mon_groups' names."""
+    listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) or {}
+    return _add_taken([key], Groups(kernel, prefix, lambda: list_recorded(records.list_states())), listed)[0]
+
+
+def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:
+    """The members of a key among the tasks of other tools' groups. Pids are the host's, so `alive` must be known."""
+    inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
+    return {container: there[pid] for container, pid in inits.items() if pid in there}
+
+
+def _find_ours(
+    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
+) -> tuple[int, list[str]]:
+    """Count our mon_groups, and find the orphans: those with our prefix, without a record and a live member.
+
+    A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
+    otherwise reconcile ends it. While a key is unreadable, any group may belong to it.
+    """
+    recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
+    lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
+    uncertain = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
+    names = {path: path.rpartition("/")[2] for paths in ctrl_groups.values() for path in paths}
+    ours = [path for path, name in names.items() if path in recorded or name.startswith(prefix)]
+    lone = [path for path in ours if path not in recorded | lived_in and names[path][len(prefix) :] not in uncertain]
+    return len(ours), [path for path in lone if system.is_directory(path)]
+
+
+def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
+    """Those of one kind: readable or Broken. What vanished is in neither."""
+    return [it for it in found if isinstance(it, kind)]
+
+
+# --- The use of tasks in no pod
+#
+# A ctrl_group's counters are the sum over its own RMID and those of its mon_groups (resctrl.rst, "mon_data").
+# When a mon_group is removed, its count vanishes from the sum; when one gets an RMID that another had, that one's count
+# appears in it. So the sum is no counter, but the difference of the sum and the mon_groups is one.
+
+
+def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) -> tuple[Uncharged, Readings]:
+    """The use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
+
+    `tracks_few`: as in hardware. The sum of a ctrl_group then lacks what is untracked, and an RMID that is tracked
+    again says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one
+    of the two readings may be in the sum or not.
+    """
+    uncharged: Uncharged = {}
+    readings: Readings = {}
+    for path in ctrl_groups:
+        for _ in range(_MOST_READS):
+            before = _list_inodes(kernel, path)
+            try:
+                first = {it: kernel.counters(it) for it in before} if tracks_few else {}
+                # The sum first: use between the reads makes the difference too low, and the next read catches up.
+                whole = kernel.counters(path)
+                parts = {it: (system.monotonic(), kernel.counters(it)) for it in before}
+            except HookError:
+                continue
+            if _list_inodes(kernel, path) == before:
+                own = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
+                uncharged["/" if path == kernel.root else path.rpartition("/")[2]] = own
+                readings.update(parts)
+                break
+    return uncharged, readings
+
+
+def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
+    """The mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
+    top = path + "/mon_groups"
+    return {
+        f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in system.try_call(system.list_directory, top) or ()
+    }
+
+
+def _subtract(counter: str, whole: str, parts: Readings, first: dict[str, dict[str, str]]) -> str:
+    """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too.
+
+    `first`: what was read before the sum. Empty if a mon_group may be in one of the two only.
+    """
+    total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
+    for path, of_group in first.items():
+        texts = of_group.get(counter), parts[path][1].get(counter)
+        if counters.is_untracked(counter, texts[0]) is not counters.is_untracked(counter, texts[1]):
+            return ""
+    others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
+    return "" if total is None else counters.text_of(max(0, total - sum(others)))
+
+
+# --- Sums of use
+
+
+@dataclass(frozen=True)
+class KeyUse:
+    """A key and its use, or the rates of its use."""
+
+    key: SeenKey
+    use: Uses
+
+    def get_known(self, event: str) -> int:
+        """The known part of its use of an event; 0 if no part is known."""
+        return self.use[event].known if event in self.use else 0
+
+
+def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
+    """The Total of one counter, whose value may be unknown (None), or known `in_part`."""
+    return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
+
+
+def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
+    """Add up the parts of each name."""
+    found: dict[_Name, Total] = {}
+    for name, part in parts:
+        found[name] = Total(*map(operator.add, found.get(name, Total()), part))
+    return found
+
+
+def sum_uses(uses: Iterable[Uses]) -> Uses:
+    """Add up uses, by event."""
+    return add_up(part for use in uses for part in use.items())
+
+
+def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
+    """Add up the lifetime use of these groups over all domains, by event. `has_gauges`: and their present levels."""
+    every = ({**it.totals, **(it.gauges if has_gauges else {})} for it in groups)
+    return add_up((get_event(counter), total) for use in every for counter, total in use.items())
+
+
+def sum_key(key: SeenKey, *, has_gauges: bool = False) -> Uses:
+    """Add up the use of a key as `sum_use` does. If another tool has or had a container of it, a part is unknown."""
+    sums = sum_use(key.groups, has_gauges=has_gauges)
+    return {**sums, **_mark_part(sum_use(key.groups))} if key.was_taken else sums
+
+
+def _mark_part(use: Uses) -> Uses:
+    """Mark sums as those of which a part is unknown."""
+    return {event: total._replace(unknown=total.unknown or total.counted) for event, total in use.items()}
+
+
+def get_event(counter: str) -> str:
+    """The event of a counter `<domain>/<event>`."""
+    return counter.rpartition("/")[2]
+
+
+def to_number(millionths: int | None) -> int | float | None:
+    """Convert millionths to whole units, as exactly as JSON readers allow."""
+    if millionths is None:
+        return None
+    return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
+
+
+# --- Rates
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of the keys that are not completed, in millionths per second; for the cache, its present occupancy.
+
+    `rest`: of tasks in no key; `node`: of these and all keys. `seconds`: between the snapshots. `time`: RFC 3339, UTC.
+    """
+
+    time: str
+    seconds: float
+    keys: list[KeyUse]
+    rest: Uses
+    node: Uses
+
+
+def compare(first: Inventory, second: Inventory, time: str) -> Rates:
+    """The rates between two snapshots; none for a key that only one of them has."""
+    former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
+    rates = [KeyUse(key, _measure_speed(key, former)) for key in second.keys if key.state.completed_at is None]
+    seconds = second.at - first.at
+    rest = add_up(
+        speed
+        for path, now in second.uncharged.items()
+        for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
+    )
+    node = sum_uses([rest, *(rate.use for rate in rates)])
+    return Rates(time, seconds, rates, rest, node)
+
+
+def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group]) -> Uses:
+    """The rates of a key. While another tool has a container of it, a part is unknown."""
+    found = add_up(_list_speeds_of_key(key, former))
+    return _mark_part(found) if key.taken else found
+
+
+def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+    for group in key.groups:
+        earlier = former.get((key.state.key, group.record.path), group)
+        if earlier.record != group.record:
+            earlier = group  # another incarnation: there is nothing to compare with
+        if not group.is_over:
+            yield from _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
+
+
+def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
+    """The use of each counter per second, if any have passed; of the cache, what is in use now."""
+    for counter, text in now.items():
+        event, begin = get_event(counter), before.get(counter)
+        if counters.is_untracked(counter, begin):
+            begin = None  # what the counter shows now may have been counted long before
+        if counters.is_cumulative(counter) and seconds > 0:
+            used = counters.used(counter, begin, text)
+            speed = None if used is None else round(used / seconds)
+            yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))
+        elif event == hardware.OCCUPANCY:
+            yield event, make_total(counters.number(text))

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory: its records, each a model in a JSON file, and the lock of each key.
+
+    groups/<key>.json             the state of a key (models.KeyState)
+    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
+    locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
+    members/<container>.json      the index: which key a container belongs to
+    unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
+    reconcile.json, watch.json, unhooked.json, left-undone.json     the work and the findings of reconcile and watch
+    runs/<stage>-<result>         one byte for each hook of that stage with that result
+    runs/unrecorded               one byte for each failure that could not be recorded
+    runs/dropped_lines            one byte for each line of history that was dropped unwritten
+    runs/dropped_snapshots        one byte for each completed key that went early, to make room
+    freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
+    said-<what>                   marks a message that was logged in this boot
+
+Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
+user can plant a link below it. `records` reads it without locks.
+"""
+
+from __future__ import annotations
+
+from hook import jsontext, names, system, validation
+from hook.models import Failure, Index, KeyState
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from hook.errors import HookError
+    from hook.models import Model, MonGroup
+
+    ModelT = TypeVar("ModelT", bound=Model)
+
+PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
+"""The directory of each model's records. Those of other models (node_models) are in the run directory itself."""
+PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
+LIMIT = 16 << 20
+DROPPED_LINES, DROPPED_SNAPSHOTS = "dropped_lines", "dropped_snapshots"
+"""Files in `runs`."""
+
+
+class RunDir:
+    """The open run directory; `descriptor` is for other modules that keep files in it.
+
+    `complaints`: problems that were found and handled on the way, for a report at the end. `may_make_room`: whether
+    a full file system leads to damage.make_room.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open the run directory, or make it. HookError `io`: that fails, or another user could write to it."""
+        self.path = path
+        self.complaints: list[HookError] = []
+        self.may_make_room = True
+        try:
+            try:
+                self.descriptor = system.open_directory(path)
+            except FileNotFoundError:
+                ensure_directory(path, 0o755)
+                self.descriptor = system.open_directory(path)
+                self.make_parts()
+            owner, mode = system.owner_and_mode(self.descriptor)
+        except OSError as error:
+            from hook import explain
+
+            raise explain.system_error("cannot create or open the run directory", error) from error
+        if owner != system.user_id() or mode & 0o022:
+            from hook import explain
+
+            raise explain.owner_error(path, owner, mode)
+
+    def complain(self, problem: str, error: HookError | OSError) -> None:
+        """Add a failure that stops nothing to `complaints`."""
+        from hook import explain
+
+        self.complaints.append(explain.as_hook_error(problem, error))
+
+    def make_parts(self) -> None:
+        """Make its missing directories."""
+        for part in PARTS:
+            ensure_directory(part, 0o700, self.descriptor)
+
+    # --- Records
+
+    def read(self, model: type[ModelT], name: str) -> ModelT | None:
+        """Read a record; None: it does not exist. OSError, ValueError: it is unreadable."""
+        try:
+            text = system.read_file(file_of(model, name), LIMIT, self.descriptor)
+        except FileNotFoundError:
+            return None
+        return model.model_validate(jsontext.loads(text))
+
+    def has(self, model: type[Model], name: str) -> bool:
+        """Whether a record exists, readable or not."""
+        return system.try_call(system.inode, file_of(model, name), self.descriptor) is not None
+
+    def glance(self, model: type[ModelT], name: str) -> ModelT | None:
+        """Read a record without its lock, so that it may be outdated at once. None: it is missing or unreadable."""
+        try:
+            return self.read(model, name)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
+        """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
+
+        `owner`: the key whose lock the caller holds, for the temporary file's name, if the record is not named by it.
+        """
+        path = file_of(model, name)
+        temporary = f"{path.rpartition('/')[0]}/.{owner or name}.tmp"
+        try:
+            self._replace(path, temporary, record)
+        except OSError as error:
+            from hook import damage
+
+            # Lines of history go for what a container needs to be monitored, and for nothing else.
+            damage.make_way(self, path, error, drops_lines=model in (KeyState, Index))
+            self._replace(path, temporary, record)
+
+    def _replace(self, path: str, temporary: str, record: Model) -> None:
+        try:
+            system.write_new(temporary, jsontext.dumps(record) + "\n", self.descriptor)
+            system.rename(temporary, path, self.descriptor)
+        except BaseException:
+            system.remove_tree(temporary, self.descriptor)
+            raise
+
+    def remove(self, model: type[Model], name: str) -> None:
+        """Remove a record, or nothing if it does not exist."""
+        system.unlink(file_of(model, name), self.descriptor)
+
+    def names(self, model: type[Model]) -> list[str]:
+        """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
+        found = [name[: -len(".json")] for name in self.list_part(PLACES[model]) if name.endswith(".json")]
+        return [name for name in found if names.is_container_id(name)]
+
+    def list_part(self, part: str) -> list[str]:
+        """List the names in one of its directories; none if it does not exist."""
+        try:
+            return system.list_directory(part, self.descriptor)
+        except FileNotFoundError:
+            return []
+
+    # --- Keys
+
+    def list_states(self) -> list[KeyState]:
+        """Read all states that are readable. The cost grows with the node."""
+        states = [self.glance(KeyState, key) for key in self.names(KeyState)]
+        return [state for state in states if state is not None]
+
+    def lock(self, key: str, deadline: float) -> LockedKey:
+        """Take a key's lock; after `deadline` (system.monotonic) raise HookError `lock_timeout`.
+
+        flock(2) wakes waiters roughly in the order in which they came. The inode is compared afterwards: the previous
+        holder may have unlinked the file.
+        """
+        path = "locks/" + key
+        while True:
+            try:
+                descriptor = system.open_lock(path, self.descriptor)
+            except OSError as error:
+                from hook import damage
+
+                damage.make_way(self, path, error)
+                descriptor = system.open_lock(path, self.descriptor)
+            try:
+                is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
+                if is_ours and system.same_file(descriptor, path, self.descriptor):
+                    return LockedKey(self, key, descriptor)
+            except BaseException:
+                system.close(descriptor)
+                raise
+            system.close(descriptor)
+            if not is_ours or system.monotonic() >= deadline:
+                from hook import explain
+
+                raise explain.lock_error(self.path, key)
+
+    def read_key(self, key: str) -> KeyState | None:
+        """Read the state of a key; None: it has none. Call it under the key's lock.
+
+        An unreadable state (torn, foreign, of a newer version) is renamed, so that nothing is lost, and the key
+        becomes *recovering*: it may have members that we do not know of.
+        """
+        try:
+            state = self.read(KeyState, key)
+            if state is None or state.key == key:
+                return state
+            error: Exception = ValueError(f"it is of {state.key!r}")
+        except (OSError, ValueError) as caught:
+            error = caught
+        from hook import damage
+
+        return damage.set_aside(self, key, error)
+
+    def read_index(self, container: str) -> str | None:
+        """Read a container's key from its index; None: it has no index. HookError `io`: the index is unreadable."""
+        try:
+            index = self.read(Index, container)
+        except (OSError, ValueError) as error:
+            from hook import explain
+
+            raise explain.index_error(self.path, container, error) from error
+        return index.key if index is not None else None
+
+    def write_index(self, container: str, key: str) -> None:
+        """Note that a container belongs to a key, under that key's lock.
+
+        A former life (names.former_life) gets none: poststop names the container's ID, which is another member's.
+        """
+        if "@" not in container:
+            self.write(Index, container, Index(key=key), owner=key)
+
+    # --- Marks: files without a model
+
+    def note_freed(self) -> None:
+        """Note that an RMID was just given back: a hook that gets EBUSY soon after knows that waiting helps.
+
+        A failed write is ignored: a full /run must not keep a key on record whose groups are gone.
+        """
+        system.try_call(system.write_new, "freed", f"{system.boottime():.3f}\n", self.descriptor)
+
+    def freed_within(self, seconds: float) -> bool:
+        """Whether one of our groups gave an RMID back within the last `seconds`."""
+        try:
+            freed = float(system.read_file("freed", limit=64, dir_fd=self.descriptor))
+        except (OSError, ValueError):
+            return False
+        return system.boottime() - freed <= seconds
+
+    def count_run(self, name: str, number: int = 1) -> None:
+        """Count events for `metrics`, by one more byte in a file for each, which needs no lock and costs little."""
+        system.try_call(system.append, "runs/" + name, "." * number, self.descriptor)
+
+    def is_first(self, what: str) -> bool:
+        """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""
+        try:
+            system.create_exclusively("said-" + what, self.descriptor)
+        except OSError as error:
+            return not isinstance(error, FileExistsError)
+        return True
+
+
+class LockedKey:
+    """A key whose lock we hold. `with` reads its `state`, and gives the lock back."""
+
+    def __init__(self, run: RunDir, key: str, descriptor: int) -> None:
+        self._run = run
+        self._key = key
+        self._descriptor = descriptor
+        self.state: KeyState | None = None
+
+    def commit(self, state: KeyState) -> None:
+        """Write `state` as the key's record: one step of its life."""
+        if state != self.state:
+            self._run.write(KeyState, self._key, state)
+            self.state = state
+
+    def clear(self) -> None:
+        """Remove the key's record. Its lock file goes when the lock is given back."""
+        self._run.remove(KeyState, self._key)
+        self.state = None
+
+    def __enter__(self) -> LockedKey:
+        try:
+            self.state = self._run.read_key(self._key)
+        except BaseException:
+            system.close(self._descriptor)
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            if self.state is None or self.state.completed_at is not None:
+                # Before the lock is given back: in the other order this could unlink another hook's lock file.
+                system.unlink("locks/" + self._key, self._run.descriptor)
+        finally:
+            system.close(self._descriptor)
+
+
+def replace(record: ModelT, **fields: object) -> ModelT:
+    """Return a record with some fields changed. The model validates it, so that no invalid record is written."""
+    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
+    changed: ModelT = form(**{**dict(record), **fields})
+    return changed
+
+
+def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
+    """Return a state with other groups and fields. `generation` rises if the key's view changes."""
+    if _shown(groups) != _shown(state.groups):
+        fields["generation"] = next_generation(state)
+    return replace(state, groups=groups, **fields)
+
+
+def next_generation(state: KeyState) -> int:
+    """The next `generation`. The largest is followed by 1."""
+    return state.generation % validation.MOST_NATURAL + 1
+
+
+def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
+    """The part of groups that their key's view shows."""
+    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
+
+
+def file_of(model: type[Model], name: str) -> str:
+    """The path of a record in the run directory."""
+    return f"{PLACES.get(model, '.')}/{name}.json"
+
+
+def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
+    """Make a directory, or nothing if there is one."""
+    try:
+        system.mkdir(path, mode, dir_fd)
+    except FileExistsError:
+        pass

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code of the compiled models: the records, the forms that make them, and the checks of their fields.
+
+hook/models_compiled.py imports this, and holds tables only. Tests prove both together equal to pydantic: in the
+inputs that they accept, in the values, and in the place of the first error.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's, without importing it
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    Check = tuple[Any, ...]
+    Fields = tuple[tuple[str, str, object, Check], ...]
+    Place = tuple[object, ...]
+
+
+MOST_NATURAL = 2**63 - 1
+"""The largest count that a record may hold (models.Natural); only damage reaches it."""
+ABSENT = object()  # the value of a field that is not there: no check lets it pass
+
+
+class ValidationError(ValueError):
+    """The first error in the order of the fields, with its place; pydantic's class of this name lists all of them."""
+
+    def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
+        super().__init__(title, place, kind, msg)
+        self.title = title
+        self._details: dict[str, Any] = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
+
+    def errors(self) -> list[dict[str, Any]]:
+        return [self._details]
+
+    def within(self, title: str, place: Place) -> ValidationError:
+        """Return the same error with the place as seen from the model that holds this one."""
+        details = self._details
+        return ValidationError(title, place + details["loc"], details["type"], details["msg"])
+
+    def __str__(self) -> str:
+        place = ".".join(map(str, self._details["loc"]))
+        return ": ".join(part for part in (self.title, place, self._details["msg"]) if part)
+
+
+class Model:
+    """A record of some form. To make a class for each form would take as long as to load ten functions."""
+
+    __slots__ = ("__dict__", "_form")
+
+    _form: Form
+
+    def model_dump(self) -> dict[str, Any]:
+        return {name: value if type(value) in _LEAVES else _plain(value) for name, value in self}
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.__dict__.items())
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __delattr__(self, name: str) -> None:
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+
+class Form:
+    """A model, in the role of a class: makes its records, and knows which records are its own.
+
+    It has for each field: the name, the key in the input, the default, and the check. A check is a tuple: one of the
+    functions below, the types whose values are taken unchanged, and the function's arguments. The function gets that
+    tuple, a value, and the title and place for an error.
+    """
+
+    __slots__ = ("__name__", "_fields")
+
+    def __init__(self, name: str, fields: Fields) -> None:
+        self.__name__ = name
+        self._fields = fields
+
+    def __call__(self, /, **fields: object) -> Model:
+        return self._made(fields)
+
+    def __instancecheck__(self, it: object) -> bool:
+        return type(it) is Model and it._form is self
+
+    def model_validate(self, obj: object) -> Model:
+        if isinstance(obj, dict):
+            return self._made(obj)
+        if type(obj) is Model and obj._form is self:
+            return obj
+        name = self.__name__
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+
+    def _made(self, fields: dict[str, object]) -> Model:
+        made = Model()
+        _set_form(made, self)
+        get, own, title = fields.get, made.__dict__, self.__name__
+        for name, place, default, check in self._fields:
+            value = get(place, default)
+            if type(value) in check[1] or (value is default and type(value) in _LEAVES):
+                own[name] = value
+            else:
+                own[name] = check[0](check, value, title, (place,))
+        return made
+
+
+_set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+STR = frozenset((str,))
+NONE = frozenset((type(None),))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump() if isinstance(value, Model) else value
+
+
+# The checks, for values that are not of the plain type of their field. They refuse a value or convert it: a subclass,
+# an integer for a float. They make new lists and dicts, so that records never share a default.
+
+
+def check_str(_check: Check, value: object, title: str, place: Place) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise _wrong(value, "string_type", "Input should be a valid string", title, place)
+
+
+def check_bool(_check: Check, value: object, title: str, place: Place) -> bool:
+    if type(value) is bool:
+        return value
+    raise _wrong(value, "bool_type", "Input should be a valid boolean", title, place)
+
+
+def check_int(check: Check, value: object, title: str, place: Place) -> int:
+    _, _, ge, le = check
+    if type(value) is int and ge is not None and le is not None and ge <= value <= le:
+        return value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
+    _bounds(int(value), check, title, place)
+    return int(value)
+
+
+def check_float(check: Check, value: object, title: str, place: Place) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            pass
+        else:
+            _bounds(number, check, title, place)
+            return number
+    raise _wrong(value, "float_type", "Input should be a valid number", title, place)
+
+
+def _bounds(number: float, check: Check, title: str, place: Place) -> None:
+    _, _, ge, le = check
+    # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
+    if le is not None and not number <= le:
+        raise ValidationError(title, place, "less_than_equal", f"Input should be less than or equal to {le}")
+    if ge is not None and not number >= ge:
+        raise ValidationError(title, place, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+
+
+def check_literal(check: Check, value: object, title: str, place: Place) -> object:
+    expected = check[2:]
+    if value in expected:
+        return value
+    if isinstance(value, str) and _part(value) != value:
+        problem = "Input should be a valid string, without lone surrogates"
+        raise ValidationError(title, place, "string_unicode", problem)
+    *most, last = map(repr, expected)
+    choice = f"{', '.join(most)} or {last}" if most else last
+    raise _wrong(value, "literal_error", f"Input should be {choice}", title, place)
+
+
+def check_nullable(check: Check, value: object, title: str, place: Place) -> object:
+    inner = check[2]
+    return None if value is None else inner[0](inner, value, title, place)
+
+
+def check_named(check: Check, value: object, title: str, place: Place) -> object:
+    text = value if type(value) is str else check_str(check, value, title, place)
+    try:
+        return check[2](text)
+    except AssertionError as error:
+        raise ValidationError(title, place, "assertion_error", f"Assertion failed, {error}") from error
+    except ValueError as error:
+        raise ValidationError(title, place, "value_error", f"Value error, {error}") from error
+
+
+def check_model(check: Check, value: object, title: str, place: Place) -> object:
+    try:
+        return check[2].model_validate(value)
+    except ValidationError as error:
+        raise error.within(title, place) from None
+
+
+def check_list(check: Check, value: object, title: str, place: Place) -> list[object]:
+    inner = check[2]
+    if isinstance(value, list):
+        return [inner[0](inner, item, title, (*place, index)) for index, item in enumerate(value)]
+    raise _wrong(value, "list_type", "Input should be a valid list", title, place)
+
+
+def check_dict(check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    if not isinstance(value, dict):
+        raise _wrong(value, "dict_type", "Input should be a valid dictionary", title, place)
+    _, _, of_key, of_item = check
+    found: dict[object, object] = {}
+    for key, item in value.items():
+        name = of_key[0](of_key, key, title, (*place, key, "[key]"))
+        found[name] = of_item[0](of_item, item, title, (*place, key))
+    return found
+
+
+def check_texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    """A dict from texts to texts, the most frequent kind, checked without a check for each item."""
+    if type(value) is dict and STR.issuperset(map(type, value)) and STR.issuperset(map(type, value.values())):
+        return value.copy()
+    return check_dict((check_dict, (), TEXT, TEXT), value, title, place)
+
+
+TEXT = (check_str, STR)
+TEXTS = (check_texts, ())
+FLAG = (check_bool, frozenset((bool,)))
+TEXT_OR_NONE = (check_nullable, STR | NONE, TEXT)
+
+
+def _part(part: object) -> int | str:
+    """A part of an error's place in pydantic's form: an index, or text without lone surrogates."""
+    if type(part) is int:
+        return part
+    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _wrong(value: object, kind: str, msg: str, title: str, place: Place) -> ValidationError:
+    if value is ABSENT:
+        return ValidationError(title, place, "missing", "Field required")
+    return ValidationError(title, place, kind, msg)
