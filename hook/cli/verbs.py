@@ -7,10 +7,10 @@ months, loads no others.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from dataclasses import dataclass
-from functools import partial
 
 from hook import jsontext
 from hook.cli import options
@@ -255,21 +255,31 @@ def complete(given: options.Completion, _request: Request) -> None:
 
 
 def reconcile(given: options.Reconcile, request: Request) -> int:
-    from hook.cli.progress import repair_and_print
+    from hook.cli.deadline import Ended
     from hook.node import runtimes
-    from hook.reconcile.run import format_left, format_outcome, plan_repairs, result_to_json
+    from hook.reconcile.run import Work, plan_repairs, repair
+    from hook.show.repairs import RepairLog, format_left, format_outcome, result_to_json
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = request.hook.linger if any(word.startswith("--linger=") for word in request.words) else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
-    repair = plan_repairs if given.dry_run else partial(repair_and_print, is_quiet=request.is_json)
-    result = repair(request.hook, live, longest, asks)
+    if given.dry_run:
+        result = plan_repairs(request.hook, live, longest, asks)
+        if not request.is_json:
+            print_printable([line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True)
+            print_printable(format_left(result))
+    else:
+        gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
+        log = RepairLog(is_quiet=request.is_json)
+        work = Work(log.note)
+        try:
+            result = repair(request.hook, live, longest, asks, work)
+        except Ended as error:
+            result = work.end_early(str(error))
+        log.end(result)
     if request.is_json:
         print_answer(result_to_json(result, dry_run=given.dry_run))
-    elif given.dry_run:
-        print_printable([line for it in result.outcomes for line in format_outcome(it)], dry_run=True)
-        print_printable([*map(format_left, result.left)])
     return 0 if result.is_whole else 1
 
 

@@ -62,17 +62,6 @@ class WatchRecord(Model):
     overflows: Natural = 0
 
 
-class LeftUndone(Model):
-    """`left-undone.json`: the problems that the last run of reconcile left, so that the next prints only what changed.
-
-    `failures`: the reason of each failed action, by diagnose.Action.id; `left`: as in run.Result.
-    """
-
-    version: Version = 1
-    failures: dict[str, str] = {}
-    left: list[str] = []
-
-
 class UnhookedContainer(Model):
     """A container that was never hooked: the names of its pod, and its own name in the pod; None: unknown."""
 

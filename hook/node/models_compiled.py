@@ -37,11 +37,6 @@ WatchRecord = Form("WatchRecord", (
     ("failed", "failed", 0, (check_int, (), 0, 9223372036854775807)),
     ("overflows", "overflows", 0, (check_int, (), 0, 9223372036854775807)),
 ))
-LeftUndone = Form("LeftUndone", (
-    ("version", "version", 1, (check_int, (), 1, 1)),
-    ("failures", "failures", {}, TEXTS),
-    ("left", "left", [], (check_list, (), TEXT)),
-))
 UnhookedContainer = Form("UnhookedContainer", (
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),

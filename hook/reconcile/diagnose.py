@@ -7,15 +7,15 @@ listed again under the key's lock, and it is skipped unless it is still among th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from hook import names, procfs, record, retry, store
 from hook.explain import format_count, short_id, who
-from hook.models import Failure, KeyState
+from hook.models import Failure, KeyState, State
 from hook.node import podman, processes, records
-from hook.reconcile.survey import Survey, Threads
+from hook.reconcile.survey import Looks, Survey, Threads
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
@@ -33,7 +33,7 @@ class Action:
     """One repair: its verb, its object (`path`: a mon_group, or a file of the run directory), and why.
 
     `reason`: of the failure that is retried. `strangers`: the threads to move out. `namespace`, `pod`, `name`: the
-    recorded names of the pod, and of the container in it.
+    recorded names of the pod, and of the container in it. `state`: of the running container to adopt.
     """
 
     verb: str
@@ -46,6 +46,7 @@ class Action:
     namespace: str | None = None
     pod: str | None = None
     name: str | None = None
+    state: State | None = None
 
     @property
     def id(self) -> str:
@@ -58,37 +59,37 @@ class Action:
         return f"{self.verb} {about}{of_key}: {self.why}"
 
 
-def diagnose(seen: Survey) -> list[Action]:
+def diagnose(seen: Survey, looks: Looks) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
-    actions = [it for key in seen.list_keys() for it in _diagnose_readable(seen, key)]
+    actions = [it for key in seen.list_keys() for it in _diagnose_readable(seen, looks, key)]
     actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
-    actions += [it for container in seen.failed for it in diagnose_failure(seen, container)]
+    actions += [it for container in seen.failed for it in diagnose_failure(seen, looks, container)]
     actions += [Action("forget", container=it, why="its record is incomplete") for it in seen.half_failures]
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def _diagnose_readable(seen: Survey, key: str) -> Iterator[Action]:
+def _diagnose_readable(seen: Survey, looks: Looks, key: str) -> Iterator[Action]:
     """The actions that a key needs. What cannot be read is not taken for absent, and stops no other key."""
     try:
-        yield from diagnose_key(seen, key, seen.states.get(key))
+        yield from diagnose_key(seen, looks, key, seen.states.get(key))
     except OSError as error:
-        seen.unread[key] = error
+        looks.unread[key] = error
 
 
-def diagnose_adoptable(seen: Survey) -> list[Action]:
+def diagnose_adoptable(adoptable: Iterable[State]) -> list[Action]:
     """The actions for containers that run and that no hook has seen."""
     why = "it is running, and is not in a group of ours"
-    return [Action("adopt", container=container, why=why) for container in seen.adoptable]
+    return [Action("adopt", container=state.id, why=why, state=state) for state in adoptable]
 
 
-def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
+def diagnose_key(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
     """The actions that a key needs, those that cost most to find last. `state`: None: it has no readable record.
 
     `only`: a container of it; actions for others are left out.
     """
-    rules = [_diagnose_files(seen, key, state, only)]
+    rules = [_diagnose_files(seen, looks, key, state, only)]
     if state is not None:
-        rules += [_diagnose_record(seen, state), _diagnose_tasks(seen, state, only)]
+        rules += [_diagnose_record(seen, state), _diagnose_tasks(seen, looks, state, only)]
     for action in chain.from_iterable(rules):
         yield _add_names(action, state) if state is not None else action
 
@@ -101,14 +102,14 @@ def _add_names(action: Action, state: KeyState) -> Action:
     return replace(action, namespace=namespace, pod=pod, name=name)
 
 
-def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """The actions that a key needs because of its files in the run directory."""
     rebuilds = state.recovering if state is not None else key in seen.unreadable
     if rebuilds:
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        if not (rebuilds or is_member) and seen.index.get(container) == key:
+        if not (rebuilds or is_member) and looks.find_key(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in seen.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
@@ -145,17 +146,17 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
-def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
+def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> Iterator[Action]:
     """The actions that a key, not completed, needs because of its processes and of the tasks in its groups."""
     key, context = state.key, seen.context
     if state.completed_at is not None:
         return
-    threads = Threads(seen, state) if seen.is_mounted else None
+    threads = Threads(seen, looks, state) if seen.is_mounted else None
     has_several = threads is not None and len(state.groups) > 1
     if has_several and len({retry.is_retired(context, state, group) for group in state.groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
-        action = _diagnose_member(seen, state, container, threads)
+        action = _diagnose_member(seen, looks, state, container, threads)
         if action is not None and not state.recovering:
             yield action
     if threads is None or only or state.recovering:  # a task may belong to a member without a record
@@ -167,7 +168,9 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
 
 
-def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
+def _diagnose_member(
+    seen: Survey, looks: Looks, state: KeyState, container: str, threads: Threads | None
+) -> Action | None:
     """The action that a member needs. Its threads are counted in any case, so that they do not count as strangers."""
     member, key = state.members[container], state.key
     is_listed = seen.is_listed(key)
@@ -186,7 +189,7 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former life of a container has no index entry (names.former_life).
-    if container == names.container_of(container) and seen.index.get(container) is None:
+    if container == names.container_of(container) and looks.find_key(container) is None:
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     is_counted = bool(seen.context.options.snapshot_ttl or seen.context.history_of(state))
@@ -203,18 +206,19 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
         yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
-def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
+def diagnose_failure(seen: Survey, looks: Looks, container: str) -> Iterator[Action]:
     """The action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
-    is_lone = seen.index.get(container) is None  # else the failure record goes when the member is dropped
+    is_lone = looks.find_key(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
     why = "it failed, and is gone"
-    action = Action("forget", "", container, "", why, "", (), failure.namespace, failure.pod, failure.name)
+    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    if is_lone if failure.pid is None else _has_dead_process(failure):
+    is_over = is_lone if failure.pid is None else _has_dead_process(failure)
+    if is_over:
         yield action
     elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         why = f"it is running but not monitored ({failure.reason})"

@@ -9,10 +9,9 @@ one that was not reached has failed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hook import damage, poststop, report, resctrl, retry, store, system
 from hook.entry import Context
@@ -20,11 +19,10 @@ from hook.errors import HookError, Reason
 from hook.explain import as_hook_error, format_count, printable, short_id, system_error, who
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records, runtimes
-from hook.node.models import LeftUndone
 from hook.reconcile.act import act, describe
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
 from hook.reconcile.move import Chase, StillOutside, Tally, pursue
-from hook.reconcile.survey import ListStates, Survey
+from hook.reconcile.survey import ListStates, Looks, Survey, find_adoptable
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 
@@ -73,15 +71,16 @@ class Result:
     """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
 
     `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
-    then. `outside`: the number of each container's threads outside its group, by the last look. `needed`: the ids of
-    the actions that the last look still found. `unread`: of how many keys, cgroups and processes that look did not read
-    what it should have.
+    then; `at`: the one that it was at. `outside`: the number of each container's threads outside its group, by the last
+    look. `needed`: the ids of the actions that the last look still found. `unread`: of how many keys, cgroups and
+    processes that look did not read what it should have.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     undone: int = 0
     ended: str | None = None
+    at: Action | None = None
     outside: dict[str, int] = field(default_factory=dict)
     needed: Collection[str] = ()
     unread: int = 0
@@ -103,26 +102,6 @@ class Result:
         return self.ended is None and not self.failed and not self.unread
 
 
-class Follower:
-    """Gets the progress of a run. This one ignores it."""
-
-    def start(self, last: LeftUndone) -> None:
-        """The run begins; its last one has left these problems."""
-
-    def begin(self, action: Action, number: int, total: int) -> None:
-        """An action begins, the `number`th of `total` in this pass."""
-
-    def wait(self, number: int) -> None:
-        """All actions of the pass have begun; it waits for threads of so many containers."""
-
-    def end(self, outcome: Outcome | None) -> None:
-        """The action has ended. None: it was no longer needed."""
-
-    def finish(self, _result: Result) -> LeftUndone | None:
-        """The run has come to its end. Returns the problems to record; None: those of its last one stay on record."""
-        return None
-
-
 def plan_repairs(
     options: Options, live: Collection[str] | None = None, linger: int | None = None, asks: ListStates | None = None
 ) -> Result:
@@ -130,10 +109,13 @@ def plan_repairs(
     if asks is None and not _has_work(options):
         return Result()
     seen = Survey(_open_node(options, linger), live)
-    planned, left = diagnose(seen), [*_list_left(seen)]
+    looks = Looks(seen)
+    planned, left = diagnose(seen, looks), [*_list_left(seen, looks)]
     if asks is not None:
-        left += seen.look_for_adoptable(asks)
-    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left, unread=_count_unread(seen))
+        adoptable, problems = find_adoptable(seen, asks)
+        planned += diagnose_adoptable(adoptable)
+        left += problems
+    return Result([Outcome(it) for it in planned], left, unread=_count_unread(seen, looks))
 
 
 def repair(
@@ -141,53 +123,51 @@ def repair(
     live: Collection[str] | None = None,
     linger: int | None = None,
     asks: ListStates | None = None,
-    follower: Follower | None = None,
+    work: Work | None = None,
 ) -> Result:
     """Do all actions, pass by pass, until none is needed. Raises HookError.
 
-    `live`: the keys that live, instead of a look at their members. `linger`: see Context.longest_linger. `asks`: lists
-    the OCI states of running containers but those that are known, for adoption, and a line for each problem of that.
+    `live` names the keys that live, instead of a look at their members; `linger` is Context.longest_linger. `asks`
+    lists the OCI states of running containers except those that are known, for adoption, and a line for each problem.
+    A caller that may end the run early passes its `work`.
     """
+    done = work or Work()
     if asks is None and not _has_work(options):
         return Result()
-    context, follower = _open_node(options, linger), follower or Follower()
-    follower.start(context.run.glance(LeftUndone, "left-undone") or LeftUndone())
+    context = _open_node(options, linger)
     with Tally(context) as tally:
         for line in damage.sum_up_failures(context.run):
             report.log(line)
-        done = _Work(follower, tally)
+        done.tally = tally
         passes, unwritable = 0, dict[str, str]()
         while True:
             seen = Survey(context, live)
-            seen.unwritable = unwritable
-            planned = diagnose(seen)
+            looks = Looks(seen, unwritable)
+            planned = diagnose(seen, looks)
             actions = [it for it in planned if it.id not in done.failed]
             if not actions or passes == _MOST_PASSES:
                 break
             passes += 1
-            done.act(seen, actions)
-        outside = {container: it.to_move for (_key, container), it in seen.outside.items()}
-        outside.update((it.action.container, it.outside) for it in done.give_up(planned, seen))
-        left = [*_list_left(seen)]
-        if asks is not None:  # last: of what was rebuilt the containers are known by now
-            left += seen.look_for_adoptable(asks)
+            done.act(seen, looks, actions)
+        outside = {container: it.to_move for (_key, container), it in looks.outside.items()}
+        outside.update((it.action.container, it.outside) for it in done.give_up(planned, looks))
+        left = [*_list_left(seen, looks)]
+        if asks is not None:  # last: the containers of rebuilt keys are known by now
+            adoptable, problems = find_adoptable(seen, asks)
+            left += problems
             done.prolong()
-            adopted = done.act(seen, diagnose_adoptable(seen)) + done.give_up([], seen)
+            adopted = done.act(seen, looks, diagnose_adoptable(adoptable)) + done.give_up([], looks)
             outside.update((it.action.container, it.outside) for it in adopted)
         outside = {container: number for container, number in outside.items() if number}
         left += _list_unhooked(seen)
         needed = {it.id for it in planned}
-        unread, elsewhere = _count_unread(seen), Counter[str]()
-        for it in seen.outside.values():
+        unread, elsewhere = _count_unread(seen, looks), Counter[str]()
+        for it in looks.outside.values():
             elsewhere.update(dict(it.elsewhere))
         result = Result(done.outcomes, left, outside=outside, needed=needed, unread=unread)
         failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
         counts = {"left": len(left), "failed": len(failed), "unread": unread}
         tally.end(outside, elsewhere, looked_at=seen.boottime, **counts)
-    undone = follower.finish(result)
-    if undone is not None:
-        with suppress(OSError):  # then the next run prints known problems again
-            context.run.write(LeftUndone, "left-undone", undone)
     return result
 
 
@@ -209,33 +189,34 @@ def _open_node(options: Options, linger: int | None) -> Context:
     return context
 
 
-class _Work:
-    """The work of a run: the outcomes so far, and the chases that have not ended. They are waited for together.
+class Work:
+    """The work of a run: the outcomes so far, and the chases that have not ended. They are waited for together."""
 
-    `failed`: the ids of the actions that this run does not try again.
-    """
-
-    def __init__(self, follower: Follower, tally: Tally) -> None:
+    def __init__(self, note: Callable[[Outcome], object] | None = None) -> None:
         self.outcomes: list[Outcome] = []
-        self.failed: set[str] = set()
+        self.failed: set[str] = set()  # the ids of the actions that this run does not try again
+        self.tally: Tally | None = None
+        self._note = note  # gets each outcome at once
+        self._action: Action | None = None  # the action that has begun
+        self._undone = 0  # the planned actions of this pass that have not ended
         self._deadline = system.monotonic() + _SECONDS
         self._patience = _PATIENCE
         self._chases: dict[Chase, Outcome] = {}
-        self._follower, self._tally = follower, tally
 
-    def act(self, seen: Survey, actions: list[Action]) -> list[Outcome]:
+    def act(self, seen: Survey, looks: Looks, actions: list[Action]) -> list[Outcome]:
         """Do these actions, and wait for the threads of their containers; returns the outcomes that are known by then.
 
         The actions are in the order of their verbs; those of one verb begin with another one in each run.
         """
         before = len(self.outcomes)
-        actions = sorted(runtimes.start_elsewhere(actions), key=lambda it: VERBS.index(it.verb))
-        for number, action in enumerate(actions, 1):
-            self._follower.begin(action, number, len(actions) + len(self._chases))
+        actions = sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb))
+        self._undone = len(actions) + len(self._chases)
+        for action in actions:
+            self._action = action
             if action.verb in BRING_IN and system.monotonic() >= self._deadline:
                 outcome: Outcome | None = Outcome(action, _NOT_REACHED, Reason.IO)
             else:
-                outcome = _attempt(seen, action)
+                outcome = _attempt(seen, looks, action)
             if outcome is None or outcome.chase is None:
                 self._end(outcome)
                 continue
@@ -246,11 +227,15 @@ class _Work:
         self._wait()
         return self.outcomes[before:]
 
+    def end_early(self, why: str) -> Result:
+        """Return how far the run came when a signal or its time limit ended it."""
+        return Result(self.outcomes, undone=self._undone, ended=why, at=self._action)
+
     def prolong(self) -> None:
         """Give the containers time that --adopt is to bring in."""
         self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
 
-    def give_up(self, planned: list[Action], last: Survey) -> list[Outcome]:
+    def give_up(self, planned: list[Action], looks: Looks) -> list[Outcome]:
         """Wait a last time; returns the outcomes of what has not ended, and of what no action has been done about.
 
         `planned`: by the last look, after which there is no further pass.
@@ -262,14 +247,14 @@ class _Work:
             self._settle(chase, chase.explain())
         for action in planned:
             if action.verb == "adopt" and action.container not in pursued and action.id not in self.failed:
-                error = StillOutside(last.outside[action.key, action.container].to_move, 0)
+                error = StillOutside(looks.outside[action.key, action.container].to_move, 0)
                 self._end(_fail(Outcome(action), error))
         return self.outcomes[before:]
 
     def _wait(self) -> None:
         """Go on with all chases for as long as there is patience."""
         began = system.monotonic()
-        self._follower.wait(len(self._chases))
+        self._action, self._undone = None, len(self._chases)
         for chase in pursue(self._chases, began + max(self._patience, _LEAST_PATIENCE)):
             self._settle(chase, chase.error)
         self._patience -= system.monotonic() - began
@@ -289,19 +274,21 @@ class _Work:
             self.outcomes.append(outcome)
             if outcome.problem is not None:
                 self.failed.add(outcome.action.id)
-            if not outcome.is_busy:
-                self._tally.count(outcome.action.verb, failed=outcome.has_failed)
-        self._follower.end(outcome)
+            if not outcome.is_busy and self.tally is not None:
+                self.tally.count(outcome.action.verb, failed=outcome.has_failed)
+            if self._note is not None:
+                self._note(outcome)
+        self._action, self._undone = None, max(0, self._undone - 1)
 
 
-def _attempt(seen: Survey, action: Action) -> Outcome | None:
+def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
     """Do an action. A failure does not stop the other actions.
 
     None: it was no longer needed, as after a hook that ran since the survey, or the end of the container.
     """
     complaints = seen.context.run.complaints
     try:
-        done = act(seen, action)
+        done = act(seen, looks, action)
         outcome = Outcome(done or action) if done is not None or complaints else None
     except (HookError, OSError) as error:
         outcome = _fail(Outcome(action), error)
@@ -323,18 +310,18 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     return replace(outcome, problem=str(why), reason=why.reason, outside=number)
 
 
-def _list_left(seen: Survey) -> Iterator[str]:
+def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
     """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
-    for (key, container), path in seen.taken.items():
+    for (key, container), path in looks.taken.items():
         yield f"another tool has moved {_name_place(seen, key, container)} to {printable(path)}, where it stays"
-    for (key, container), found in seen.outside.items():
+    for (key, container), found in looks.outside.items():
         for path, number in found.elsewhere:
             threads = f"{format_count(number, 'thread')} of {_name_place(seen, key, container)}"
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
         if found.unread:
             cgroups = f"{format_count(found.unread, 'cgroup')} of {_name_place(seen, key, container)}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
-    for key, error in seen.unread.items():
+    for key, error in looks.unread.items():
         known = seen.states.get(key)
         name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
         yield f"{name} not looked at: {system_error('cannot read', error)}"
@@ -342,9 +329,9 @@ def _list_left(seen: Survey) -> Iterator[str]:
         yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
 
-def _count_unread(seen: Survey) -> int:
+def _count_unread(seen: Survey, looks: Looks) -> int:
     """Count what the last look should have read, and did not."""
-    return sum(it.unread for it in seen.outside.values()) + len(seen.unread) + seen.processes.unread
+    return sum(it.unread for it in looks.outside.values()) + len(looks.unread) + seen.processes.unread
 
 
 def _name_place(seen: Survey, key: str, container: str) -> str:
@@ -457,53 +444,3 @@ def _remove_lone(context: Context, path: str) -> str | None:
     except (HookError, OSError) as error:
         return str(as_hook_error("cannot remove it", error))
     return "it has a live task, and is on no record" if is_there else None
-
-
-# --- As text and as JSON
-
-
-def format_outcome(it: Outcome) -> list[str]:
-    """A line for an action, its problem and its remark."""
-    problem = [f"  failed: {it.problem}"] if it.problem is not None else []
-    return [str(it.action), *problem, *([f"  {it.remark}"] if it.remark is not None else [])]
-
-
-def format_left(line: str) -> str:
-    """Format a line of Result.left."""
-    return f"left: {line}"
-
-
-def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
-    """The object that `reconcile --json` prints."""
-    actions = []
-    for it in result.outcomes:
-        about = {name: getattr(it.action, name) or None for name in ("key", "container", "path")}
-        named = {name: getattr(it.action, name) for name in ("namespace", "pod", "name", "why")}
-        actions.append({"action": it.action.verb, **about, **named, "problem": it.problem, "remark": it.remark})
-    return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}
-
-
-# --- The problems that the last run left, so that the next run counts them instead of printing them again
-
-
-def is_known(last: LeftUndone, outcome: Outcome) -> bool:
-    """Whether an action failed for the same reason in the last run, or when its failure was recorded."""
-    reason = outcome.reason or ""
-    return outcome.has_failed and reason in (outcome.action.reason, last.failures.get(outcome.action.id))
-
-
-def _count_failures(undone: LeftUndone) -> Counter[tuple[str, str]]:
-    """The number of failed actions by verb and reason."""
-    return Counter((name.partition(" ")[0], reason) for name, reason in undone.failures.items())
-
-
-def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
-    """A line for each verb and reason whose number of failed actions differs from the last run's."""
-    before, after = _count_failures(last), _count_failures(now)
-    return [
-        f"{format_count(after[verb, reason], 'container')} still not monitored: {reason} (see list)"
-        if verb == "retry"
-        else f"still failing: {format_count(after[verb, reason], 'action')}, {verb}, {reason} (see reconcile --json)"
-        for verb, reason in sorted({*before, *after})
-        if after[verb, reason] != before[verb, reason]
-    ]

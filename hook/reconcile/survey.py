@@ -21,6 +21,7 @@ from hook.node.processes import Process, Processes
 from hook.node.records import Broken, Records
 from hook.node.whereabouts import Groups
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
+from hook.store import RunDir
 
 _LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
 _FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
@@ -45,13 +46,8 @@ class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups; `boottime`: when it began (CLOCK_BOOTTIME, s).
 
     `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
-    processes in a pass; later looks read single containers. `groups`: finds the group of a task. By key and container,
-    by the last look: `outside`, the container's threads outside its group; `taken`, the path of another tool's group
-    that its init is in, so that it is left alone. `unread`: why a key could not be looked at. `adoptable`: with
-    --adopt, running containers without a record. `refusal`: why the kernel gave the last new group no RMID. No other
-    group is tried in this pass then, since each try searches all keys for RMIDs to reclaim, and waits for one that
-    comes back. `unwritable`: why each file of the history could not be written in this run, in which no other line is
-    tried. `kubelet`, `podman`: their names of pods and containers.
+    processes in a pass; later looks read single containers. `groups` finds the group of a task. `kubelet`, `podman`:
+    their names of pods and containers.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -61,13 +57,6 @@ class Survey:
         self.live = live
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
-        self.outside: dict[Place, Outside] = {}
-        self.taken: dict[Place, str] = {}
-        self.unread: dict[str, OSError] = {}
-        self.adoptable: dict[str, State] = {}
-        self.refusal: HookError | None = None
-        self.further_looks = _FURTHER_LOOKS
-        self.unwritable: dict[str, str] = {}
         self.kubelet, self.podman = engines.KubeletNames(), podman.Names()
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -91,14 +80,6 @@ class Survey:
         others = [it for it in resctrl.list_mon_groups(context.resctrl.root) if it not in recorded]
         self.orphans = retry.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
-
-    def look_for_adoptable(self, list_states: ListStates) -> list[str]:
-        """Find the running containers without a record (`adoptable`); returns a line for each problem."""
-        former = self.context.run.glance(Unhooked, "unhooked")
-        members = {container for state in self.states.values() for container in state.members}
-        states, problems = list_states(members.union(former.sandboxes if former is not None else ()))
-        self.adoptable = {state.id: state for state in states}
-        return problems
 
     def is_listed(self, key: str | None) -> bool | None:
         """Whether the list of --live has a key; None: there is no such list."""
@@ -186,6 +167,39 @@ class Survey:
         }
 
 
+class Looks:
+    """What a pass has learnt since its survey. Each look at a container replaces what the last one found."""
+
+    def __init__(self, seen: Survey, unwritable: dict[str, str] | None = None) -> None:
+        # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
+        self.outside: dict[Place, Outside] = {}
+        self.taken: dict[Place, str] = {}
+        # By key: why it could not be looked at.
+        self.unread: dict[str, OSError] = {}
+        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
+        # keys for RMIDs to reclaim, and waits for one that comes back.
+        self.refusal: HookError | None = None
+        # By file of the history: why this run could not write to it. It tries no other line there.
+        self.unwritable = unwritable if unwritable is not None else {}
+        self.further_looks = _FURTHER_LOOKS
+        self._index = dict(seen.index)
+
+    def find_key(self, container: str) -> str | None:
+        """The key of a container in the index; None: it has no readable entry."""
+        return self._index.get(container)
+
+    def read_index(self, run: RunDir, container: str) -> None:
+        """Read the entry of a container again, under its key's lock."""
+        self._index[container] = records.glance_index(run, container)
+
+
+def find_adoptable(seen: Survey, list_states: ListStates) -> tuple[list[State], list[str]]:
+    """Find the running containers without a record, for --adopt; also returns a line for each problem."""
+    former = seen.context.run.glance(Unhooked, "unhooked")
+    members = {container for state in seen.states.values() for container in state.members}
+    return list_states(members.union(former.sandboxes if former is not None else ()))
+
+
 def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Collect the second items of these pairs by their first items."""
     found: dict[str, list[str]] = {}
@@ -249,8 +263,9 @@ class Threads:
     containers that were looked at so far.
     """
 
-    def __init__(self, seen: Survey, state: KeyState) -> None:
+    def __init__(self, seen: Survey, looks: Looks, state: KeyState) -> None:
         self._seen = seen
+        self._looks = looks
         self._key = state.key
         kernel = seen.context.resctrl
         found = [it for it in state.groups if kernel.exists(it.path)]
@@ -259,13 +274,13 @@ class Threads:
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def look_for_taker(self, container: str, member: Member) -> str | None:
-        """The path of the group of another tool that a container's init is in (Survey.taken); None: it is in none."""
+        """The path of the group of another tool that a container's init is in (Looks.taken); None: it is in none."""
         place = self._key, container
-        self._seen.taken.pop(place, None)
+        self._looks.taken.pop(place, None)
         taker = self._find_init(member)
         if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
             return None
-        self._seen.taken[place] = taker
+        self._looks.taken[place] = taker
         return taker
 
     def is_in_place(self, member: Member) -> bool:
@@ -288,15 +303,15 @@ class Threads:
         of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
-        if (self._key, container) in self._seen.taken:
-            self._seen.outside.pop((self._key, container), None)
+        if (self._key, container) in self._looks.taken:
+            self._looks.outside.pop((self._key, container), None)
             return 0
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = self._locate(member, missing)
         to_move = places[OUTSIDE] + places[None]
         elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
-        self._seen.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
+        self._looks.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
         return to_move
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
@@ -311,10 +326,10 @@ class Threads:
             places = {tid: locate(groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not self._looks.further_looks else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            self._seen.further_looks -= 1
+            self._looks.further_looks -= 1
             missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 

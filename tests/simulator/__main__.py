@@ -18,9 +18,10 @@ def main(arguments: Sequence[str]) -> int:
     given = _parse(arguments)
     # Before Python 3.12 a cached_property is computed under a lock: one who has it would never get the baton again.
     vars(functools)["RLock"] = nullcontext
+    models = "models"
     for package in ("hook", "hook.node"):
-        compiled = sys.modules[f"{package}.models"] = importlib.import_module(f"{package}.models_compiled")
-        sys.modules[package].models = compiled
+        compiled = sys.modules[f"{package}.{models}"] = importlib.import_module(f"{package}.{models}_compiled")
+        setattr(sys.modules[package], models, compiled)
     if given.mutant is not None:
         importlib.import_module("tests.simulator.mutants").apply(given.mutant)
     status: int = importlib.import_module("tests.simulator.explore").explore(given)

@@ -15,7 +15,7 @@ from hook.node import files
 from hook.reconcile import act as acting
 from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action
-from hook.reconcile.survey import Survey
+from hook.reconcile.survey import Looks, Survey
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
@@ -132,11 +132,11 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
     start(node, IDS[0])
     real = acting.act
 
-    def act(seen: Survey, action: Action) -> Action | None:
+    def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
         monkeypatch.setattr("hook.reconcile.run.act", real)
         said = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(node, *IDS, said={**SAID, **said, "io.kubernetes.container.name": "new"})
-        return real(seen, action)
+        return real(seen, looks, action)
 
     monkeypatch.setattr("hook.reconcile.run.act", act)
     assert node.verbs() == []

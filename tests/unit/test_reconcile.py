@@ -23,7 +23,7 @@ from hook.node.whereabouts import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import move, run, survey
 from hook.reconcile.run import Result
-from hook.reconcile.survey import Survey
+from hook.reconcile.survey import Looks, Survey
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator import machine
@@ -716,9 +716,9 @@ class ChainOfForks:
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     real = acting.adopt
 
-    def adopt(seen: Survey, state: KeyState, name: str) -> int:
+    def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
         try:
-            return real(seen, state, name)
+            return real(seen, looks, state, name)
         finally:
             act()
 

@@ -16,12 +16,13 @@ from hook import explain, system
 from hook.doctor import format_findings, warning
 from hook.install.install import Removal, format_removal
 from hook.models import Failure, KeyState, Member, MonGroup
-from hook.node.models import Job, LeftUndone, ReconcileRecord, Unhooked
+from hook.node.models import Job, ReconcileRecord, Unhooked
 from hook.node.records import Broken
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Outcome, Remains, format_changes, format_outcome
+from hook.reconcile.run import Outcome, Remains
 from hook.show import history, lists
 from hook.show.hardware import Rmids
+from hook.show.repairs import format_outcome
 from hook.show.snapshot import Group, Inventory, SeenKey, compare
 from hook.show.terminal import Screen
 from tests.support import house
@@ -139,12 +140,10 @@ def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
 
 @given(
     outcomes=st.lists(st.builds(Outcome, st.builds(Action, st.just("retry"), why=TEXTS), NAMES, NAMES, NAMES)),
-    failures=st.dictionaries(st.sampled_from(["retry a", "retry b", "evict a"]), st.just("io")),
     left=st.builds(Remains, st.lists(TEXTS, max_size=2), st.lists(TEXTS, max_size=1)),
 )
-def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], left: Remains) -> None:
+def test_what_changes_something_has_no_slip(outcomes: list[Outcome], left: Remains) -> None:
     lines = [line for it in outcomes for line in format_outcome(it)]
-    lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
     assert find_slips([*lines, *format_removal(Removal([], left, ["/x"], ""))]) == []
 
 
