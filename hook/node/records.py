@@ -326,7 +326,7 @@ def _remove_locks(run: RunDir) -> None:
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
-    OSError: a hook has used it meanwhile, and may have begun a key. A mount point stays, without content.
+    OSError: a hook has used it since, and may have begun a key. A mount point stays, without content.
     """
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others

@@ -48,6 +48,10 @@ class Groups:
         is_free = not above.endswith("/mon_groups") or name.startswith(self._prefix)
         return not is_free and path not in self._recorded
 
+    def name_ctrl_group(self, path: str) -> str:
+        """The name of the ctrl_group that a group is, or is in, as the kernel shows it: `/` for the root one."""
+        return find_ctrl_group(path)[len(self._kernel.root) + 1 :] or "/"
+
     def read_others(self, ctrl_groups: Mapping[str, list[str]] | None = None) -> dict[int, str]:
         """The tasks that are in mon_groups of other tools now, each with the path of its group.
 

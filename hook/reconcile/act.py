@@ -22,14 +22,14 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, records
 from hook.node.processes import cpu_seconds
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, has_begun, name_members
-from hook.reconcile.move import Chase, count_late_cpu, limit_late, read_groups
+from hook.reconcile.move import Mover, count_late_cpu, limit_late, read_groups
 from hook.reconcile.survey import Looks, Survey, add_late_counters, find_containers, find_owner
 from hook.retry import is_recorded, remove_orphan, retire
 from hook.store import LockedKey
 
 
 def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
-    """Do an action; returns it with its actual effect; None: it was not needed any more. Raises HookError, OSError."""
+    """Do an action; return it with its actual effect, or None if it is no longer needed. Raises HookError, OSError."""
     if action.verb == "remove":
         return action if remove_orphan(seen.context, action.path) else None
     if action.verb == "write":
@@ -63,7 +63,7 @@ def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
 
 
 def describe(action: Action, moved: int) -> Action | None:
-    """The actual effect of an action that has moved so many threads; None: it was not needed."""
+    """Return an action with the number of threads that it moved, or None if there were none to move."""
     if action.verb != "adopt" or not action.key:
         return action
     return replace(action, why=f"{moved} of its threads were not in its group") if moved else None
@@ -121,7 +121,9 @@ def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
 
 
 def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
-    """Move foreign tasks out: the kernel shows tasks by RMID, so a reused RMID brings some in that no program moved.
+    """Move out tasks that are not ours.
+
+    `tasks` lists whatever has the group's RMID: after an RMID is reused, that includes old tasks that nobody moved.
 
     A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
     has every container whose init is among them.
@@ -135,7 +137,7 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
 
 
 def _note_taken(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    """Note that another tool has taken a container. A group that it has removed ends, so that no view leads to it."""
+    """Note that another tool has taken a container. A group that the tool has removed ends: no view leads to it."""
     groups = [record.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
     now = store.change(state, groups, taken=True)
     locked.commit(now)
@@ -286,7 +288,7 @@ def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
 
 
 def retry(seen: Survey, looks: Looks, name: str) -> bool:
-    """Retry a failed createRuntime with its recorded key. False: the container has ended, or succeeded, meanwhile."""
+    """Retry a failed createRuntime with its recorded key. False: the container has ended or succeeded since."""
     failure = seen.context.run.glance(Failure, name)
     if failure is None:
         return False
@@ -336,12 +338,15 @@ def _monitor(seen: Survey, looks: Looks, container: Container, key: Key | None, 
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
     Returns whether it is monitored; False: filters leave it out.
-    A failure is recorded like a hook's, unless the container has ended meanwhile (`task_gone`). `was_in`: the group is
+    A failure is recorded like a hook's, unless the container has ended (`task_gone`). `was_in`: the group is
     made again, so its tasks were counted for most of the time, and their CPU time so far is not added to late_cpu.
     """
     context = seen.context
     used = 0.0 if was_in else cpu_seconds(container.pid)
-    ctrl_group = _find_ctrl_group(seen, container.pid) if procfs.resctrl_groups(container.pid) is None else None
+    ctrl_group = None
+    if procfs.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
+        groups = read_groups(context)
+        ctrl_group = groups.name_ctrl_group(groups.find(container.pid) or context.resctrl.root)
     try:
         if looks.refusal is not None and key is not None and not _has_group(context, key):
             raise looks.refusal
@@ -370,13 +375,6 @@ def _record(context: Context, container: Container, error: HookError, key: Key |
     report.record(context.run, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
-def _find_ctrl_group(seen: Survey, pid: int) -> str:
-    """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
-    resctrl = seen.context.resctrl
-    found = (it for it in seen.ctrl_groups if it != resctrl.root and pid in (resctrl.tasks(it) or ()))
-    return next((path[len(resctrl.root) + 1 :] for path in found), "/")
-
-
 def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
@@ -398,23 +396,23 @@ def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None
     """Look at the threads of a container, and move each that is outside its group; returns their number.
 
     `longest_late`: as limit_late; None: none of their CPU time is late.
-    Raises HookError, and StillOutside with a chase to go on with, if two looks are not enough.
+    Raises HookError, and StillOutside with a mover to go on with, if two looks are not enough.
     """
     state = seen.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or procfs.is_dead(member.pid, member.starttime):
         return 0
     seen.processes.add([(container, member)])
-    chase = _ContainerChase(seen, key, member, longest_late)
-    if not (chase.step() or chase.step()):  # the second look shows what the threads forked that sleep by then
-        raise chase.explain()
-    if chase.error is not None:
-        raise chase.error
-    return chase.moved
+    mover = _ContainerMover(seen, key, member, longest_late)
+    if not (mover.step() or mover.step()):  # the second look shows what the threads forked that sleep by then
+        raise mover.explain()
+    if mover.error is not None:
+        raise mover.error
+    return mover.moved
 
 
-class _ContainerChase(Chase):
-    """A chase of all threads of a container: of those in its own cgroup, and of its other processes.
+class _ContainerMover(Mover):
+    """Moves all threads of a container: those in its own cgroup, and those of its other processes.
 
     The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
     """

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile and watch share: a chase moves a container's threads into its group, and a tally counts such work.
+"""Moves a container's threads into its group, and counts such work: what reconcile and watch share.
 
-A chase also gets the threads of a program that forks and exits faster than one look.
-Each look reads all threads of the cgroup at once, and each thread outside is moved at once. A look and a move take some
-0.1 ms. Children that a thread forks after its move are in the group. A child of a fork that began before the move is
-outside, and appears only when the fork ends; until then the parent runs in the kernel. So the chase ends with a look
-that begins after each moved thread has slept, ended, or run in user mode. That can take any time (a parent of vfork
-waits for its child), so each chase is one step at first, and `pursue` then waits for all of them together.
+A mover also gets the threads of a program that forks and exits faster than one look. Each look reads all threads of the
+cgroup at once and moves each thread outside at once; a look and a move take some 0.1 ms. Children that a thread forks
+after its move are in the group. A child of a fork that began before the move is outside, and appears only when the fork
+ends; until then the parent runs in the kernel. So we stop only after a look that began after every moved thread was
+seen asleep, gone, or in user mode: then no fork that began before the move is still running. That can take any time (a
+parent of vfork waits for its child), so each mover takes one step first, and `move_until` waits for all of them
+together.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from hook.validation import MOST_NATURAL
 
 _STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
-_USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
+_USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in the kernel; more proves user mode
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
 _MOST_REMEMBERED = 4096  # threads
 _LOCK = "reconcile.lock"
@@ -42,12 +43,9 @@ _INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has l
 
 
 class StillOutside(HookError):
-    """Threads of a container are outside its group, or may be.
+    """Threads of a container are outside its group, or may be: `number` by the last look. `mover` can go on."""
 
-    `number`: those that are, by the last look; `chase`: the one that can go on.
-    """
-
-    def __init__(self, number: int, moved: int, chase: Chase | None = None) -> None:
+    def __init__(self, number: int, moved: int, mover: Mover | None = None) -> None:
         problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
         hint = "it forks faster than its threads can be moved; the next run tries again"
         if not number:
@@ -55,16 +53,11 @@ class StillOutside(HookError):
             hint = "one that was moved may be in a fork, which shows its child when it ends; the next run looks again"
         super().__init__(Reason.IO, problem, hint=hint)
         self.number = number
-        self.chase = chase
+        self.mover = mover
 
 
-class Chase:
-    """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
-
-    `has_moved`: whether that moved any. `forking`: as in still_forking. `late_cpu`: CPU seconds that threads had used
-    before they were moved. `error`: what ended it. `read` returns the container's present threads. `groups`: see
-    locate; None: those of now. `longest_late`: as limit_late.
-    """
+class Mover:
+    """Moves the threads of one container into its group, step by step."""
 
     _has_others = False
     """Whether threads outside the member's own cgroup are the container's, too."""
@@ -77,21 +70,26 @@ class Chase:
         groups: Groups | None = None,
         longest_late: float = math.inf,
     ) -> None:
-        self._longest_late = longest_late
-        self.moved = self.outside = 0
-        self.has_moved = False
-        self.late_cpu = 0.0
-        self.forking: dict[int, int] = {}
-        self.error: HookError | OSError | None = None
+        """Prepare to move the threads that `read` returns.
+
+        `groups` finds the group of a thread (None: as the groups are now). `longest_late` is that of limit_late.
+        """
+        self.moved = 0  # threads so far
+        self.outside = 0  # threads that the last look found outside
+        self.has_moved = False  # whether the last look moved any
+        self.forking: dict[int, int] = {}  # moved threads that may still be in an earlier fork, as still_forking takes
+        self.late_cpu = 0.0  # CPU seconds that threads had used before they were moved
+        self.error: HookError | OSError | None = None  # what ended it
         self.member = member
         self._context = context
         self._read = read
+        self._longest_late = longest_late
         self._groups = groups if groups is not None else read_groups(context)
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self) -> bool:
-        """Look once, and move the threads outside; returns whether the chase has ended.
+        """Look once and move the threads outside; return whether the mover has ended.
 
         It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
         WrongCtrlGroup, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
@@ -106,11 +104,11 @@ class Chase:
         return not (self.outside or self.has_moved or self.forking)
 
     def explain(self) -> StillOutside:
-        """The error that says how far the chase has come."""
+        """Make the error that says how far the mover has come."""
         return StillOutside(self.outside, self.moved, self)
 
     def move(self, tids: Collection[int]) -> None:
-        """Move those of these threads that are outside. One that has ended by now counts as outside."""
+        """Move the threads among these that are outside. A thread that has ended by now counts as outside."""
         deadline = system.monotonic() + _STEP
         before = self.moved
         new = {*tids} - self._settled
@@ -129,7 +127,9 @@ class Chase:
         self.outside = len(new - self._settled)
 
     def _move(self, tid: int) -> bool:
-        """Move a thread unless it is in the group, or must stay. False: it has ended, and may have another's number.
+        """Move a thread unless it is in the group or must stay; return False if it has ended.
+
+        A thread that has ended may have another one under its number.
 
         The kernel takes a number. Its thread is the container's own if it started at the same time before we look where
         it is and after the move.
@@ -192,9 +192,9 @@ class Chase:
         return max(0.0, late if born >= context.looked_at * procfs.TICKS else min(late, self._longest_late))
 
 
-def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
-    """Step these chases in turn until then, and yield each one that ends."""
-    waiting = [*chases]
+def move_until(movers: Iterable[Mover], until: float) -> Iterator[Mover]:
+    """Step these movers in turn until this time, and yield each one that ends."""
+    waiting = [*movers]
     pause = _PAUSE
     while waiting and system.monotonic() < until:
         if any(it.outside for it in waiting):
@@ -202,25 +202,25 @@ def pursue(chases: Iterable[Chase], until: float) -> Iterator[Chase]:
         else:
             system.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        for chase in [*waiting]:
-            if chase.step():
-                waiting.remove(chase)
-                yield chase
+        for mover in [*waiting]:
+            if mover.step():
+                waiting.remove(mover)
+                yield mover
             if system.monotonic() >= until:
                 break
 
 
 def still_forking(moved: dict[int, int]) -> dict[int, int]:
-    """Those of the moved threads that may still be busy with a fork that they began before.
+    """Return the moved threads that may still be in a fork that began before their move.
 
-    Each with its user time when it was moved, in ticks.
+    Each comes with its user time when it was moved, in ticks.
     """
     times = ((tid, since, _read_user_time(tid)) for tid, since in moved.items())
     return {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
 
 
 def _read_user_time(tid: int) -> int | None:
-    """The user time of a thread that runs, in ticks; None: it sleeps or has ended, so that it is not in a fork.
+    """Return the user time of a running thread, in ticks, or None if it sleeps or has ended: then it is in no fork.
 
     Source: proc_pid_stat(5), fields 3 and 14.
     """
@@ -229,7 +229,7 @@ def _read_user_time(tid: int) -> int | None:
 
 
 def limit_late(context: Context, container: str) -> float:
-    """The most CPU seconds of one thread that count as late, if it is older than the last look of a complete run.
+    """Return the most CPU seconds that count as late for a thread older than the last look of a complete run.
 
     That look found the container's threads in its group, so their time was charged. A thread that has left the group
     since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
@@ -257,15 +257,16 @@ INSIDE, OUTSIDE = "inside", "outside"
 
 
 def read_groups(context: Context) -> Groups:
-    """The groups of the node as they are now."""
+    """Read the groups of the node as they are now."""
     kernel, prefix = context.resctrl, context.options.group_prefix
     return Groups(kernel, prefix, lambda: records.list_recorded(context.run.list_states()))
 
 
 def locate(groups: Groups, tid: int, path: str) -> str | None:
-    """Where a thread is, seen from a mon_group: INSIDE, OUTSIDE, or the path of the group from which it is not moved.
+    """Return where a thread is, seen from a mon_group: INSIDE, OUTSIDE, or the path of a group where it must stay.
 
-    That is a group of another tool, or one in another ctrl_group. None: it has ended, or the kernel does not show it.
+    A thread stays in a group of another tool, and in one of another ctrl_group. The answer is None if the thread has
+    ended or the kernel does not show it.
     """
     place = groups.find(tid)
     if place is None or place == path:
@@ -274,7 +275,7 @@ def locate(groups: Groups, tid: int, path: str) -> str | None:
 
 
 def is_shown_inside(context: Context, tid: int, path: str) -> bool | None:
-    """Whether a thread is in a mon_group; None: it has ended, or the kernel does not show it."""
+    """Return whether a thread is in a mon_group, or None if it has ended or the kernel does not show it."""
     groups = procfs.resctrl_groups(tid)
     return context.resctrl.path(*groups) == path if groups is not None else None
 

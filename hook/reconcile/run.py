@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles.
 
-All containers share the time of a run. Each gets one look and one move first (reconcile/chase); what is still outside
+All containers share the time of a run. Each gets one look and one move first (reconcile/move); what is still outside
 after all actions of a pass is waited for together. Another container is the first one in each run, and the action of
 one that was not reached has failed.
 """
@@ -21,7 +21,7 @@ from hook.models import Index, KeyState, Options
 from hook.node import processes, records, runtimes
 from hook.reconcile.act import act, describe
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
-from hook.reconcile.move import Chase, StillOutside, Tally, pursue
+from hook.reconcile.move import Mover, StillOutside, Tally, move_until
 from hook.reconcile.survey import ListStates, Looks, Survey, find_adoptable
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -29,7 +29,7 @@ from hook.store import RunDir
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
-_PATIENCE = 4.0  # seconds in all in which chases are waited for: where 20 programs fork on one busy CPU, one takes 0.2
+_PATIENCE = 4.0  # seconds in all to wait for movers: where 20 programs fork on one busy CPU, one takes 0.2
 _LEAST_PATIENCE = 0.5  # seconds after each pass and at the end, also if all is used up
 _NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
@@ -42,10 +42,10 @@ _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile.
+    """The outcome of an action. `problem`: why it failed; `remark`: another problem that was found.
 
     `reason`: the name of the problem (errors.Reason). `outside`: how many threads of the container it left outside its
-    group. `chase`: the one to go on with, while it has not ended.
+    group. `mover`: the one to go on with, while it has not ended.
     """
 
     action: Action
@@ -53,7 +53,7 @@ class Outcome:
     reason: str | None = None
     remark: str | None = None
     outside: int = 0
-    chase: Chase | None = None
+    mover: Mover | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -89,7 +89,7 @@ class Result:
     def failed(self) -> list[Outcome]:
         """The failed actions that are still needed, or after which no other one followed for the same object.
 
-        An action that left threads outside does not count if the last look found none: they have ended meanwhile.
+        An action that left threads outside does not count if the last look found none: they have ended.
         """
         of_object = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
         ends = {it.action.id for it in of_object.values() if not it.outside or it.action.container in self.outside}
@@ -190,7 +190,7 @@ def _open_node(options: Options, linger: int | None) -> Context:
 
 
 class Work:
-    """The work of a run: the outcomes so far, and the chases that have not ended. They are waited for together."""
+    """The work of a run: the outcomes so far, and the movers that have not ended. They are waited for together."""
 
     def __init__(self, note: Callable[[Outcome], object] | None = None) -> None:
         self.outcomes: list[Outcome] = []
@@ -201,7 +201,7 @@ class Work:
         self._undone = 0  # the planned actions of this pass that have not ended
         self._deadline = system.monotonic() + _SECONDS
         self._patience = _PATIENCE
-        self._chases: dict[Chase, Outcome] = {}
+        self._movers: dict[Mover, Outcome] = {}
 
     def act(self, seen: Survey, looks: Looks, actions: list[Action]) -> list[Outcome]:
         """Do these actions, and wait for the threads of their containers; returns the outcomes that are known by then.
@@ -210,20 +210,20 @@ class Work:
         """
         before = len(self.outcomes)
         actions = sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb))
-        self._undone = len(actions) + len(self._chases)
+        self._undone = len(actions) + len(self._movers)
         for action in actions:
             self._action = action
             if action.verb in BRING_IN and system.monotonic() >= self._deadline:
                 outcome: Outcome | None = Outcome(action, _NOT_REACHED, Reason.IO)
             else:
                 outcome = _attempt(seen, looks, action)
-            if outcome is None or outcome.chase is None:
+            if outcome is None or outcome.mover is None:
                 self._end(outcome)
                 continue
-            # A chase of an earlier pass does not know the processes that have come since.
-            for chase in [it for it in self._chases if it.member.pid == outcome.chase.member.pid]:
-                self._settle(chase)
-            self._chases[outcome.chase] = outcome
+            # A mover of an earlier pass does not know the processes that have come since.
+            for mover in [it for it in self._movers if it.member.pid == outcome.mover.member.pid]:
+                self._settle(mover)
+            self._movers[outcome.mover] = outcome
         self._wait()
         return self.outcomes[before:]
 
@@ -241,28 +241,28 @@ class Work:
         `planned`: by the last look, after which there is no further pass.
         """
         before = len(self.outcomes)
-        pursued = {it.action.container for it in self._chases.values()}
+        moving = {it.action.container for it in self._movers.values()}
         self._wait()
-        for chase in [*self._chases]:
-            self._settle(chase, chase.explain())
+        for mover in [*self._movers]:
+            self._settle(mover, mover.explain())
         for action in planned:
-            if action.verb == "adopt" and action.container not in pursued and action.id not in self.failed:
+            if action.verb == "adopt" and action.container not in moving and action.id not in self.failed:
                 error = StillOutside(looks.outside[action.key, action.container].to_move, 0)
                 self._end(_fail(Outcome(action), error))
         return self.outcomes[before:]
 
     def _wait(self) -> None:
-        """Go on with all chases for as long as there is patience."""
+        """Go on with all movers for as long as there is patience."""
         began = system.monotonic()
-        self._action, self._undone = None, len(self._chases)
-        for chase in pursue(self._chases, began + max(self._patience, _LEAST_PATIENCE)):
-            self._settle(chase, chase.error)
+        self._action, self._undone = None, len(self._movers)
+        for mover in move_until(self._movers, began + max(self._patience, _LEAST_PATIENCE)):
+            self._settle(mover, mover.error)
         self._patience -= system.monotonic() - began
 
-    def _settle(self, chase: Chase, error: HookError | OSError | None = None) -> None:
-        """End the action of a chase; `error`: why the chase has not moved all threads."""
-        outcome = replace(self._chases.pop(chase), chase=None)
-        done = describe(outcome.action, chase.moved)
+    def _settle(self, mover: Mover, error: HookError | OSError | None = None) -> None:
+        """End the action of a mover; `error` says why it has not moved all threads."""
+        outcome = replace(self._movers.pop(mover), mover=None)
+        done = describe(outcome.action, mover.moved)
         if error is not None:
             self._end(_fail(outcome, error))
         else:
@@ -293,7 +293,7 @@ def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
     except (HookError, OSError) as error:
         outcome = _fail(Outcome(action), error)
         if isinstance(error, StillOutside):
-            outcome = Outcome(action, chase=error.chase)
+            outcome = Outcome(action, mover=error.mover)
         elif outcome.is_busy:
             outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
         elif outcome.reason == Reason.TASK_GONE and not complaints:

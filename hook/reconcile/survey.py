@@ -214,7 +214,7 @@ def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
         return group
     try:
         return record.add_late(group, context.resctrl.counters(group.path))
-    except HookError:  # removed meanwhile
+    except HookError:  # removed since
         return group
 
 
@@ -257,11 +257,7 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
 
 
 class Threads:
-    """Compares the threads in the groups of one key with those of its containers.
-
-    By group: `_inside`, the threads in it, None if it is gone or was made again; `_owned`, the threads of the
-    containers that were looked at so far.
-    """
+    """Compares the threads in the groups of one key with those of its containers."""
 
     def __init__(self, seen: Survey, looks: Looks, state: KeyState) -> None:
         self._seen = seen
@@ -270,7 +266,9 @@ class Threads:
         kernel = seen.context.resctrl
         found = [it for it in state.groups if kernel.exists(it.path)]
         there = [it.path for it in found if it.inode in (None, kernel.inode(it.path))]
+        # Path of a group -> IDs of the threads in it; None if the group is gone or was recreated.
         self._inside = {path: kernel.tasks(path) for path in there}
+        # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def look_for_taker(self, container: str, member: Member) -> str | None:
@@ -306,7 +304,7 @@ class Threads:
         if (self._key, container) in self._looks.taken:
             self._looks.outside.pop((self._key, container), None)
             return 0
-        # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
+        # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = self._locate(member, missing)
         to_move = places[OUTSIDE] + places[None]

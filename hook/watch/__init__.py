@@ -10,12 +10,12 @@ A hook after ours, as of a CDI device, can move a container's init to another ct
 that init execs, which is its first step after all hooks, it is given a group there, as by reconcile's `remake`: by the
 steps of createRuntime, under the key's lock. If a hook holds that lock, or no RMID is free, reconcile does it.
 
-A process is moved as soon as its exec is known. Its container is chased (reconcile/chase) a moment later, because a
+A process is moved as soon as its exec is known. Its container is looked at (reconcile/move) a moment later, because a
 child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
 a fork can take far longer, so further looks follow while one that began before a move may go on. If the process is gone
 before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each thread
 that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it is due.
-What forks faster than it can be moved is chased again then.
+A program that forks faster than it can be moved gets the next look.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
 """
@@ -37,17 +37,17 @@ from hook.identity import Container, Key
 from hook.models import Index, KeyState, Member, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
-from hook.node.whereabouts import Groups, find_ctrl_group
+from hook.node.whereabouts import Groups
 from hook.reconcile.move import (
-    Chase,
+    Mover,
     Tally,
     count_late_cpu,
     is_inside,
     is_of_parent,
     is_shown_inside,
     limit_late,
+    move_until,
     note_last_look,
-    pursue,
     still_forking,
 )
 from hook.resctrl import Resctrl
@@ -60,7 +60,7 @@ _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 _SHARE = 20
 _SETTLING = 0.01  # seconds
-_SECONDS = 0.2  # at most for one look at the containers, and their chases; the next look goes on from there
+_SECONDS = 0.2  # at most for one look at the containers, and their movers; the next look goes on from there
 _REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
 _MOST_KEPT = 4096
 
@@ -123,7 +123,7 @@ class Watch:
         self.looks_at_all = True  # from here on no exec is missed
         self._due = 0.0
         self._waiting: dict[str, Place] = {}
-        self._forking: dict[str, dict[int, int]] = {}  # as in Chase; by container, which is waiting then
+        self._forking: dict[str, dict[int, int]] = {}  # as in Mover; by container, which is waiting then
         self._inside: dict[str, set[int]] = {}
         self._unread: set[str] = set()  # the containers of which it was logged that some cgroups cannot be read
         self._forget_at = 0.0
@@ -168,8 +168,8 @@ class Watch:
         if pid == place.member.pid and self._follow(place):
             has_moved, place = True, self.find(procfs.cgroups(pid)) or place
         else:
-            chase = self._chase(place, lambda: {pid} | processes.list_threads(pid))
-            has_moved = chase is not None and self._end(chase, place, pid)
+            mover = self._move_threads(place, lambda: {pid} | processes.list_threads(pid))
+            has_moved = mover is not None and self._end(mover, place, pid)
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         is_dead, now = procfs.is_dead(pid), system.monotonic()
         if is_dead and now >= self._due:
@@ -181,7 +181,7 @@ class Watch:
             self._waiting[place.container] = place
 
     def look(self) -> None:
-        """Look at the containers that are due, and chase their threads outside."""
+        """Look at the containers that are due, and move their threads that are outside."""
         began = system.monotonic()
         if began >= self._forget_at:
             self._forget_at = began + _REMEMBERED
@@ -197,31 +197,31 @@ class Watch:
         self._rest(began)
 
     def _look_at(self, places: Iterable[Place], began: float) -> None:
-        """Look at these containers, and chase their threads outside, for _SECONDS at most."""
-        chases: dict[Chase, Place] = {}
+        """Look at these containers, and move their threads that are outside, for _SECONDS at most."""
+        movers: dict[Mover, Place] = {}
         for place in places:
             forking = still_forking(self._forking.pop(place.container, {}))  # before the look, which then shows all
             if forking:
                 self._forking[place.container] = forking
                 self._waiting[place.container] = place
             with self._guard(f"all of {place.container}"):
-                chase = self._chase(place, partial(self._read_threads, place)) if self._has_new_outside(place) else None
-                if chase is not None:
-                    chases[chase] = place
+                if self._has_new_outside(place):
+                    mover = self._move_threads(place, partial(self._read_threads, place))
+                    movers.update({mover: place} if mover is not None else {})
             if system.monotonic() >= began + _SECONDS:
                 break
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
         # look after the last move. One that waits for the end of a fork is looked at again later.
-        quick = [it for it in chases if it.error is None and (it.outside or (it.has_moved and not it.forking))]
-        for _ in pursue(quick, began + _SECONDS):
+        quick = [it for it in movers if it.error is None and (it.outside or (it.has_moved and not it.forking))]
+        for _ in move_until(quick, began + _SECONDS):
             pass
-        for chase, place in chases.items():
-            self._end(chase, place)
+        for mover, place in movers.items():
+            self._end(mover, place)
 
     def _rest(self, began: float) -> None:
         """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then.
 
-        One that took far longer than a look may was stopped meanwhile, and did not work all that time.
+        A look that took much longer than that was preempted; don't count the whole time as work.
         """
         now = system.monotonic()
         self._due = now + max(_SHARE * min(now - began, 2 * _SECONDS), _SETTLING if self._forking else 0.0)
@@ -285,31 +285,31 @@ class Watch:
             _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
         return found.tids if found is not None else set()
 
-    def _chase(self, place: Place, read: Callable[[], set[int]]) -> Chase | None:
-        """Begin a chase of the threads that are read, by one step; None: its init is not alive in its group."""
+    def _move_threads(self, place: Place, read: Callable[[], set[int]]) -> Mover | None:
+        """Move the threads that are read, in one step; return None if the init is not alive in the group."""
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return None
         limit = limit_late(self._context, place.container)
-        chase = Chase(self._context, member, read, self._read_groups(), longest_late=limit)
-        chase.step()
-        return chase
+        mover = Mover(self._context, member, read, self._read_groups(), longest_late=limit)
+        mover.step()
+        return mover
 
-    def _end(self, chase: Chase, place: Place, pid: int | None = None) -> bool:
-        """Note the result of a chase, of one process or of all threads; returns whether any thread was moved."""
+    def _end(self, mover: Mover, place: Place, pid: int | None = None) -> bool:
+        """Note the result of a mover, of one process or of all threads; returns whether any thread was moved."""
         with self._guard(f"process {pid}" if pid is not None else f"all of {place.container}"):
-            if chase.error is not None:
-                raise chase.error
-            if chase.outside and pid is None:
+            if mover.error is not None:
+                raise mover.error
+            if mover.outside and pid is None:
                 self._waiting[place.container] = place
-                raise chase.explain()
+                raise mover.explain()
         # Its last look moved a thread, or one may still be in a fork: a child may appear outside, which no event names.
-        if chase.has_moved or chase.forking:
-            self._forking.setdefault(place.container, {}).update(chase.forking)
+        if mover.has_moved or mover.forking:
+            self._forking.setdefault(place.container, {}).update(mover.forking)
             self._waiting[place.container] = place
-        self.moved += chase.moved
-        count_late_cpu(self._context, place.key, chase.late_cpu)
-        return chase.moved > 0
+        self.moved += mover.moved
+        count_late_cpu(self._context, place.key, mover.late_cpu)
+        return mover.moved > 0
 
     # --- Where it is
 
@@ -341,7 +341,7 @@ class Watch:
             path = groups.find(member.pid)
             if path is None or groups.is_others(path) or is_of_parent(member.group, path):
                 return False
-            self._join_group(place, find_ctrl_group(path))
+            self._join_group(place, groups.name_ctrl_group(path))
             has_moved = True
         except (HookError, OSError) as error:
             problems.append(explain.as_hook_error("cannot read or write a file", error))
@@ -365,9 +365,7 @@ class Watch:
         if state is None or container.starttime != place.member.starttime:
             raise HookError(Reason.TASK_GONE, "it has ended")
         try:
-            create.create_runtime(
-                context, container, Key(state.key, state.kind), ctrl_group[len(context.resctrl.root) + 1 :] or "/"
-            )
+            create.create_runtime(context, container, Key(state.key, state.kind), ctrl_group)
         finally:  # also without a new RMID: the former group may hold the last one
             # If a hook has the lock now, that group stays on record and goes with its key.
             with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:
@@ -378,7 +376,7 @@ class Watch:
         """Log and count what cannot be moved, or looked at. reconcile repairs it, and reports it until then."""
         try:
             yield
-        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile
+        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed
             pass
         except (HookError, OSError) as error:
             self.failed += 1

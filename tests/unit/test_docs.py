@@ -242,7 +242,7 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
     ]
     others = (node_models.HookFile, node_models.Job)
     records = {(model.__doc__ or "").split("`")[1] for model in versioned if model not in others}
-    assert len(records) == 7
+    assert len(records) == 6
     assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
 
 

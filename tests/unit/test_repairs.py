@@ -55,7 +55,7 @@ class Stop(Exception):
 
 
 def test_a_run_that_is_ended_prints_what_it_has_done_what_is_left_and_what_it_was_at(
-    node: Node, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    node: Node, capsys: Capture
 ) -> None:
     for number, pid in enumerate((7, 8, 9)):
         node.start(f"c{number}", pid, uid=None)

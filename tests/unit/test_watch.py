@@ -76,7 +76,7 @@ def listen(node: WatchedNode, *events: int | type[Lost] | None) -> Watch:
     return Watch(node.run_context, FakeConnector(node, *events))  # type: ignore[arg-type]
 
 
-def pursue(node: WatchedNode) -> Watch:
+def move_until(node: WatchedNode) -> Watch:
     """The same, which has looked at all containers."""
     found = listen(node)
     found.looks_at_all = False
@@ -99,7 +99,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def moved(node: WatchedNode, pid: int = 8) -> set[int]:
     """What one exec of a process has brought into the container's group, at once."""
     before = node.groups()[GROUP]
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(pid)
     found = node.groups()[GROUP] - before
     assert it.moved == len(found)
@@ -133,7 +133,7 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
     node.spawn(9)
     node.spawn(90, own(OTHER))
     node.machine.before_put = lambda: node.spawn(10)
-    it = pursue(node)
+    it = move_until(node)
     for _ in range(3):
         it.bring_in(8)
     assert node.groups() == {GROUP: {7, 8, 70}}
@@ -150,7 +150,7 @@ def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_i
     """On a busy CPU the parent waits amid the fork."""
     parent = node.spawn(8)
     parent.state = "R"
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     other = node.spawn(10)
     other.state = "R"
@@ -170,7 +170,7 @@ def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_i
 def test_child_of_a_fork_that_takes_longer_than_a_chase_is_moved_in_when_it_appears(node: WatchedNode) -> None:
     parent = node.spawn(8)
     parent.state = "R"
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert node.groups() == {GROUP: {7, 8}}
     node.spawn(9)
@@ -190,7 +190,7 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
 
     node.spawn(8)
     node.machine.before_put = lambda: fork(9)
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert node.groups() == {GROUP: {7, 8}}
     while it.wait() is not None:
@@ -205,7 +205,7 @@ def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_t
     node.spawn(8).user_ticks = 25
     node.spawn(9, group="mon_groups/foreign").user_ticks = 400
     for pid in (8, 9):
-        pursue(node).bring_in(pid)
+        move_until(node).bring_in(pid)
     assert node.run_context.late_cpu == {UID: 0.25}
 
 
@@ -215,7 +215,7 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
     node.spawn(8, group=f"mon_groups/{GROUP}")
     node.machine.changes.clear()
     monkeypatch.setattr(procfs, "is_dead", None)
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     assert (it.moved, it.wait(), node.machine.changes, node.reads) == (0, None, [], [])
 
@@ -236,7 +236,7 @@ def test_where_the_kernel_does_not_show_groups_tasks_of_other_tools_are_left(nod
         node.spawn(pid)
         node.kernel.move(pid, path)
     node.machine.changes.clear()
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     look_at_all(it)
     assert (it.moved, it.failed, node.groups()) == (1, 0, {GROUP: {7, 10}, "theirs": {8}})
@@ -301,7 +301,7 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     what(node)
     node.spawn(8)
     assert moved(node) == set()
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert (it.moved, node.groups()[GROUP] - {7}) == (0, set())
 
@@ -340,7 +340,7 @@ def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, g
     """Its group is recorded before it is made, and its counters are read before the init is in it."""
     node.kernel.shows_groups = shows_groups
     node.kernel.fork(7, 8)  # just after the exec
-    it = pursue(node)
+    it = move_until(node)
     node.machine.changes.clear()
     it.bring_in(7)
     path = f"{gold}/mon_groups/{GROUP}"
@@ -359,7 +359,7 @@ def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, g
 @pytest.mark.usefixtures("gold")
 def test_group_of_a_followed_container_stays_if_another_container_needs_it(node: WatchedNode) -> None:
     node.start(OTHER, 70)
-    pursue(node).bring_in(7)
+    move_until(node).bring_in(7)
     assert node.groups() == {GROUP: {70}, f"gold/{GROUP}": {7}}
 
 
@@ -373,7 +373,7 @@ def test_init_in_a_group_of_another_tool_is_not_followed(
     node.kernel.mkdir(theirs)
     node.kernel.move(7, theirs)
     node.spawn(8)
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(7)
     it.bring_in(8)
     assert (it.followed, it.failed, node.groups()) == (0, 0, {GROUP: set(), f"{ctrl_group}theirs": {7}})
@@ -382,7 +382,7 @@ def test_init_in_a_group_of_another_tool_is_not_followed(
 
 def test_init_of_a_namesake_is_not_followed(node: WatchedNode, gold: str) -> None:
     node.spawn(7, group="gold", born=101)
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(7)
     assert (it.followed, node.groups(), gold in node.kernel.groups) == (0, {GROUP: set()}, True)
 
@@ -392,7 +392,7 @@ def test_what_cannot_be_followed_at_once_is_left_to_reconcile(
     node: WatchedNode, gold: str, lines: list[str], why: str
 ) -> None:
     before = node.kernel.now
-    it = pursue(node)
+    it = move_until(node)
     if why == "a lock":
         with RunDir(RUN).lock(UID, 0.0):
             it.bring_in(7)
@@ -410,7 +410,7 @@ def test_what_cannot_be_followed_at_once_is_left_to_reconcile(
 
 
 def test_container_is_followed_again_a_minute_later(node: WatchedNode, gold: str) -> None:
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(7)
     node.kernel.put(RESCTRL, b"7")
     it.bring_in(7)
@@ -440,7 +440,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[str]) -> None:
     node.kernel.now += 1
-    it = pursue(node)
+    it = move_until(node)
     for _ in range(3):
         assert it.find([":" + own()]) is not None
         assert it.find([":/system.slice/ssh.service"]) is None
@@ -456,7 +456,7 @@ def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[
 def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_commit(
     node: WatchedNode, reads: list[str]
 ) -> None:
-    it = pursue(node)
+    it = move_until(node)
     assert it.find([":" + own()]) == it.find([":" + own()])
     assert reads == [UID, UID]
 
@@ -488,7 +488,7 @@ def test_a_container_is_found_by_few_looks_up_however_it_names_its_cgroups(
 
 def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:
     node.kernel.now += 1
-    it = pursue(node)
+    it = move_until(node)
     for number in range(5000):
         node.machine.caller.calls = 0
         assert it.find([f":/system.slice/{number}.service"]) is None
@@ -504,7 +504,7 @@ DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
 def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(node: WatchedNode) -> None:
     node.spawn(8, own() + DEEP)
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     assert it.wait() == 0
     it.look()
@@ -514,7 +514,7 @@ def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(nod
 def test_record_that_could_not_be_read_is_read_again(node: WatchedNode, lines: list[str]) -> None:
     """The container was taken for none until any record changed."""
     node.kernel.now += 1
-    it = pursue(node)
+    it = move_until(node)
     node.spawn(8)
     real, failures = RunDir.read, [errno.ENOMEM]
 
@@ -537,7 +537,7 @@ def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
 ) -> None:
     node.spawn(8, group="mon_groups/theirs")
     node.kernel.denied[f"/proc/{pid}/cpu_resctrl_groups"] = errno.EIO
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     look_at_all(it)
     assert (it.moved, it.failed, len(lines)) == (0, 2, 2)
@@ -547,7 +547,7 @@ def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
 def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(8, own() + "/below")
     node.kernel.denied[f"{ROOT_CGROUP}{own()}/below"] = errno.EACCES
-    it = pursue(node)
+    it = move_until(node)
     for _ in range(2):
         look_at_all(it)
     assert (it.failed, len(lines)) == (1, 1)
@@ -564,7 +564,7 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(node: Watched
     node.spawn(9)
     node.spawn(8)
     node.machine.before_put = lambda: node.kernel.die(8)
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(8)
     assert (it.moved, it.wait(), node.groups()) == (1, None, {GROUP: {7, 9}})
 
@@ -572,7 +572,7 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(node: Watched
 def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(node: WatchedNode) -> None:
     node.kernel.now += 1
     node.spawn(9)
-    it = pursue(node)
+    it = move_until(node)
     it.bring_in(99)
     assert it.wait() == 0
     it.look()
@@ -585,7 +585,7 @@ def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones
 
 
 def test_execs_without_end_do_not_put_off_the_look(node: WatchedNode) -> None:
-    it = pursue(node)
+    it = move_until(node)
     for pid in (8, 9, 10):
         node.spawn(pid)
         it.bring_in(pid)
@@ -596,7 +596,7 @@ def test_execs_without_end_do_not_put_off_the_look(node: WatchedNode) -> None:
 def slow_look(node: WatchedNode, seconds: float = 0.01) -> Watch:
     """After a look that took so long."""
     node.seconds = seconds
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     return it
 
@@ -616,7 +616,7 @@ def test_a_look_amid_which_watch_was_stopped_does_not_put_off_the_next_one_for_m
     assert it.wait() == pytest.approx(8)
 
 
-def test_chase_that_is_not_due_yet_waits_for_the_next_look(node: WatchedNode) -> None:
+def test_move_that_is_not_due_yet_waits_for_the_next_look(node: WatchedNode) -> None:
     it = slow_look(node)
     node.spawn(9)
     node.spawn(8)
@@ -656,7 +656,7 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
 ) -> None:
     node.spawn(9)
     node.machine.refusals["put"] = [number]
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
@@ -668,7 +668,7 @@ def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: Watched
         node.spawn(pid + 1000, own(f"{pid:064d}")).state = "D"
     node.spawn(8)
     before = node.kernel.now
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert node.groups()[GROUP] >= {8, *range(2000, 2022)}
     assert node.kernel.now - before <= 0.01
@@ -680,7 +680,7 @@ def test_container_that_stays_outside_gives_the_others_a_look_first(node: Watche
     node.spawn(80, own(OTHER))
     for place in (own(), own(OTHER)):
         node.kernel.files[f"{ROOT_CGROUP}{place}/cgroup.threads"] = b"7\n99\n" if place == own() else b"70\n80\n98\n"
-    it = pursue(node)
+    it = move_until(node)
     before = node.kernel.now
     node.seconds = 0.01
     look_at_all(it)
@@ -692,7 +692,7 @@ def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNo
     node.spawn(9)
     node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
     node.seconds = 0.05
-    it = pursue(node)
+    it = move_until(node)
     look_at_all(it)
     assert (it.moved, it.failed, node.groups()) == (1, 1, {GROUP: {7, 9}})
     (line,) = lines

@@ -42,7 +42,7 @@ def reconcile(hook: Hook, most: int = MOST) -> tuple[int, dict[str, Any]]:
 
 
 def count_moved(result: dict[str, Any]) -> int:
-    """How many threads it says that it moved in. On a slow machine a chase may have been cut short, and repeated."""
+    """How many threads it says that it moved in. On a slow machine a mover may have been cut short, and repeated."""
     texts = [it["problem"] or it["why"] for it in result["actions"] if it["action"] == "adopt"]
     said = [re.search("^([0-9]+) of its threads were not in|after ([0-9]+) were moved in", it) for it in texts]
     assert all(said), texts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chase of a container's threads on a simulated machine: counted in looks, on a clock that the test moves."""
+"""A mover of a container's threads on a simulated machine: counted in looks, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from hook import procfs
 from hook.explain import WrongCtrlGroup
-from hook.reconcile.move import Chase, pursue
+from hook.reconcile.move import Mover, move_until
 from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
 from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, fails, node, own
@@ -71,13 +71,13 @@ class Chain:
     def groups(self) -> set[int]:
         return self.node.groups()[GROUP]
 
-    def chase(self, read: Callable[[], set[int]] | None = None) -> Chase:
+    def mover(self, read: Callable[[], set[int]] | None = None) -> Mover:
         self.node.machine.caller.calls = 0
-        chase = Chase(self.node.context(), self.node.member(), read or self)
-        if not chase.step():
+        mover = Mover(self.node.context(), self.node.member(), read or self)
+        if not mover.step():
             self.node.machine.caller.calls = 0
-            assert [*pursue([chase], self.kernel.now + 2)] in ([], [chase])
-        return chase
+            assert [*move_until([mover], self.kernel.now + 2)] in ([], [mover])
+        return mover
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def chain(node: Node, monkeypatch: pytest.MonkeyPatch) -> Chain:
 
 def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain: Chain) -> None:
     chain.ends_early = 3
-    chase = chain.chase()
-    assert (chase.moved, chase.outside) == (1, 0)
+    mover = chain.mover()
+    assert (mover.moved, mover.outside) == (1, 0)
     for _ in range(3):
         chain.go_on()
     assert chain.groups() == {INIT, chain.link}, "what it forks later is in the group by itself"
@@ -111,13 +111,13 @@ def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: C
         chain.become(1000, "S")
 
     chain.node.machine.before_put = fork_now
-    chase = chain.chase()
-    assert (chase.moved, chase.outside) == (2, 0)
+    mover = chain.mover()
+    assert (mover.moved, mover.outside) == (2, 0)
     assert chain.groups() == {INIT, 1000, 1001}
 
 
 def test_after_the_last_move_it_looks_once_more(chain: Chain) -> None:
-    chain.chase()
+    chain.mover()
     assert (chain.slept, chain.looks) == ([0.001], 2)
 
 
@@ -141,8 +141,8 @@ def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
 
     chain.become(1000, "R")
     chain.during = go_on
-    chase = chain.chase()
-    assert (chase.moved, len(chain.slept), chain.looks) == (1, 30, 31)
+    mover = chain.mover()
+    assert (mover.moved, len(chain.slept), chain.looks) == (1, 30, 31)
     assert chain.slept[:3] == [0.001, 0.002, 0.004]
     assert max(chain.slept) == 0.05
 
@@ -152,48 +152,48 @@ def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds_and
     chain: Chain, state: str
 ) -> None:
     chain.become(1000, state)
-    chase = chain.chase()
-    assert (chase.moved, chase.outside) == (1, 0)
+    mover = chain.mover()
+    assert (mover.moved, mover.outside) == (1, 0)
     assert 2.0 <= sum(chain.slept) + chain.looks * LOOK <= 2.1
-    assert "others of its threads may still be outside its group, after 1 were moved in" in str(chase.explain())
+    assert "others of its threads may still be outside its group, after 1 were moved in" in str(mover.explain())
 
 
-def test_chases_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chain) -> None:
+def test_moves_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chain) -> None:
     chain.kernel.die(1000)
-    chases = {}
+    movers = {}
     for pid in (1001, 1002, 1003):
         chain.node.spawn(pid)
         chain.become(pid, "D")
-        chases[pid] = Chase(chain.node.context(), chain.node.member(), partial(set, [pid]))
-        assert not chases[pid].step()
+        movers[pid] = Mover(chain.node.context(), chain.node.member(), partial(set, [pid]))
+        assert not movers[pid].step()
     chain.become(1002, "S")
-    chases[1003]._read = fails(errno.EIO)
+    movers[1003]._read = fails(errno.EIO)
     began = chain.kernel.now
-    assert [*pursue(chases.values(), began + 2)] == [chases[1002], chases[1003]]
-    assert [it.error is not None for it in chases.values()] == [False, False, True]
+    assert [*move_until(movers.values(), began + 2)] == [movers[1002], movers[1003]]
+    assert [it.error is not None for it in movers.values()] == [False, False, True]
     assert began + 2 <= chain.kernel.now <= began + 2.1
 
 
-def test_chase_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
+def test_move_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chain) -> None:
     """A pause would let a chain go on."""
     chain.node.spawn(2000)
     chain.become(2000, "D")
-    waiting = Chase(chain.node.context(), chain.node.member(), lambda: {2000})
+    waiting = Mover(chain.node.context(), chain.node.member(), lambda: {2000})
     chain.ends_early = 20
-    quick = Chase(chain.node.context(), chain.node.member(), chain)
+    quick = Mover(chain.node.context(), chain.node.member(), chain)
     chain.hidden = {2000}
     assert not waiting.step()
     assert not quick.step()
-    assert next(pursue([waiting, quick], chain.kernel.now + 2)) is quick
+    assert next(move_until([waiting, quick], chain.kernel.now + 2)) is quick
     assert (quick.moved, chain.slept) == (1, [0.001])
 
 
 def test_where_nothing_is_outside_one_look_is_enough(chain: Chain) -> None:
-    chain.chase()
+    chain.mover()
     chain.looks = 0
     chain.slept.clear()
-    chase = chain.chase()
-    assert (chase.moved, chase.outside, chain.looks, chain.slept) == (0, 0, 1, [])
+    mover = chain.mover()
+    assert (mover.moved, mover.outside, chain.looks, chain.slept) == (0, 0, 1, [])
 
 
 def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
@@ -210,14 +210,14 @@ def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
         return real(tid)
 
     monkeypatch.setattr(procfs, "resctrl_groups", ask)
-    assert chain.chase().moved == 1
+    assert chain.mover().moved == 1
     assert asked == [INIT, 1000]
 
 
 def test_chain_that_is_never_caught_is_given_up_and_counted(chain: Chain) -> None:
     chain.ends_early, chain.seconds = 10**6, 0.01
-    chase = chain.chase()
-    assert (chase.moved, chase.outside) == (0, 1)
+    mover = chain.mover()
+    assert (mover.moved, mover.outside) == (0, 1)
     assert 200 <= chain.looks <= 202
 
 
@@ -228,13 +228,13 @@ def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
     for number in range(100):
         chain.fork(1000, 2000 + number)
     slow_down(monkeypatch, chain, 0.01)
-    chase = Chase(chain.node.context(), chain.node.member(), chain)
+    mover = Mover(chain.node.context(), chain.node.member(), chain)
     before = chain.kernel.now
-    assert not chase.step()
+    assert not mover.step()
     assert 0.2 <= chain.kernel.now - before <= 0.22
-    assert (20 <= chase.moved <= 21, chase.moved + chase.outside) == (True, 101)
-    assert [*pursue([chase], chain.kernel.now + 2)] == [chase]
-    assert (chase.moved, chase.outside) == (101, 0)
+    assert (20 <= mover.moved <= 21, mover.moved + mover.outside) == (True, 101)
+    assert [*move_until([mover], chain.kernel.now + 2)] == [mover]
+    assert (mover.moved, mover.outside) == (101, 0)
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> None:
@@ -252,8 +252,8 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> 
 def test_what_is_in_another_tools_place_stays_and_is_not_counted(chain: Chain, where: str) -> None:
     chain.node.spawn(1000, group=where)
     chain.node.machine.changes.clear()
-    chase = chain.chase()
-    assert (chase.moved, chase.outside, chain.node.machine.changes) == (0, 0, [])
+    mover = chain.mover()
+    assert (mover.moved, mover.outside, chain.node.machine.changes) == (0, 0, [])
 
 
 def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that_does_not_show_groups(
@@ -269,8 +269,8 @@ def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that
         chain.kernel.move(1001, theirs)
 
     chain.during = appear
-    chase = chain.chase()
-    assert (chase.outside, chain.groups()) == (0, {INIT, 1000})
+    mover = chain.mover()
+    assert (mover.outside, chain.groups()) == (0, {INIT, 1000})
     assert chain.kernel.tids(theirs) == {1001}
 
 
@@ -287,7 +287,7 @@ def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: C
         return read(descriptor, size)
 
     chain.node.machine.read = refuse  # type: ignore[method-assign]
-    assert f"cannot read which tasks are in {theirs}" in str(chain.chase().error)
+    assert f"cannot read which tasks are in {theirs}" in str(chain.mover().error)
     assert chain.groups() == {INIT}
 
 
@@ -296,9 +296,9 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.kernel.put(RESCTRL, b"7")
     chain.kernel.die(1000)
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
-    chase = Chase(chain.node.context(), chain.node.member(), chain)
-    assert chase.step()
-    assert isinstance(chase.error, WrongCtrlGroup)
+    mover = Mover(chain.node.context(), chain.node.member(), chain)
+    assert mover.step()
+    assert isinstance(mover.error, WrongCtrlGroup)
 
 
 # --- A number that another thread has by the time of the move
@@ -324,8 +324,8 @@ def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not
         take_over(chain, 8)()
         return {INIT, 1000}
 
-    chase = chain.chase(read)
-    assert (chase.moved, chain.node.machine.changes) == (0, [])
+    mover = chain.mover(read)
+    assert (mover.moved, chain.node.machine.changes) == (0, [])
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000}}
 
 
@@ -336,8 +336,8 @@ def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_back_as_far_as
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
-    chase = chain.chase(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
-    assert (chase.moved, chase.late_cpu) == (0, 0.0)
+    mover = chain.mover(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
+    assert (mover.moved, mover.late_cpu) == (0, 0.0)
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000} if is_shown else {8}}
 
 
@@ -347,8 +347,8 @@ def test_a_thread_that_takes_the_number_and_is_the_containers_own_stays(chain: C
         chain.node.spawn(1000, born=900)
 
     chain.node.machine.before_put = again
-    chase = chain.chase()
-    assert (chase.moved, chase.outside, chain.groups()) == (0, 0, {INIT, 1000})
+    mover = chain.mover()
+    assert (mover.moved, mover.outside, chain.groups()) == (0, 0, {INIT, 1000})
 
 
 @pytest.mark.parametrize("where", ["", "mon_groups/theirs"])
@@ -360,7 +360,7 @@ def test_a_thread_that_took_the_number_goes_back_to_where_its_process_is(chain: 
         chain.node.spawn(99, "/user.slice", where, born=900).groups[1000] = f"{RESCTRL}/{where}".rstrip("/")
 
     chain.node.machine.before_put = act
-    chain.chase(lambda: {INIT} | ({1000} if 1000 in chain.kernel.tasks else set()))
+    chain.mover(lambda: {INIT} | ({1000} if 1000 in chain.kernel.tasks else set()))
     assert chain.kernel.tasks[99].groups[1000] == f"{RESCTRL}/{where}".rstrip("/")
 
 
@@ -369,8 +369,8 @@ def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) 
     late = []
     for ticks in (200, 250):
         chain.become(1000, "S", ticks)
-        chase = Chase(context, chain.node.member(), chain)
-        chase.step()
-        late.append(chase.late_cpu)
+        mover = Mover(context, chain.node.member(), chain)
+        mover.step()
+        late.append(mover.late_cpu)
         chain.kernel.put(RESCTRL, b"1000")
     assert late == [2.0, 0.5]
