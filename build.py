@@ -53,7 +53,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
-QUICK = (["tests/unit"], ["tests/fuse", "tests/podman/test_life.py"])
+QUICK = (["tests/unit", "--hypothesis-profile=dev"], ["tests/fuse", "tests/podman/test_life.py"])
 QUICKLY = ("-m", "not slow")
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large the program is, and what a reader stumbles over.
+"""How large the program is.
 
     python3 -m tests.support.house [--files]
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections import Counter, defaultdict
@@ -54,30 +53,6 @@ def find_same_classes(texts: dict[str, str]) -> dict[str, list[str]]:
     return {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
-def find_same_functions(texts: dict[str, str]) -> dict[str, list[str]]:
-    """Find names of functions of modules (no methods) that more than one file has."""
-    places = defaultdict(list)
-    for path, text in texts.items():
-        for node in ast.parse(text).body:
-            if isinstance(node, _Function):
-                places[node.name].append(path)
-    return {name: paths for name, paths in places.items() if len(paths) > 1}
-
-
-def find_thin_functions(texts: dict[str, str]) -> list[str]:
-    """Find private functions of one statement that their file names once besides where it defines them."""
-    found = []
-    for path, text in texts.items():
-        named = Counter(re.findall(r"\w+", text))
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, _Function) and node.name.startswith("_") and not node.name.endswith("__"):
-                statements = [it for it in node.body if not _is_text(it)]
-                is_thin = len(statements) == 1 and isinstance(statements[0], (ast.Return, ast.Expr))
-                if is_thin and not node.decorator_list and named[node.name] == 2:
-                    found.append(f"{path}:{node.lineno} {node.name}")
-    return found
-
-
 def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
 
@@ -98,9 +73,6 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{package:10} {code[package]:6} lines of code {files[package]:4} files")
     print(f"{'hook':10} {sum(code.values()):6} lines of code {len(hook):4} files")
     print(f"{'tests':10} {sum(text.count(chr(10)) for text in sources('tests').values()):6} lines")
-    for what, found in (("class", find_same_classes(hook)), ("function", find_same_functions(hook))):
-        print(*(f"{what} {name}: {', '.join(paths)}" for name, paths in sorted(found.items())), sep="\n")
-    print(*(f"one statement, used once: {it}" for it in find_thin_functions(hook)), sep="\n")
     return 0
 
 

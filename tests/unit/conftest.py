@@ -9,6 +9,7 @@ import os
 import pkgutil
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -24,11 +25,12 @@ from hook.explain import printable
 from hook.install.bytecode import Bytecode
 from hook.node.files import Tree
 from pyz import archive, bytecode
-from tests.unit.files import FOUND, ROOT
+from tests.unit.files import FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
-# How long an example takes is the machine's: it may be busy.
-settings.register_profile("unit", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is the machine's: it may be busy. `build.py test` takes "dev" (tests/unit/files.py).
+settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", settings.get_profile("unit"), max_examples=MOST_OF_DEV)
 settings.load_profile("unit")
 OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$)")
 
@@ -48,6 +50,10 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR, opens FIFOs, and knows no
     ENAMETOOLONG.
     """
+    for name in os.listdir("/"):  # pyfakefs copies the machine's directory for temporary files, wherever that is
+        fs.remove_object(f"/{name}")
+    fs.create_dir("/tmp", 0o1777)
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(system, "posix", FakePosix(fs))
     for verb in VERBS.values():
         monkeypatch.setattr(verb, "limit", None)  # its thread is of the real system
@@ -133,13 +139,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def compiled(source: Path) -> dict[str, Bytecode]:
-    """The bytecode of these, by the interpreter that makes it."""
-    contents = archive.read_sources(source)
-    return {str(it.path): code for it in FOUND for code in bytecode.compile_all(contents, [str(it.path)])}
+def pythons(request: pytest.FixtureRequest) -> list[str]:
+    """The interpreters to compile for: only the newest where the slow tests, which start the others, do not run."""
+    found = FOUND[-1:] if request.config.getoption("markexpr") == "not slow" else FOUND
+    return [str(it.path) for it in found]
 
 
 @pytest.fixture(scope="session")
-def pyz(source: Path) -> Path:
-    """The .pyz of these, for all interpreters."""
-    return archive.build(root=source, python=str(FOUND[-1].path), interpreters=[str(it.path) for it in FOUND])
+def compiled(source: Path, pythons: list[str]) -> dict[str, Bytecode]:
+    """The bytecode of these sources, by the interpreter that makes it."""
+    contents = archive.read_sources(source)
+    return {python: code for python in pythons for code in bytecode.compile_all(contents, [python])}
+
+
+@pytest.fixture(scope="session")
+def pyz(source: Path, pythons: list[str]) -> Path:
+    """The .pyz of these sources."""
+    return archive.build(root=source, python=pythons[-1], interpreters=pythons)

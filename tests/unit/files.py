@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a .pyz by each CPython, whole or broken."""
+"""Starts of a .pyz by each CPython, whole or broken; and how many examples hypothesis makes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,27 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pyz import archive
 from tests.support import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = interpreters.find()
-each_python = pytest.mark.parametrize("python", [str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
+each_python = pytest.mark.parametrize(
+    "python",
+    # The newest one shows most; the others are for `build.py test --all`.
+    [pytest.param(str(it.path), marks=[pytest.mark.slow] if it is not FOUND[-1] else []) for it in FOUND],
+    ids=[f"{it.version}" for it in FOUND],
+)
+MOST_OF_DEV = 20
+"""So many examples has a property in `build.py test`, whose profile of hypothesis is "dev"."""
+
+
+def examples(number: int, *quiet: HealthCheck) -> settings:
+    """Settings for so many examples of a property, and with the profile "dev" for MOST_OF_DEV at most."""
+    most = MOST_OF_DEV if settings.get_current_profile_name() == "dev" else number
+    return settings(max_examples=min(number, most), suppress_health_check=[HealthCheck.too_slow, *quiet])
 
 
 def start(

@@ -31,24 +31,6 @@ _SURROGATES = st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00", "\udcff/x"])
 _TEXT = st.text(max_size=8) | _SURROGATES
 
 
-class Instance(NamedTuple):
-    """Stands in a document for an instance of a model, of whichever form is being tested."""
-
-    model: str
-    document: Any
-
-
-def realised(document: Any, form: Any) -> Any:  # noqa: ANN401  any document, either form
-    """The document with the instances that it asks for; a copy otherwise."""
-    if isinstance(document, Instance):
-        return getattr(form, document.model).model_validate(realised(document.document, form))
-    if isinstance(document, list):
-        return [realised(item, form) for item in document]
-    if isinstance(document, dict):
-        return {key: realised(item, form) for key, item in document.items()}
-    return document
-
-
 def valid(model: type[Any]) -> st.SearchStrategy[Any]:
     """Documents that the model accepts."""
     return _Valid.of(model).node(model.__pydantic_core_schema__)
@@ -121,20 +103,10 @@ def nearly_valid(model: type[Any], base: st.SearchStrategy[Any] | None = None) -
     return _mutated(valid(model) if base is None else base, _strange(model))
 
 
-def absurd(model: type[Any]) -> st.SearchStrategy[Any]:
-    """Any tree of JSON, with the model's own names for keys here and there."""
-    keys = st.sampled_from(sorted(names(model.__pydantic_core_schema__))) | _TEXT
-    return st.recursive(
-        _strange(model),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5),
-        max_leaves=12,
-    )
-
-
 def substitutions(model: type[Any]) -> Iterator[Any]:
     """One document with one mutation, for every place in it and every mutation that needs no chance."""
     document = full(model)
-    strange = [*strange_values(model), Instance(model.__name__, document)]
+    strange = strange_values(model)
     for place in range(len(list(places([document])))):
         for value in strange:
             holder = [copy.deepcopy(document)]
@@ -147,20 +119,16 @@ def substitutions(model: type[Any]) -> Iterator[Any]:
             del container[key]
             yield holder[0]
             if isinstance(container, dict):
-                yield from _renamed(holder[0], document, place)
+                yield from _renamed(document, place)
 
 
-def _renamed(document: Any, original: Any, place: int) -> Iterator[Any]:  # noqa: ANN401
-    """The key of this place written otherwise, beside nothing: an alias is exact, and a dict's key is any text."""
+def _renamed(document: Any, place: int) -> Iterator[Any]:  # noqa: ANN401
+    """Give the key of this place other names: an alias is exact, and a dict's key is any text."""
     for name in ("", "other", "\ud800", "a/b"):
-        holder = [copy.deepcopy(original)]
+        holder = [copy.deepcopy(document)]
         container, key = list(places(holder))[place]
-        value = container.pop(key)
-        container[name] = value
+        container[name] = container.pop(key)
         yield holder[0]
-        container[name] = []
-        yield holder[0]
-    yield document
 
 
 def strange_values(model: type[Any]) -> list[Any]:
@@ -175,14 +143,7 @@ def strange_values(model: type[Any]) -> list[Any]:
 
 
 def _strange(model: type[Any]) -> st.SearchStrategy[Any]:
-    fixed = st.sampled_from(strange_values(model)).map(copy.deepcopy)
-    return fixed | _SURROGATES | _instances(model)
-
-
-def _instances(model: type[Any]) -> st.SearchStrategy[Any]:
-    """Instances of the models in this one, itself included."""
-    made = _Valid.of(model)
-    return st.one_of([st.builds(Instance, st.just(it["cls"].__name__), made.node(it)) for it in made.refs.values()])
+    return st.sampled_from(strange_values(model)).map(copy.deepcopy) | _SURROGATES
 
 
 def _models_in(schema: Node) -> dict[str, Node]:
@@ -240,13 +201,3 @@ def _bounds(schema: Node) -> set[float]:
 
 def _literals(schema: Node) -> set[str]:
     return {text for node in _walk(schema) for text in node.get("expected", ())}
-
-
-def names(schema: Node) -> set[str]:
-    found = set()
-    for node in _walk(schema):
-        if node.get("type") == "model-fields":
-            found |= {field.get("validation_alias", name) for name, field in node["fields"].items()} | set(
-                node["fields"]
-            )
-    return found

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable
 from typing import Any
@@ -131,14 +130,6 @@ def test_a_running_container_that_claims_no_pod_has_its_own_key(
 
 
 @each_unsaid
-def test_a_key_of_a_container_needs_no_pod(node: Node, path: str | None) -> None:
-    enters(node, f"/tenant/pod{VICTIM}")
-    assert adopt(node, bundle_of(node, path), CLAIM, key="container").is_whole
-    assert node.groups() == {f"oci-{ID}": {7}}
-    assert RunDir(RUN).glance(Failure, ID) is None
-
-
-@each_unsaid
 @pytest.mark.parametrize("known", [{}, {"key": UID, "kind": "pod"}], ids=["in the index", "in the failure"])
 def test_retry_goes_by_the_recorded_key_where_the_bundle_does_not_say(
     node: Node, path: str | None, known: dict[str, str]
@@ -163,13 +154,6 @@ def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_i
     enters(node, OWN)
     assert adopt(node, bundle_of(node, OWN), LIBPOD, namespace=["shop"]).outcomes == []
     assert node.groups() == {}
-
-
-def test_a_container_that_ends_meanwhile_is_no_failure_and_leaves_nothing(node: Node) -> None:
-    enters(node, OWN)
-    node.machine.refusals["put"] = [errno.ESRCH]
-    assert adopt(node, bundle_of(node, OWN), {}).is_whole
-    assert (node.groups(), RunDir(RUN).glance(Failure, ID)) == ({}, None)
 
 
 # --- What they are called

@@ -25,22 +25,19 @@ def test_help_names_every_verb() -> None:
     assert all(len(line) <= 120 for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["no-such-verb"], "unknown verb no-such-verb"),
-        (["--no-such-option"], "unknown option --no-such-option"),
-        (["--python"], "--python takes a value"),
-        (["--python=python3"], "absolute path"),
-        (["compile", "more"], "one argument too many: more"),
-        (["bench", "no-such-bench"], "unknown benchmark no-such-bench"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line_and_2(arguments: list[str], said: str) -> None:
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert len(done.stderr.splitlines()) == 1
-    assert said in done.stderr
+def test_a_wrong_command_line_is_one_line_and_2() -> None:
+    for arguments, said in (
+        ("no-such-verb", "unknown verb no-such-verb"),
+        ("--no-such-option", "unknown option --no-such-option"),
+        ("--python", "--python takes a value"),
+        ("--python=python3", "absolute path"),
+        ("compile more", "one argument too many: more"),
+        ("bench no-such-bench", "unknown benchmark no-such-bench"),
+    ):
+        done = command(*arguments.split())
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert said in line
 
 
 def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

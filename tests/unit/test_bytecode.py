@@ -13,13 +13,13 @@ import pytest
 
 from hook.install.bytecode import START, Bytecode, find_imports, module_name
 from pyz import BuildError, archive, bytecode
-from tests.unit.files import FOUND, broken, each_python, imported, loaded, start
+from tests.unit.files import broken, each_python, imported, loaded, start
 
 
-def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
+def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path, pythons: list[str]) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name for name in file.namelist() if name.startswith("bytecode/")}
-    tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
+    tags = {start([it, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in pythons}
     assert held == {f"bytecode/{tag}" for tag in tags} | {archive.SOURCES, archive.BUILD_ID}
 
 

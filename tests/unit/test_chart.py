@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -41,7 +40,6 @@ EVERYTHING: Object = {
     "watch": True,
     "priorityClassName": "",
 }
-FILES = {"install", "remove-json"}
 RECONCILES = {"reconcile", "remove-program"}
 KEPT = {"DAC_OVERRIDE"}
 OF_WATCH = {"NET_ADMIN"}
@@ -151,82 +149,51 @@ def policy(**more: object) -> Object:
     return {"metrics": {**WITH_OPERATOR["metrics"], "networkPolicy": {"enabled": True, **more}}}
 
 
-@pytest.mark.parametrize("values", [EVERYTHING, METRICS, WITH_OPERATOR, policy(**{"from": [PROMETHEUS]})])
-def test_values_fit_their_schema(values: Object) -> None:
-    schema(chart.load(chart.VALUES))
-    schema(values)
-
-
-@pytest.mark.parametrize("name", sorted(Options.model_fields))
-def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None:
-    option = "--" + name.replace("_", "-") + ("" if name == "strict" else "=x")
-    if name in ("resctrl_root", "run_dir", "history"):
-        with pytest.raises(jsonschema.ValidationError):
-            schema({"options": [option]})
-    else:
-        schema({"options": [option]})
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"options": ["--linger 60"]},
-        {"options": ["--lingr=60"]},
-        {"option": ["--linger=60"]},
-        {"prefix": "usr"},
-        {"hooksDir": "/a b"},
-        {"hooksDir": "/etc/../x"},
-        {"prefix": "/usr/."},
-        {"testing": {"resctrlRoot": "/resctrl"}},
-        {"test": {"everyNode": "yes"}},
-        {"image": {"digest": "latest"}},
-        {"metrics": {"port": 80}},
-        {"metrics": {"port": "9753"}},
-        {"metrics": {"events": ["a b"]}},
-        {"metrics": {"podMonitor": {"interval": "often"}}},
-        {"metrics": {"networkPolicy": {"from": []}}},
-        {"metrics": {"on": True}},
-    ],
-    ids=str,
-)
-def test_values_that_cannot_be_meant_are_refused(values: Object) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        schema(values)
-
-
 GOOD = ["--key=sandbox", "--containers=all", "--monitor=opt-out", "--annotation=a=b=c", "--annotation=a="]
 GOOD += ["--group-prefix=a.b", "--linger=0", "--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0.5"]
 GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
 BAD = ["--key=pod", "--containers=none", "--monitor=yes", "--annotation=a", "--annotation==b", "--group-prefix=-a"]
 BAD += ["--group-prefix=" + "a" * 51, "--linger=ten", "--linger=1.5", "--linger=-1", "--linger=86401"]
 BAD += ["--snapshot-ttl=604801", "--lock-timeout=61", "--rmid-wait=60.5", "--rmid-wait=x"]
+OF_MOUNTS = ("resctrl_root", "run_dir", "history")
+"""The options that name directories, which the chart mounts."""
 
 
-@pytest.mark.parametrize("word", [*GOOD, *BAD])
-def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_write(word: str) -> None:
-    assert (parse_options([word])[1] == []) is (word in GOOD), "the hook agrees"
-    schema({"options": [word]})
-    if word in GOOD:
-        assert render({"options": [word]})
-    else:
+def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
+    names = Options.model_fields.keys() - OF_MOUNTS
+    options = [f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)]
+    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, policy(**{"from": [PROMETHEUS]}), {"options": options}]
+    for values in (chart.load(chart.VALUES), *fine):
+        schema(values)
+    wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
+    wrong += [{"options": ["--linger 60"]}, {"options": ["--lingr=60"]}, {"option": ["--linger=60"]}]
+    wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
+    wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
+    metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"on": True}]
+    metrics += [{"podMonitor": {"interval": "often"}}, {"networkPolicy": {"from": []}}]
+    for values in (*wrong, *({"metrics": it} for it in metrics)):
+        with pytest.raises(jsonschema.ValidationError):
+            schema(values)
+
+
+def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_write() -> None:
+    schema({"options": [*GOOD, *BAD]})
+    assert render({"options": GOOD})
+    for word in (*GOOD, *BAD):
+        assert (parse_options([word])[1] == []) is (word in GOOD), "the hook agrees"
+    for word in BAD:
         with pytest.raises(RuntimeError, match=f"options: {re.escape(word)}: write {word.partition('=')[0]}=X"):
             render({"options": [word]})
 
 
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (
-            {"hooksDir": "/usr/libexec/oci/hooks.d"},
-            "hooksDir: /usr/libexec/oci/hooks.d is the directory of the program",
-        ),
+def test_a_directory_that_cannot_work_is_refused_with_what_to_write() -> None:
+    for values, said in (
+        ({"hooksDir": "/usr/libexec/oci/hooks.d"}, "/usr/libexec/oci/hooks.d is the directory of the program"),
         ({"hooksDir": "/proc/hooks.d"}, "such as /etc/containers/oci/hooks.d"),
         ({"prefix": "/sys"}, "prefix: /sys is the kernel's, and takes no files: .* such as /usr/local"),
-    ],
-)
-def test_a_directory_that_cannot_work_is_refused_with_what_to_write(values: Object, said: str) -> None:
-    with pytest.raises(RuntimeError, match=said):
-        render(values)
+    ):
+        with pytest.raises(RuntimeError, match=said):
+            render(values)
 
 
 @pytest.mark.parametrize(("name", "was"), [("hooksDir", "/etc/containers/oci/hooks.d"), ("prefix", "/usr/local")])
@@ -235,11 +202,6 @@ def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(name
     assert render({name: was}, cluster=there)
     with pytest.raises(RuntimeError, match=f"{name}: the nodes have the hook by {name}={was}: set that, or helm"):
         render(cluster=there)
-
-
-def test_each_container_knows_the_release(objects: list[Object]) -> None:
-    for name, it in containers(objects).items():
-        assert "--release=monitoring/hook" in it.get("args", ["--release=monitoring/hook"]), name
 
 
 # --- Privileges
@@ -263,11 +225,6 @@ def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Objec
     assert set(found) >= RECONCILES
 
 
-def test_each_capability_has_its_reason() -> None:
-    text = (chart.CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
-    assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE | OF_WATCH
-
-
 def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(objects: list[Object]) -> None:
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
     assert {name for name, it in tokens.items() if it} == {"uninstall", "test"}
@@ -278,37 +235,30 @@ def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_t
     assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
 
 
-def test_the_token_of_test_allows_no_more_than_it_does_and_goes_with_it(objects: list[Object]) -> None:
-    rules = {rule["resources"][0]: set(rule["verbs"]) for rule in only(objects, "Role", of_test=True)["rules"]}
-    assert rules == {"pods": {"get", "list", "create", "patch", "delete"}, "pods/exec": {"get", "create"}}
-    hooks = {it["kind"]: it["metadata"]["annotations"] for it in objects if is_of_test(it)}
-    gone = {kind for kind, it in hooks.items() if "hook-succeeded" in it["helm.sh/hook-delete-policy"]}
-    assert gone == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
-    assert {kind for kind, it in hooks.items() if it.get("helm.sh/hook-weight") == "-1"} == gone
-    assert all("before-hook-creation" in it["helm.sh/hook-delete-policy"] for it in hooks.values())
-
-
-@pytest.mark.parametrize("value", [False, True])
-def test_test_tries_what_the_values_say(value: bool) -> None:
-    found = plan(render({"test": {"everyNode": value}, "watch": value}), of_test=True)
-    assert (found["everyNode"], found["watch"], found["metrics"]) == (value, value, True)
-    assert found["selector"] == plan(render())["selector"]
-
-
-def test_the_token_of_uninstall_allows_no_more_than_it_does_and_is_there_only_then(objects: list[Object]) -> None:
-    rules = {rule["resources"][0]: rule for rule in only(objects, "Role")["rules"]}
-    assert {name: set(rule["verbs"]) for name, rule in rules.items()} == {
-        "pods": {"list"},
-        "daemonsets": {"get", "delete"},
+ALLOWED = {
+    "test": {"pods": {"get", "list", "create", "patch", "delete"}, "pods/exec": {"get", "create"}},
+    "pre-delete": {
+        **{"pods": {"list"}, "daemonsets": {"get", "delete"}},
         "jobs": {"create", "list", "patch", "deletecollection"},
-    }
-    assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
-    others = [it for it in objects if not is_of_test(it)]
-    hooks = {it["kind"]: it["metadata"]["annotations"] for it in others if it["kind"] != "DaemonSet"}
-    assert {it["helm.sh/hook"] for it in hooks.values()} == {"pre-delete"}
-    assert all("hook-succeeded" in it["helm.sh/hook-delete-policy"] for it in hooks.values())
-    before = {kind for kind, it in hooks.items() if it.get("helm.sh/hook-weight") == "-1"}
-    assert before == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
+    },
+}
+
+
+@pytest.mark.parametrize("hook", ALLOWED)
+def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_with_it(
+    objects: list[Object], hook: str
+) -> None:
+    rules = {it["resources"][0]: it for it in only(objects, "Role", of_test=hook == "test")["rules"]}
+    assert {name: set(it["verbs"]) for name, it in rules.items()} == ALLOWED[hook]
+    if "daemonsets" in rules:
+        assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
+    made = [it for it in objects if it["kind"] != "DaemonSet" and is_of_test(it) == (hook == "test")]
+    annotations = {it["kind"]: it["metadata"]["annotations"] for it in made}
+    first = {kind for kind, it in annotations.items() if it.get("helm.sh/hook-weight") == "-1"}
+    assert first == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
+    for kind, it in annotations.items():
+        assert it["helm.sh/hook"] == hook
+        assert "hook-succeeded" in it["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
 
 
 def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
@@ -317,12 +267,6 @@ def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for
         assert pod.get("hostPID", False) is bool(names & RECONCILES)
         assert pod.get("hostNetwork", False) is ("watch" in names)
         assert "hostIPC" not in pod
-
-
-def test_watch_is_off_by_default_and_sees_the_same_as_reconcile(defaults: list[Object]) -> None:
-    assert "watch" not in containers(defaults)
-    found = containers(render({"watch": True}))
-    assert mounts(found["watch"]) == mounts(found["reconcile"])
 
 
 # --- Mounts
@@ -349,21 +293,6 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
     }
 
 
-def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: list[Object]) -> None:
-    for pod in pods(objects):
-        paths = {it["name"]: it["hostPath"]["path"] for it in pod.get("volumes", []) if "hostPath" in it}
-        for container in pod["containers"]:
-            for path, it in mounts(container).items():
-                if path not in ("/plan", "/node"):
-                    assert path.removeprefix("/host") == paths[it["name"]]
-
-
-def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(defaults: list[Object]) -> None:
-    found = mounts(containers(defaults)["reconcile"])
-    assert set(found) == {os.path.dirname(Options().resctrl_root), Options().run_dir, "/sys/fs/cgroup", "/node"}
-    assert {it["mountPropagation"] for path, it in found.items() if path.startswith("/sys")} == {"HostToContainer"}
-
-
 def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
     paths = [it for pod in pods(objects) for it in pod.get("volumes", []) if "hostPath" in it]
     made = {it["name"] for it in paths if it["hostPath"].get("type") == "DirectoryOrCreate"}
@@ -381,15 +310,13 @@ def test_the_daemonset_is_on_every_node_that_runs_linux(defaults: list[Object]) 
     assert pod["priorityClassName"] == "system-node-critical"
 
 
-@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
-@pytest.mark.parametrize(
-    "resources", [None, {"limits": None}, {"limits": {"memory": None}}, {"limits": {"memory": 0}}], ids=str
-)
-def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused(name: str, resources: Object | None) -> None:
-    values: Object = {"priorityClassName": name, "resources": resources}
-    with pytest.raises(RuntimeError, match=r"resources\.limits\.memory is not set: with priorityClassName " + name):
-        render(values)
-    assert render({**values, "priorityClassName": "mine"})
+def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused() -> None:
+    for name in ("system-node-critical", "system-cluster-critical"):
+        for resources in (None, {"limits": None}, {"limits": {"memory": 0}}):
+            values: Object = {"priorityClassName": name, "resources": resources}
+            with pytest.raises(RuntimeError, match=rf"resources\.limits\.memory is not set: .*{name}"):
+                render(values)
+            assert render({**values, "priorityClassName": "mine"})
 
 
 def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themselves(objects: list[Object]) -> None:
@@ -427,7 +354,10 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
         assert (parse_address(given.listen), events, given.sum_domains, given.created) == expected
 
 
-def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
+def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
+    assert "watch" not in containers(defaults)
+    with_watch = containers(render({"watch": True}))
+    assert mounts(with_watch["watch"]) == mounts(with_watch["reconcile"])
     assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
     found = containers(defaults)
     assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
@@ -450,14 +380,6 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     (port,) = containers(objects)["metrics"]["ports"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
     assert endpoint["honorLabels"] is True, "the series keep their labels"
-
-
-@pytest.mark.parametrize("base", ["https://git.example/ours", "https://git.example/ours/"])
-def test_a_runbook_url_begins_with_the_address_that_is_given(base: str) -> None:
-    rule = {"enabled": True, "runbookBase": base}
-    (group,) = only(render({"metrics": {"prometheusRule": rule}}), "PrometheusRule")["spec"]["groups"]
-    begin = "https://git.example/ours/docs/troubleshooting.md#"
-    assert all(it["annotations"]["runbook_url"] == begin + it["alert"].lower() for it in group["rules"])
 
 
 @pytest.mark.parametrize(

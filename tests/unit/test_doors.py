@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files are opened, listed and matched by two modules only: `system` for our own records, `files` for all else."""
+"""Only two modules open, list and match files: `system` for the program's records, `files` for all others."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import hook
 
@@ -17,21 +15,23 @@ SOURCES = {path.relative_to(HOOK).with_suffix("").as_posix(): path for path in s
 SOURCES |= {f"image/{name}": IMAGE / f"{name}.py" for name in ("host", "node")}
 
 DOORS = ("system", "node/files")
-OPENERS = {"open", "listdir", "scandir", "walk", "fwalk", "glob", "iglob", "rglob", "iterdir", "read_bytes"}
-OPENERS |= {
+OPENERS = {
+    "open",
+    "listdir",
+    "scandir",
+    "walk",
+    "fwalk",
+    "glob",
+    "iglob",
+    "rglob",
+    "iterdir",
+    "read_bytes",
     "read_text",
-    "ZipFile",
-    "is_zipfile",
-    "TarFile",
-    "FileIO",
-    "NamedTemporaryFile",
-    "TemporaryFile",
-    "mkstemp",
-    "mmap",
 }
+OPENERS |= {"ZipFile", "is_zipfile", "TarFile", "FileIO", "NamedTemporaryFile", "TemporaryFile", "mkstemp", "mmap"}
 MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
 BY_DOOR = ("files", "tree", "self.files", "self", "HOST")
-"""What a function of that name is called on, where it is the door's."""
+"""The functions of these objects are the door's."""
 ELSEWHERE = {
     "node/paths": {"ZipFile"},  # of bytes that came through the door
     "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
@@ -39,9 +39,9 @@ ELSEWHERE = {
     "image/node": {"pathlib"},  # what it writes into its own pod
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
-"""What `system` opens without a look at what it is: a file of ours or of the kernel's."""
+"""`system` opens these files without a check of their kind: the program or the kernel made them."""
 BEHIND = [it for it in SOURCES if "/" in it and it != "node/records" and not it.startswith("image/")]
-"""The tools, but for what reads our own records."""
+"""The tools, except the one that reads the program's records."""
 OF_THE_KERNEL = {
     "doctor/kernel": "resctrl's info",
     "node/processes": "cgroups",
@@ -64,18 +64,15 @@ def opened_by(module: str) -> Iterator[str]:
             yield node.attr
 
 
-@pytest.mark.parametrize("module", sorted(SOURCES.keys() - {*DOORS}))
-def test_files_are_opened_by_the_doors_alone(module: str) -> None:
-    assert {*opened_by(module)} <= ELSEWHERE.get(module, set())
+def test_only_the_doors_open_files_and_each_exception_is_needed() -> None:
+    found = {module: {*opened_by(module)} for module in SOURCES.keys() - {*DOORS}}
+    assert {module: names for module, names in found.items() if names} == ELSEWHERE
 
 
-@pytest.mark.parametrize("module", sorted(ELSEWHERE))
-def test_exceptions_are_needed(module: str) -> None:
-    assert {*opened_by(module)} == ELSEWHERE[module]
-
-
-@pytest.mark.parametrize("module", BEHIND)
-def test_what_is_not_ours_is_not_read_as_our_own(module: str) -> None:
-    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
-    named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    assert bool(named & {f"system.{name}" for name in OWN}) == (module in OF_THE_KERNEL)
+def test_tools_do_not_read_files_of_others_as_our_own() -> None:
+    found = set()
+    for module in BEHIND:
+        tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+        named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        found |= {module} if named & {f"system.{name}" for name in OWN} else set()
+    assert found == {*OF_THE_KERNEL}

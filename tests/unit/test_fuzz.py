@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 
 from tests.faults import hostile
 from tests.faults.hostile import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, Difference, HostileInput, Program
 from tests.simulator.kernel import COUNTERS
 from tests.simulator.machine import RUN
 from tests.support.hook import UID
+from tests.unit.files import examples
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +24,7 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:
 
 
 def test_hostile_input(forms: tuple[Program, Program]) -> None:
-    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
+    @examples(500, *HealthCheck)
     @given(hostile.inputs())
     def run(what: HostileInput) -> None:
         hostile.check(forms, what)
@@ -37,9 +38,6 @@ def test_hostile_input(forms: tuple[Program, Program]) -> None:
 def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **process: bytes) -> HostileInput:
     texts = {path: it if isinstance(it, bytes) else json.dumps(it).encode() for path, it in (files or {}).items()}
     return HostileInput(json.dumps(stdin).encode(), [*words], {**PROCESS, **process}, texts)
-
-
-USUAL = whole(CREATED)
 
 
 def patched(patch: pytest.MonkeyPatch, forms: tuple[Program, ...], place: str, function: object) -> None:
@@ -59,7 +57,7 @@ def test_a_difference_is_seen(forms: tuple[Program, Program], monkeypatch: pytes
         hostile.check(forms, whole({**CREATED, "annotations": {}}))
 
 
-# --- What the fuzzers have found, and whoever wrote them
+# --- What the fuzzers found once
 
 
 def with_class(name: str) -> HostileInput:
@@ -102,6 +100,6 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize("data", FOUND.values(), ids=FOUND)
-def test_what_was_found_once(forms: tuple[Program, Program], data: HostileInput) -> None:
-    hostile.check(forms, data)
+def test_what_was_found_once(forms: tuple[Program, Program]) -> None:
+    for data in FOUND.values():
+        hostile.check(forms, data)

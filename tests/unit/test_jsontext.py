@@ -14,11 +14,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import jsontext
 from hook.models import Index
+from tests.unit.files import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,7 +73,7 @@ def same(one: object, other: object) -> bool:
 
 
 def test_loads_is_json_loads(form: ModuleType) -> None:
-    @settings(max_examples=60)
+    @examples(60)
     @given(trees, st.booleans(), st.sampled_from([None, 0, 2]), padding, padding)
     def run(tree: object, ascii_only: bool, indent: int | None, before: str, after: str) -> None:
         text = before + json.dumps(tree, ensure_ascii=ascii_only, indent=indent) + after
@@ -82,7 +83,7 @@ def test_loads_is_json_loads(form: ModuleType) -> None:
 
 
 def test_dumps_comes_back_and_is_one_line_of_ascii(form: ModuleType) -> None:
-    @settings(max_examples=60)
+    @examples(60)
     @given(trees)
     @example({"\ud800": "\udcff", "\u2028": [(), {}]})
     def run(tree: object) -> None:
@@ -98,7 +99,7 @@ def test_dumps_comes_back_and_is_one_line_of_ascii(form: ModuleType) -> None:
 def test_what_one_refuses_the_other_refuses(form: ModuleType) -> None:
     alphabet = '{}[]",: \\u09e-+.truefalsnN\n\t\0\u00e4\ufeff'
 
-    @settings(max_examples=150)
+    @examples(150)
     @given(st.text(alphabet, max_size=8) | st.builds("[{}]".format, st.text(alphabet, max_size=8)))
     @example("\ufeff{}")
     @example('"\t"')

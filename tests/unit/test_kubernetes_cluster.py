@@ -206,7 +206,7 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
 
 
-def test_jobs_that_an_earlier_removal_has_left_are_made_anew(api: cluster.Api, kube: Cluster) -> None:
+def test_jobs_that_an_earlier_removal_has_left_are_made_again(api: cluster.Api, kube: Cluster) -> None:
     """The release was installed again since: a Job that has succeeded would say nothing of it."""
     cluster.run(api, PLAN)
     kube.is_going, kube.pods, kube.events = False, [node_pod(name) for name in NODES], []
@@ -239,13 +239,6 @@ def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there
     cluster.run(api, PLAN)
     assert [node_of(it) for it in kube.jobs.values()] == NODES[2:]
     assert {f"remove-json ran on {name}" for name in NODES} <= set(kube.events)
-
-
-def test_a_pod_without_a_node_is_ignored(api: cluster.Api, kube: Cluster) -> None:
-    kube.pods = kube.pods[:1]
-    kube.pods[0]["spec"] = {}
-    cluster.run(api, PLAN)
-    assert kube.jobs == {}
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

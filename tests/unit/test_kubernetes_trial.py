@@ -25,22 +25,17 @@ if TYPE_CHECKING:
 EXEC = ("Bearer secret", "v4.channel.k8s.io")
 UID, CONTAINER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "c1" * 32
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hook", "uid": "d"}
-PROBE = ["python3", "/app/ready.py", "reconcile"]
 
 
 def daemon(node: str, check: str = SUPPORTED) -> Object:
     """A ready pod of the DaemonSet."""
     return {
         "metadata": {"name": f"hook-{node}", "ownerReferences": [{**OWNER, "controller": True}]},
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "reconcile", "readinessProbe": {"exec": {"command": PROBE}}}],
-        },
+        "spec": {"nodeName": node},
         "status": {
             "podIP": "127.0.0.1",
             "conditions": [{"type": "Ready", "status": "True"}],
             "initContainerStatuses": [{"name": "check", "ready": True, "state": {"terminated": {"message": check}}}],
-            "containerStatuses": [{"name": "reconcile", "ready": True, "state": {"running": {}}}],
         },
     }
 
@@ -56,7 +51,6 @@ class TrialCluster:
         self.ill: set[str] = set()
         self.reads = 0
         self.inside: set[str] = set()  # the nodes on which exec has started a process
-        self.refusals = 0  # so many execs are answered with an error
         self.is_over = threading.Event()
 
     def get_pods(self, name: str, _body: object) -> tuple[int, Object]:
@@ -87,8 +81,6 @@ class TrialCluster:
     def execute(self, pod: str, command: list[str]) -> tuple[int, str]:
         """What a command prints in a container of the DaemonSet's, and its exit status."""
         assert pod.startswith("hook-"), pod
-        if command == PROBE:
-            return 1, "reconcile has not ended a run for 200 s: its log says why\n"
         if "show" in command:
             state = "live" if self.pods or "reconcile" in self.ill else "completed"
             return (2, "") if "unhooked" in self.ill else (0, json.dumps({"state": state, "members": {CONTAINER: {}}}))
@@ -119,9 +111,6 @@ class TrialHandler(ApiHandler):
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
         if pod not in {**self.kube.pods, **{it["metadata"]["name"]: it for it in self.kube.daemons}}:
             return self.send(404, "")
-        if self.kube.refusals:
-            self.kube.refusals -= 1
-            return self.send(500, "")
         self.send_response(101)
         self.end_headers()
         self.frame(1, b"")  # as the API server begins
@@ -178,12 +167,6 @@ def test_every_node_is_tried_and_nothing_is_left(
     assert [it["metadata"]["ownerReferences"] for it in [*kube.made, *kube.patched]] == [[OWNER]] * 3
 
 
-def test_a_look_that_fails_once_is_looked_again(api: cluster.Api, kube: TrialCluster, plan: Object) -> None:
-    kube.refusals = 3
-    trial.run(api, {**plan, "everyNode": False}, "hook-test")
-    assert kube.refusals == 0
-
-
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
     api: cluster.Api, kube: TrialCluster, plan: Object
 ) -> None:
@@ -230,27 +213,6 @@ def test_a_node_that_fails_is_named_with_the_reason(
     assert set(named) <= anchors(page("docs/troubleshooting.md"))
     assert named or ill <= {"metrics", "counter", "image"}
     assert kube.pods == {}
-
-
-def test_a_pod_that_is_not_ready_is_asked_why(
-    api: cluster.Api,
-    kube: TrialCluster,
-    plan: Object,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(trial, "READY", 0.0)
-    for it in kube.daemons:
-        it["status"]["conditions"] = []
-        it["status"]["containerStatuses"][0]["ready"] = False
-    ended = {"terminated": {"message": "/run/resctrl-mon-hook was removed on the node"}}
-    kube.daemons[1]["status"]["containerStatuses"][0].update(state={"waiting": {"reason": "Back"}}, lastState=ended)
-    with pytest.raises(cluster.Failed, match="2 of 2 nodes"):
-        trial.run(api, plan, "hook-test")
-    assert sorted(capsys.readouterr().out.splitlines()) == [
-        "a: FAILED: hook-a is not ready: reconcile: reconcile has not ended a run for 200 s: its log says why",
-        "b: FAILED: hook-b is not ready: reconcile: /run/resctrl-mon-hook was removed on the node",
-    ]
 
 
 def test_a_node_that_cannot_monitor_is_left_out(

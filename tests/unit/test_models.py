@@ -6,18 +6,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from pydantic import (
     AfterValidator,
     AliasChoices,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     computed_field,
@@ -32,6 +30,7 @@ from hook.node import models_compiled as node_models_compiled
 from pyz import BuildError
 from pyz.compile_models import compile_models
 from tests.unit import strategies
+from tests.unit.files import examples
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ROOT / pyz.COMPILED["hook/models.py"]
@@ -70,30 +69,23 @@ def load(text: str, directory: Path) -> ModuleType:
 each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
 
 
-def examples(number: int) -> Callable[[Any], Any]:
-    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
-    return settings(max_examples=number, suppress_health_check=quiet)
+def forms(model: type[BaseModel]) -> tuple[ModuleType, ModuleType]:
+    """Return the modules that hold both forms of a model."""
+    return next(pair for pair in BOTH.items() if pair[0].__name__ == model.__module__)
 
 
 def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: ANN401
-    """What comes of it. The dump is compared as text: 1, 1.0 and True are not the same, and NaN is."""
-    realised = strategies.realised(document, form)
-    cls = getattr(form, name)
+    """What a form makes of a document. The dump is compared as text: 1, 1.0 and True differ, and NaN equals NaN."""
     try:
-        got = cls.model_validate(realised)
+        got = getattr(form, name).model_validate(document)
     except (models.ValidationError, validation.ValidationError) as error:
         first = error.errors()[0]
         return "refused", first["loc"], first["type"]
     return "accepted", repr(got.model_dump())
 
 
-def forms(model: type[BaseModel]) -> tuple[ModuleType, ModuleType]:
-    """The modules that hold both forms of a model."""
-    return next(pair for pair in BOTH.items() if pair[0].__name__ == model.__module__)
-
-
-def differs(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN401
-    """Empty if both forms make the same of it."""
+def find_difference(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN401
+    """Return how the results of both forms differ; empty if they agree."""
     ours, theirs = outcome(other, name, document), outcome(one, name, document)
     return "" if ours == theirs else f"{name}: compiled {ours!a}, pydantic {theirs!a}, of {document!a}"
 
@@ -102,37 +94,21 @@ def differs(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN
 
 
 @each_model
-@pytest.mark.parametrize(("kind", "number"), [("valid", 40), ("nearly_valid", 150)])
-def test_documents_are_judged_alike(model: type[BaseModel], kind: str, number: int) -> None:
-    @examples(number)
-    @given(getattr(strategies, kind)(model))
-    def run(document: Any) -> None:  # noqa: ANN401
-        is_accepted = kind != "valid" or outcome(forms(model)[0], model.__name__, document)[0] == "accepted"
-        assert is_accepted, "strategies.ACCEPTED lacks a function?"
-        assert not differs(*forms(model), model.__name__, document)
-
-    run()
-
-
-@each_model
 def test_each_strange_value_in_each_place_is_judged_alike(model: type[BaseModel]) -> None:
     for document in strategies.substitutions(model):
-        assert not differs(*forms(model), model.__name__, document)
-
-
-@pytest.mark.parametrize("state", STATES, ids=range(len(STATES)))
-def test_states_of_real_runtimes_are_read_alike(state: dict[str, Any]) -> None:
-    assert outcome(models, "State", state)[0] == "accepted"
-    assert not differs(models, models_compiled, "State", state)
-    assert not differs(models, models_compiled, "Annotations", state.get("annotations") or {})
+        assert not find_difference(*forms(model), model.__name__, document)
 
 
 @each_model
-def test_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
-    @examples(30)
+def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
+    @examples(40, HealthCheck.data_too_large)
     @given(strategies.valid(model))
     def run(document: Any) -> None:  # noqa: ANN401
         compiled = getattr(forms(model)[1], model.__name__)
+        assert outcome(forms(model)[0], model.__name__, document)[0] == "accepted", (
+            "strategies.ACCEPTED lacks an entry?"
+        )
+        assert not find_difference(*forms(model), model.__name__, document)
         source, ours = model.model_validate(document), compiled.model_validate(document)
         by_alias = source.model_dump(by_alias=True)
         assert model.model_validate(by_alias) == source
@@ -143,43 +119,30 @@ def test_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
     run()
 
 
-class Text(str):
-    """A text that is not of the type itself."""
-
-    __slots__ = ()
-
-
-@pytest.mark.parametrize(
-    ("check", "value", "expected"),
-    [
-        (validation.TEXT, Text("x"), "x"),
-        ((validation.check_list, (), validation.FLAG), [True, False], [True, False]),
-        ((validation.check_int, (), None, None), 7, 7),
-        ((validation.check_float, (), None, None), 7, 7.0),
-    ],
-)
-def test_a_check_gives_a_value_of_the_type_itself(check: tuple[Any, ...], value: object, expected: object) -> None:
-    """Also where no model of ours leads to it."""
-    found = check[0](check, value, "Model", ("field",))
-    assert (found, type(found)) == (expected, type(expected))
+def test_states_of_real_runtimes_are_read_alike() -> None:
+    for state in STATES:
+        assert outcome(models, "State", state)[0] == "accepted"
+        assert not find_difference(models, models_compiled, "State", state)
+        assert not find_difference(models, models_compiled, "Annotations", state.get("annotations") or {})
 
 
-def asserts(_text: str) -> str:
+def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
+    """The comparison can fail: here the compiled form has another bound for `pid`."""
+    text = COMPILED.read_text(encoding="utf-8")
+    weaker = load(text.replace("(check_int, (), 0, 2147483647)", "(check_int, (), -1, 2147483647)"), tmp_path)
+    assert any(find_difference(models, weaker, "State", it) for it in strategies.substitutions(models.State))
+
+
+def refuse(_text: str) -> str:
     raise AssertionError("never")
 
 
-@pytest.mark.parametrize(
-    ("check", "value", "problem"),
-    [
-        ((validation.check_list, (), validation.TEXT), "x", "Input should be a valid list"),
-        ((validation.check_float, (), None, None), 10**400, "Input should be a valid number"),
-        ((validation.check_named, (), asserts), "x", "Assertion failed, never"),
-    ],
-)
-def test_a_check_says_what_is_wrong_and_where(check: tuple[Any, ...], value: object, problem: str) -> None:
+def test_checks_that_no_document_leads_to_give_a_plain_text_and_say_why() -> None:
+    found = validation.check_str(validation.TEXT, type("Text", (str,), {})("x"), "Model", ("field",))
+    assert (found, type(found)) == ("x", str)
     with pytest.raises(models_compiled.ValidationError) as caught:
-        check[0](check, value, "Model", ("field", 3))
-    assert str(caught.value) == f"Model: field.3: {problem}"
+        validation.check_named((validation.check_named, (), refuse), "x", "Model", ("field", 3))
+    assert str(caught.value) == "Model: field.3: Assertion failed, never"
 
 
 # --- What else both forms do
@@ -261,56 +224,8 @@ def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -
 # --- What the compiler refuses
 
 
-def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
-    """The comparison can fail: here the compiled form has another bound for `pid`."""
-    text = COMPILED.read_text(encoding="utf-8")
-    weaker = load(text.replace("(check_int, (), 0, 2147483647)", "(check_int, (), -1, 2147483647)"), tmp_path)
-    state = {**STATES[0], "pid": -1}
-    assert outcome(models, "State", state)[0] == "refused"
-    assert differs(models, weaker, "State", state)
-    assert not differs(models, models_compiled, "State", state)
-
-
 def elsewhere(text: str) -> str:
     return text
-
-
-REFUSED: dict[str, tuple[Any, Any, str]] = {
-    "any": (Any, ..., "node type 'any'"),
-    "union": (int | str, ..., "node type 'union'"),
-    "pattern": (Annotated[str, Field(pattern="a")], ..., "key 'pattern' of node type 'str'"),
-    "allow_inf_nan": (Annotated[float, Field(allow_inf_nan=False)], ..., "key 'allow_inf_nan' of node type 'float'"),
-    "infinite bound": (Annotated[float, Field(le=float("inf"))], ..., "bound inf"),
-    "lax field": (Annotated[int, Field(strict=False)], ..., "key 'strict' of node type 'int'"),
-    "literal of numbers": (Literal["a", 1], ..., "a literal that is no text"),
-    "default_factory": (list[str], Field(default_factory=list), "key 'default_factory' of node type 'default'"),
-    "default of another type": (float, 1, "default 1, which is not"),
-    "default that is refused": (Annotated[int, Field(ge=1)], 0, "default 0, which is not"),
-    "default None of no Optional": (int, None, "default None, which is not"),
-    "default that is a model": (models.IntelRdt, models.IntelRdt(), "default IntelRdt"),
-    "infinite default": (float, float("inf"), "default inf"),
-    "choice of aliases": (int, Field(validation_alias=AliasChoices("a", "b")), "validation_alias "),
-    "before": (Annotated[str, BeforeValidator(names.component)], ..., "node type 'function-before'"),
-    "function from elsewhere": (Annotated[str, AfterValidator(elsewhere)], ..., "function elsewhere"),
-    "lambda": (Annotated[str, AfterValidator(lambda text: text)], ..., "function <lambda>"),
-    "function of a number": (Annotated[int, AfterValidator(names.component)], ..., "function component on something"),
-    "keys that are numbers": (dict[int, str], ..., "keys other than text"),
-    "in a list": (list[int | str], ..., "M.field[items]: node type 'union'"),
-    "in a dict's keys": (dict[Annotated[str, Field(pattern="a")], str], ..., "M.field[keys]: key 'pattern'"),
-    "in a dict": (dict[str, bytes | None], ..., "M.field[values]: node type 'bytes'"),
-    "model from elsewhere": (models.IntelRdt, ..., "a model from elsewhere, IntelRdt"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_the_compiler_does_not_know_is_refused_by_name(case: str) -> None:
-    annotation, default, words = REFUSED[case]
-    fields: dict[str, Any] = {"field": (annotation, default)}
-    model = create_model("M", __base__=models.Model, **fields)
-    with pytest.raises(BuildError) as caught:
-        compile_models(as_module(model))
-    assert words in str(caught.value)
-    assert str(caught.value).startswith("M.field")
 
 
 def method(model: Any) -> int:  # noqa: ANN401
@@ -325,30 +240,45 @@ class Endless(models.Model):
     inner: Endless | None = None
 
 
-def make_model(name: str, base: Any = models.Model, **more: Any) -> type[BaseModel]:  # noqa: ANN401
-    """A model with one field, `a`, and what else is in its class."""
-    made: type[BaseModel] = type(base)(name, (base,), {"__module__": "x", "__annotations__": {"a": int}, **more})
-    return made
+FIELDS_REFUSED: list[tuple[Any, Any, str]] = [
+    (Any, ..., "node type 'any'"),
+    (Annotated[str, Field(pattern="a")], ..., "key 'pattern' of node type 'str'"),
+    (Annotated[int, Field(strict=False)], ..., "key 'strict' of node type 'int'"),
+    (Literal["a", 1], ..., "a literal that is no text"),
+    (list[str], Field(default_factory=list), "key 'default_factory' of node type 'default'"),
+    (Annotated[int, Field(ge=1)], 0, "default 0, which is not"),
+    (models.IntelRdt, models.IntelRdt(), "default IntelRdt"),
+    (int, Field(validation_alias=AliasChoices("a", "b")), "validation_alias "),
+    (Annotated[str, AfterValidator(elsewhere)], ..., "function elsewhere"),
+    (dict[int, str], ..., "keys other than text"),
+    (list[int | str], ..., "M.field[items]: node type 'union'"),
+    (models.IntelRdt, ..., "a model from elsewhere, IntelRdt"),
+]
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (make_model("Method", double=method), "Method.double: something that is no field"),
-        (make_model("Computed", double=computed_field(method)), "Computed.double: something that is no field"),
-        (make_model("Post", model_post_init=lambda *_: None), "Post.model_post_init: something that is no field"),
-        (make_model("Lax", model_config=ConfigDict(strict=False)), "Lax: model_config"),
+def test_fields_that_the_compiler_does_not_know_are_refused_by_name() -> None:
+    for annotation, default, words in FIELDS_REFUSED:
+        fields: dict[str, Any] = {"field": (annotation, default)}
+        with pytest.raises(BuildError, match=f"M.field.*{re.escape(words.removeprefix('M.field'))}"):
+            compile_models(as_module(create_model("M", __base__=models.Model, **fields)))
+
+
+def test_what_a_schema_does_not_show_is_refused_too() -> None:
+    def make_model(**more: Any) -> type[BaseModel]:  # noqa: ANN401  what else is in its class
+        kind: Any = type(models.Model)
+        made: type[BaseModel] = kind("M", (models.Model,), {"__annotations__": {"a": int}, **more})
+        return made
+
+    for model, said in (
+        (make_model(double=method), "M.double: something that is no field"),
+        (make_model(double=computed_field(method)), "M.double: something that is no field"),
+        (make_model(model_post_init=lambda *_: None), "M.model_post_init: something that is no field"),
+        (make_model(model_config=ConfigDict(strict=False)), "M: model_config"),
         (Child, "Child: a base other than Model"),
         (Endless, "one that holds itself"),
-    ],
-    ids=lambda it: getattr(it, "__name__", ""),
-)
-def test_what_a_schema_does_not_show_is_refused_too(model: type[BaseModel], said: str) -> None:
-    with pytest.raises(BuildError, match=re.escape(said)):
-        compile_models(as_module(model))
-
-
-def test_anything_else_in_the_module_is_refused() -> None:
+    ):
+        with pytest.raises(BuildError, match=re.escape(said)):
+            compile_models(as_module(model))
     module = as_module()
     module.__all__.append("helper")
     with pytest.raises(BuildError, match=r"made_up\.helper: something that is no model"):

@@ -13,7 +13,6 @@ from hook.create import create_runtime
 from hook.identity import Container
 from hook.node import files
 from hook.reconcile import act as acting
-from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action
 from hook.reconcile.survey import Looks, Survey
 from hook.store import RunDir
@@ -62,14 +61,6 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
     assert node.verbs() == []
 
 
-def test_plan_of_naming_says_the_names(node: Node) -> None:
-    start(node, IDS[0])
-    (planned,) = reconcile.plan_repairs(node.options()).outcomes
-    assert str(planned.action) == f"name shop/web ({UID}): the kubelet's logs name it"
-    assert (planned.action.namespace, planned.action.pod) == ("shop", "web")
-    assert named(node) == (None, None, {IDS[0]: None})
-
-
 def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) -> None:
     start(node, IDS[0])
     assert node.verbs() == ["name"]
@@ -88,12 +79,6 @@ def test_names_on_record_stay(node: Node) -> None:
     start(node, *IDS, said={**SAID, **said, "io.kubernetes.container.name": ""})
     assert node.verbs() == ["name"]
     assert named(node) == ("ns", "another", {IDS[0]: "x", IDS[1]: "side-car"})
-
-
-def test_what_the_kubelet_does_not_know_is_no_action(node: Node) -> None:
-    node.machine.fs.remove_object("/var/log")
-    start(node, *IDS)
-    assert node.verbs() == []
 
 
 def test_each_name_is_taken_as_far_as_it_is_known(node: Node) -> None:
