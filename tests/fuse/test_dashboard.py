@@ -163,7 +163,7 @@ def test_the_queries_of_the_documents_are_right_too(server: Prometheus) -> None:
     """The first one for jobs, the second one for every pod."""
     of_jobs, of_all = (
         text.replace("1h", "30m").replace(ENERGY, f'{ENERGY}{{instance="jobs:15"}}')
-        for text in blocks(page("docs/metrics.md", "What a short job used"))
+        for text in blocks(page("docs/metrics.md", "Jobs that are shorter than a scrape"))
     )
     used = {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
     first, second = (
@@ -221,7 +221,7 @@ def test_one_key_is_one_series_whenever_its_pods_name_becomes_known(tmp_path: Pa
         power = fill_in(TARGETS["Power of containers without a pod (rate)"], TARGET["job"])
         points = server.ask_range(power, START + HOUR - 600, START + HOUR - 300, 15)
         assert [value for of_series in points.values() for value in of_series.values()] == pytest.approx([10 / 15] * 21)
-        for text in blocks(page("docs/metrics.md", "What a short job used")):
+        for text in blocks(page("docs/metrics.md", "Jobs that are shorter than a scrape")):
             assert [*server.ask(text, START + HOUR).values()] == [400.0]
         (by_name,) = blocks(page("docs/metrics.md", "Podman's pods"))
         ((labels, energy),) = server.ask(by_name, START + HOUR).items()

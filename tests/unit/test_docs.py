@@ -115,7 +115,11 @@ def test_wording_is_plain_and_lines_fit_in_120_columns() -> None:
     wrong = []
     for name in BOOK:
         text = page(name)
-        wrong += re.findall(r"\b(?:whoever|somebody|nobody|told|anew|stands there)\b", text, re.IGNORECASE)
+        wrong += re.findall(
+            r"\b(?:whoever|somebody|nobody|told|anew|stands there|in vain|amid|incarnation|to be had)\b",
+            text,
+            re.IGNORECASE,
+        )
         lines = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
         wrong += [line for line in lines if len(line) > 120 and not line.startswith(("|", "    "))]
     assert wrong == []
@@ -185,6 +189,25 @@ def test_options_has_each_option_with_its_value_and_default() -> None:
         for option in list_options()
     ]
     assert sorted(row[:2] for row in rows(page("docs/options.md"), "option")) == sorted(expected)
+
+
+def test_commands_says_which_commands_take_dry_run_and_the_directories() -> None:
+    def take(words: list[str]) -> set[str]:
+        needed = {"show": ["KEY"], "completion": ["bash"]}
+        return {verb for verb in verbs.VERBS if not is_refused(verb, [*needed.get(verb, []), *words])}
+
+    def is_refused(verb: str, words: list[str]) -> bool:
+        try:
+            parse_command(verb, words)
+        except verbs.Usage:
+            return True
+        return False
+
+    text = " ".join(page("docs/commands.md").split())
+    assert "With `--dry-run`, which `reconcile`, `install` and `uninstall` take" in text
+    assert take(["--dry-run"]) == {"reconcile", "install", "uninstall"}
+    assert "Every command but `completion` takes `--resctrl-root`, `--run-dir` and `--group-prefix`" in text
+    assert take(["--resctrl-root=/a", "--run-dir=/b", "--group-prefix=c-"]) == {*verbs.VERBS} - {"completion"}
 
 
 def test_commands_has_the_exit_status_of_each_call() -> None:
@@ -257,6 +280,14 @@ def test_design_leads_in_four_clicks_to_the_line_that_writes_the_pid() -> None:
 
 def test_contributing_has_every_tier() -> None:
     assert [row[0] for row in rows(page("CONTRIBUTING.md"), "tier")] == list(TIERS)
+
+
+def test_contributing_lists_an_empty_node_from_the_sources(tmp_path: Path) -> None:
+    (example,) = [block for block in blocks(page("CONTRIBUTING.md")) if "-m hook list" in block]
+    example = example.replace(".venv/bin/python", sys.executable).replace("/tmp/node", str(tmp_path))
+    done = subprocess.run(["sh", "-ec", example], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("NAME")
 
 
 def test_changelog_has_the_present_version() -> None:

@@ -50,7 +50,7 @@ def test_for_json_nothing_is_printed(capsys: Capture) -> None:
     assert capsys.readouterr().out == ""
 
 
-class Stop(Exception):
+class LimitReached(Exception):
     pass
 
 
@@ -66,10 +66,10 @@ def test_a_run_that_is_ended_prints_what_it_has_done_what_is_left_and_what_it_wa
         log.note(outcome)
         ended.append(outcome)
         if len(ended) == 2:
-            raise Stop
+            raise LimitReached
 
     work = Work(note)
-    with pytest.raises(Stop):
+    with pytest.raises(LimitReached):
         repair(node.options(), work=work)
     result = work.end_early("after 45 s")
     log.end(result)
