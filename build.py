@@ -26,7 +26,7 @@
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch; the number of files that a reader of one run has to open
+                             of watch; how many files one run enters, and how often it changes file
   python3 build.py faults [PART ...]
                              build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: their command line, their report, their errors, and programs in C."""
+"""What the benchmarks share: their command line, their figures and tables, their errors."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from statistics import median, quantiles
+from typing import NamedTuple, TypeVar
 
-from tests.support.tables import as_markdown, as_text
+from tests.support.tables import as_markdown
+
+MISSED = "(!)"
+PlanT = TypeVar("PlanT", bound=NamedTuple)
+LOAD = Path(__file__).with_name("load.c")
 
 
 class CannotMeasure(Exception):
@@ -22,56 +27,115 @@ class NotReady(CannotMeasure):
     """Something is missing here, and cannot be installed."""
 
 
-def parser(name: str, about: str | None) -> argparse.ArgumentParser:
-    """The command line of a benchmark, with the forms that each can print its figures in."""
+def spread(values: Sequence[float]) -> tuple[float]:
+    """Return half of the interquartile range."""
+    if len(values) == 1:
+        return (0,)
+    low, _, high = quantiles(values, n=4, method="inclusive")
+    return ((high - low) / 2,)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of the median: two values of the same rank from both ends (order statistics).
+
+    The rank is that of the normal approximation of the sign test; of few values it is the first.
+    """
+    ordered, count = sorted(values), len(values)
+    rank = max(1, int(count / 2 - 0.98 * count**0.5))
+    return ordered[rank - 1], ordered[-rank]
+
+
+def limits(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a table, with a value from each round."""
+
+    row: str
+    column: str
+    values: Sequence[float]
+    target: float | None = None
+    digits: int = 2
+    unit: str = ""
+    at_least: bool = False  # whether the target is the least that the number may be; otherwise it is the most
+    center: Callable[[Sequence[float]], float] = median
+    beside: Callable[[Sequence[float]], Sequence[float]] | None = spread  # what is printed beside it
+
+    @property
+    def is_missed(self) -> bool:
+        if self.target is None:
+            return False
+        return self.center(self.values) < self.target if self.at_least else self.center(self.values) > self.target
+
+    @property
+    def aim(self) -> str:
+        return "-" if self.target is None else f"{'≥' if self.at_least else '≤'} {self.target:.{self.digits}f}"
+
+    def __str__(self) -> str:
+        text = f"{self.center(self.values):.{self.digits}f}{self.unit}"
+        around = [f"{value:.{self.digits}f}" for value in (self.beside(self.values) if self.beside else ())]
+        text += f" ({' to '.join(around)})" if len(around) == 2 else "".join(f" ±{value}" for value in around)
+        return f"{text} {MISSED}" if self.is_missed else text
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    figures: Sequence[Figure]
+
+    def lines(self) -> list[list[str]]:
+        """The head, and a line for each row, in the order in which rows and columns first come."""
+        columns = list(dict.fromkeys(figure.column for figure in self.figures))
+        rows = list(dict.fromkeys(figure.row for figure in self.figures))
+        return [[self.title, "target", *columns], *(self._line(row, columns) for row in rows)]
+
+    def _line(self, row: str, columns: Sequence[str]) -> list[str]:
+        found = {figure.column: figure for figure in self.figures if figure.row == row}
+        aims = dict.fromkeys(figure.aim for figure in found.values() if figure.target is not None)
+        return [row, ", ".join(aims) or "-", *(str(found.get(column, "-")) for column in columns)]
+
+    def missed(self) -> list[str]:
+        """Each target that was not reached, as a sentence."""
+        missed = [figure for figure in self.figures if figure.is_missed]
+        return [f"{self.title}: {it.row}, {it.column}: {it}, target {it.aim}" for it in missed]
+
+
+def ratios(values: Iterable[float], to: Iterable[float]) -> list[float]:
+    """Divide round by round."""
+    return [value / other for value, other in zip(values, to)]
+
+
+def run(name: str, about: str | None, default: PlanT, measure: Callable[[PlanT], Iterable[Table]]) -> int:
+    """Be a benchmark's command: print each table as soon as it is measured; returns the exit status.
+
+    Each field of the plan is an option. The status is 1 if a target was missed, or if something cannot be measured.
+    """
     options = argparse.ArgumentParser(
         prog=f"python3 build.py bench {name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    form = options.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as JSON")
-    form.add_argument("--markdown", action="store_true", help="print nothing but tables, as Markdown")
-    return options
-
-
-class Printed(Protocol):
-    """A table, or a result that is shown as one."""
-
-    def lines(self) -> list[list[str]]: ...
-
-    def missed(self) -> list[str]: ...
-
-    def as_json(self) -> object: ...
-
-    def notes(self) -> str:
-        """What to know beside it, for people."""
-
-
-def report(name: str, measure: Callable[[], Iterable[Printed]], given: argparse.Namespace) -> int:
-    """Measure, and print each table in the form that was asked for as soon as it is there; returns the exit status."""
-    form = as_markdown if given.markdown else as_text
-    measured: list[Printed] = []
+    for option, value in default._asdict().items():
+        first = value[0] if isinstance(value, tuple) else value
+        options.add_argument(
+            f"--{option}", type=type(first), default=value, nargs="+" if first is not value else None, help=f"[{value}]"
+        )
+    missed = []
     try:
-        for table in measure():
-            measured.append(table)
-            if not given.json:
-                print(f"{form(table.lines())}\n", flush=True)
-                if table.notes() and not given.markdown:
-                    print(table.notes(), flush=True)
+        for table in measure(default._replace(**vars(options.parse_args()))):
+            print(f"{as_markdown(table.lines())}\n", flush=True)
+            missed += table.missed()
     except CannotMeasure as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
-    if given.json:
-        print(json.dumps([table.as_json() for table in measured], indent=2))
-    missed = [line for table in measured for line in table.missed()]
+        missed.append(str(error))
     for line in missed:
         print(f"{name}: {line}", file=sys.stderr)
     return 1 if missed else 0
 
 
 def compile_static(source: Path, target: Path) -> None:
-    """A program that needs nothing where it runs."""
+    """Make a program that needs nothing where it runs."""
     command = ["gcc", "-static", "-O1", "-Wall", "-Wextra", "-o", str(target), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0 or done.stderr:

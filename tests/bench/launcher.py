@@ -1,112 +1,118 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands and says what they took: wall time and peak memory (launch.c), instructions (valgrind)."""
+"""Runs commands in rounds, and measures them: wall time, CPU time and memory (load.c), instructions (valgrind).
+
+Each round measures once everything that is to be compared, in a random order.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tests.bench.common import CannotMeasure, compile_static
+from tests.bench.common import LOAD, CannotMeasure, compile_static
 
-LAUNCH = Path(__file__).with_name("launch.c")
+T = TypeVar("T")
 CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
-ALONE = "-r"
-"""One process, which waits for no other: measured as if the machine did nothing else."""
-DEADLINE = 300
+DEADLINE = 3600
 """Seconds; only to end what hangs."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing to measure: a command, started once for each of `states`, which is its stdin, all at once.
-
-    `subject` and `name` say what it stands for; `options` are launch.c's.
-    """
+    """One thing to measure: a command, with a state on its stdin."""
 
     subject: str
     name: str
     command: Sequence[str]
-    states: Sequence[str] = ("",)
-    options: Sequence[str] = ()
+    state: str = ""
+    alone: bool = True  # measured as if the machine did nothing else
+    may_fail: bool = False  # and print what it likes: a hook that reports a failure was not measured at its work
 
 
 class Taken(NamedTuple):
-    """What a step took: seconds until the last had ended, CPU seconds of all, MiB of the one that needed most.
-
-    And what they said.
-    """
+    """What a step took."""
 
     seconds: float
-    cpu: float
-    memory: float
-    said: str
+    cpu: float  # seconds, with the children that it waited for
+    memory: float  # MiB
+    output: str  # stdout and stderr
 
 
 class Launcher:
     """A program of next to no memory that starts what is to be measured. `directory`: for the program."""
 
     def __init__(self, directory: Path) -> None:
-        self._program = directory / "launch"
-        compile_static(LAUNCH, self._program)
+        self._program = directory / "load"
+        compile_static(LOAD, self._program)
 
     def run(self, step: Step) -> Taken:
-        """What a step took, which has nothing to say: a hook that reports a failure was not measured at its work."""
-        it = self.run_anyhow(step)
-        if it.said:
-            raise CannotMeasure(f"{step.name}, {step.subject}: {it.said.strip()}")
-        return it
+        """Measure a step. CannotMeasure if it could not be started, failed, or printed something that it should not."""
+        command = [str(self._program), "start", *(["-r"] if step.alone else []), *step.command]
+        failed, stdout, output = _run(command, step.state)
+        time, cpu, memory, status = map(int, stdout.split() or (0, 0, 0, 0))
+        if failed or (not step.may_fail and (status or output)):
+            status = failed or os.waitstatus_to_exitcode(status)
+            raise CannotMeasure(f"{step.name}, {step.subject}: exit status {status}: {output.strip()}")
+        return Taken(time / 1e9, cpu / 1e6, memory / 1024, output)
 
-    def run_anyhow(self, step: Step) -> Taken:
-        """What a step took. CannotMeasure if it could not be started, or its exit status is not 0."""
-        command = [str(self._program), *step.options, *step.command]
-        done = subprocess.run(
-            command,
-            input="".join(f"{state}\0" for state in step.states).encode(),
-            capture_output=True,
-            env={},
-            cwd="/",
-            timeout=DEADLINE,
-            check=False,
-        )
-        said = done.stderr.decode(errors="replace")
-        rows = [tuple(map(int, line.split())) for line in done.stdout.decode().splitlines()]
-        failed = [os.waitstatus_to_exitcode(status) for *_, status in rows if status]
-        if done.returncode or failed or len(rows) != len(step.states):
-            raise CannotMeasure(f"{step.name}, {step.subject}: exit status {done.returncode or failed}: {said.strip()}")
-        ends, cpu, memory, _statuses = zip(*rows)
-        return Taken(max(ends) / 1e9, sum(cpu) / 1e6, max(memory) / 1024, said)
+
+def _run(command: Sequence[str], stdin: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        command, input=stdin.encode(), capture_output=True, env={}, cwd="/", timeout=DEADLINE, check=False
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode(errors="replace")
 
 
 def has_valgrind() -> bool:
     return shutil.which(CALLGRIND[0]) is not None
 
 
-def instructions(step: Step) -> int:
-    """Instructions of a step in user space, which callgrind prints at the end. What the program says is a failure.
+def count_instructions(step: Step) -> int:
+    """Return the instructions of a step in user space, which callgrind prints at the end. Other output is a failure.
 
-    They repeat to 0.2 %, whatever else the machine does.
+    They repeat to 0.2 % on a busy machine, too.
     """
-    (state,) = step.states
-    done = subprocess.run(
-        [*CALLGRIND, *step.command],
-        input=state.encode(),
-        capture_output=True,
-        env={},
-        cwd="/",
-        timeout=DEADLINE,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CannotMeasure(f"{step.name}, {step.subject}: exit status {done.returncode} under valgrind")
-    stderr = done.stderr.decode(errors="replace")
+    status, _, stderr = _run([*CALLGRIND, *step.command], step.state)
     other = [line for line in stderr.splitlines() if not re.match(r"==\d+==", line)]
     count = re.search(r"^==\d+== Collected : (\d+)$", stderr, re.MULTILINE)
-    if other or count is None:
-        raise CannotMeasure(f"valgrind: {' '.join(other) or stderr.strip()}")
+    if status or other or count is None:
+        raise CannotMeasure(f"{step.name}, {step.subject} under valgrind: {status}: {' '.join(other) or stderr}")
     return int(count[1])
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What measures, and how often: `rounds` of what takes milliseconds."""
+
+    launcher: Launcher
+    chance: random.Random
+    rounds: int
+    counts_instructions: bool
+
+    def fewer(self, times: int) -> int:
+        """The rounds of what takes that much longer."""
+        return max(1, self.rounds // times)
+
+    def measure(
+        self, rounds: int, sequences: Callable[[], Iterable[Iterable[Step]]], take: Callable[[Step], T]
+    ) -> dict[tuple[str, str], list[T]]:
+        """Take each step of all sequences once a round; return one value a round, by subject and name."""
+        found: dict[tuple[str, str], list[T]] = defaultdict(list)
+        for _ in range(rounds):
+            mixed = list(sequences())
+            for sequence in self.chance.sample(mixed, len(mixed)):
+                for step in sequence:
+                    found[step.subject, step.name].append(take(step))
+        return dict(found)
+
+    def instructions(self, sequences: Callable[[], Iterable[Iterable[Step]]]) -> dict[tuple[str, str], list[int]]:
+        """Count them in a few rounds, since they hardly differ; without valgrind there are none."""
+        return self.measure(self.fewer(30), sequences, count_instructions) if self.counts_instructions else {}

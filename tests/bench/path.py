@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a reader has to go: the files of hook/ that one run enters, and how often its calls lead to another file.
 
-    python3 -m tests.bench.path [--files]
+    python3 build.py bench path [--files]
 
-A pod of one container starts and ends on the model of resctrl, with five counters; in between come an idle reconcile
-and one `metrics`. A run enters a file when one of its functions is called (sys.setprofile); models and their validators
-do not count. It changes file when a function is called that is in another file than the one called before. `once`
-counts each place that calls once, as a reader reads a loop once; `all` counts each call, and so grows with counters and
-processes. `--files`: names the files, too. Needs root and /dev/fuse, as the model does.
+A pod with one container gets a second one; both end. In between come an idle reconcile and one `metrics`, on the model
+of resctrl with five counters. A run enters a file when it calls one of its functions (sys.setprofile); models and their
+validators do not count. It changes file when it calls a function of another file than it called before. `once` counts
+each place that calls once, as a reader reads a loop once; `all` counts each call, and so grows with counters and
+processes. `--files` names the files, too. The measurement needs root and /dev/fuse, as the model does.
 """
 
 from __future__ import annotations
@@ -16,39 +16,43 @@ import importlib
 import inspect
 import json
 import os
+import posix
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 HOOK = str(Path(__file__).resolve().parents[2] / "hook") + os.sep
-MODELS = ("models_compiled.py", "node/models_compiled.py", "validation.py")
-HOOKS = ("createRuntime", "poststop")
+MODELS = ("models_compiled.py", "validation.py")
 
 Call = tuple[str, int, str]
-"""A call: the file and the line that it comes from, and the file that it leads to."""
+"""The file and the line that a call comes from, and the file that it leads to."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    from tests.bench import plain_node  # noqa: PLC0415  not in the program's own process
+    from tests.bench.nodes import created, model_node, stopped  # noqa: PLC0415  not in the program's own process
     from tests.resctrlfs.model import Knobs  # noqa: PLC0415  as above
     from tests.support.hook import end, task  # noqa: PLC0415  as above
 
-    with plain_node.model_node(Knobs(l3_domains=1, packages=1, perf=False)) as node, task() as init:
-        key, container = node.new_key(), node.new_container()
-        states = {
-            "createRuntime": plain_node.created(container, init.pid, key),
-            "poststop": plain_node.stopped(container, key),
-        }
-        print(f"{'':13} {'files':>5} {'once':>5} {'all':>5}")
-        for step in ("createRuntime", "reconcile", "metrics", "poststop"):
-            if step == "poststop":
-                end(init)
-            places = [f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"]
-            calls = _follow(["hook" if step in states else step, *places], states.get(step, ""))
+    with model_node(Knobs(l3_domains=1, packages=1, perf=False)) as node, task() as first, task() as further:
+        key, one, two = node.new_key(), node.new_container(), node.new_container()
+        print(f"{'':27} {'files':>5} {'once':>5} {'all':>5}")
+        for name, verb, state, ended in (
+            ("createRuntime, first", "hook", created(one, first.pid, key), None),
+            ("createRuntime, further", "hook", created(two, further.pid, key), None),
+            ("reconcile", "reconcile", "", None),
+            ("metrics", "metrics", "", None),
+            ("poststop, not the last", "hook", stopped(two, key), further),
+            ("poststop, last", "hook", stopped(one, key), first),
+        ):
+            if ended is not None:
+                end(ended)
+            calls = _follow([verb, f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"], state)
             files = sorted({to for _, _, to in calls})
-            print(f"{step:13} {len(files):5} {_changes(dict.fromkeys(calls)):5} {_changes(calls):5}")
+            print(f"{name:27} {len(files):5} {_changes(dict.fromkeys(calls)):5} {_changes(calls):5}")
             if "--files" in arguments:
                 print(*(f"    {name}" for name in files), sep="\n")
     return 0
@@ -72,26 +76,30 @@ def _follow(arguments: Sequence[str], state: str) -> list[Call]:
     return [(place, line, to) for place, line, to in json.loads(done.stderr.splitlines()[-1])]
 
 
-def run(arguments: list[str]) -> int:
-    """Be the program; at the end its calls are the last line of stderr, as JSON."""
-    for name in ("hook.models", "hook.node.models", "hook.cli.options"):
-        sys.modules[name] = importlib.import_module(name + "_compiled")
-    from hook import entry  # noqa: PLC0415  after the models took their place
+def run(arguments: list[str]) -> None:
+    """Be the program, from hook/__main__.py on; when it exits, its calls are the last line of stderr, as JSON."""
+    from pyz import COMPILED  # noqa: PLC0415  only here
 
+    for path in COMPILED:
+        name = path.removesuffix(".py").replace("/", ".")
+        sys.modules[name] = importlib.import_module(name + "_compiled")
     calls: list[Call] = []
+    really_exit = posix._exit
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
         name, is_function = frame.f_code.co_filename, frame.f_code.co_flags & inspect.CO_OPTIMIZED
         if event == "call" and is_function and name.startswith(HOOK) and not _is_of_models(frame) and frame.f_back:
             calls.append((frame.f_back.f_code.co_filename, frame.f_back.f_lineno, name[len(HOOK) :]))
 
-    sys.setprofile(note)
-    try:
-        status = entry.dispatch(arguments)
-    finally:
+    def show_and_exit(status: int) -> NoReturn:
         sys.setprofile(None)
-    os.write(2, b"\n" + json.dumps(calls).encode())
-    return status
+        os.write(2, b"\n" + json.dumps(calls).encode())
+        really_exit(status)
+
+    posix._exit = os._exit = show_and_exit
+    sys.argv = ["hook", *arguments]
+    sys.setprofile(note)
+    runpy.run_module("hook", run_name="__main__")
 
 
 def _is_of_models(frame: FrameType | None) -> bool:
@@ -104,4 +112,7 @@ def _is_of_models(frame: FrameType | None) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[2:]) if sys.argv[1:2] == ["--run"] else main(sys.argv[1:]))
+    if sys.argv[1:2] == ["--run"]:
+        sys.path.append("packaging")
+        run(sys.argv[2:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,130 +1,163 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the hook costs: beside the least that Python costs, on a busy node, and many at once.
+"""How much the hook costs: beside the least that Python costs, and on a busy node.
 
-    python3 build.py bench speed [--json | --markdown] [--only TABLE]... [--python PATH]... [--rounds N] [--seed N]
+    python3 build.py bench speed [--only TABLE...] [--python PATH...] [--rounds N] [--seed N] [--groups N...] ...
 
-Whatever is compared is measured once in each round, in an order by chance. A figure is the median of the rounds' ratios
-± half of what the middle half of them lies within, of fewer rounds of what takes longer; (!) marks a target that is
-missed. The exit status is 1 if there is one, or if something could not be measured.
+docs/performance.md says what the figures mean. A figure is the median of the rounds' ratios ± half of their
+interquartile range; what takes longer has fewer rounds. (!) marks a missed target. Hooks are the shipped file, started
+as the kernel starts it, with an empty environment, default options and a state of CRI-O's on a pipe.
 
-Hooks are the shipped file, started as the kernel starts it, with an empty environment, default options and a state of
-CRI-O's on a pipe. The exit floor is `python3 -I -S -c 'import posix;posix._exit(0)'`.
-
-wall time: from just before the exec until the process has been waited for, before all else on the machine (SCHED_FIFO;
-many at once: a priority). /run and resctrl are on tmpfs (plain_node.py): what the kernel itself takes to make, fill and
-remove a group and to ask the hardware is not in it. instructions: those in user space, counted by valgrind, where there
-is one; they repeat to 0.2 %; those of `starts` on the model of resctrl, where a first createRuntime makes the group.
-peak memory: the maximum resident set of the process.
-
-starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has; the
-           last poststop of a key with a history, too
-looks      CPU time (user and system) of `list`, `show` and `metrics` on a node with one pod
-groups     the same as starts on nodes with 1 to 5,000 groups
-crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors
+starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
+groups     the same on nodes with 1 to 5,000 groups
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 from pyz import archive
 from tests import provision
-from tests.bench import common, speed_hooks
-from tests.bench.common import NotReady
-from tests.bench.figures import Table
-from tests.bench.launcher import Launcher, has_valgrind
-from tests.bench.plain_node import TMPFS
-from tests.bench.rounds import Bench
+from tests.bench import common
+from tests.bench.common import CannotMeasure, Figure, NotReady, Table, ratios
+from tests.bench.launcher import Bench, Launcher, Step, has_valgrind
+from tests.bench.nodes import TMPFS, MeasuredNode, created, model_node, plain_node, stopped
 from tests.support import interpreters
-from tests.support.hook import PYZ
+from tests.support.hook import PYZ, end, task
 
-TABLES = ("starts", "looks", "groups", "crowds")
+FLOOR = "exit floor"
+EXIT = ("-I", "-S", "-c", "import posix;posix._exit(0)")
+FIRST, FURTHER = "createRuntime, first of a key", "createRuntime, a further one"
+NOT_LAST, LAST = "poststop, not the last", "poststop, last of a key"
+TARGETS = {FIRST: 1.50, FURTHER: 1.40, NOT_LAST: 1.40, LAST: 1.50}
+MEMORY_TARGET = 3.0
+GROUPS_TARGET = 1.01
+
+Python = Sequence[str]
+"""The command that starts an interpreter."""
+Found = Mapping[tuple[str, str], Sequence[float]]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to measure. `pythons`: programs, all that can be found unless given."""
+class SpeedPlan(NamedTuple):
+    """What to measure."""
 
-    tables: Sequence[str] = TABLES
-    pythons: Sequence[Path] = ()
+    only: Sequence[str] = ("starts", "groups")
+    python: Sequence[str] = ("",)  # programs; empty: those that the machine has
     rounds: int = 60
     seed: int = 1
     groups: Sequence[int] = (1, 100, 1000, 5000)
-    crowd: int = 200
-    counts_instructions: bool = True
+    instructions: int = 1  # 0: none are counted
 
 
-def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
-    """What measures each table. Raises NotReady if nothing can be measured here; `directory`: for a program."""
-    check()
-    pythons = commands(plan.pythons)
-    usual = next(iter(pythons.values())) if plan.pythons else [archive.PYTHON]
-    counts = plan.counts_instructions and has_valgrind()
-    bench = Bench(Launcher(directory), random.Random(plan.seed), plan.rounds, counts)
-    return {
-        "starts": lambda: speed_hooks.starts(bench, pythons),
-        "looks": lambda: speed_hooks.looks(bench, pythons),
-        "groups": lambda: speed_hooks.groups(bench, usual, plan.groups),
-        "crowds": lambda: speed_hooks.crowds(bench, usual, plan.crowd),
-    }
-
-
-def measure(plan: Plan) -> Iterator[Table]:
-    """The tables, each as soon as it is there; some minutes for all. Raises CannotMeasure."""
-    with tempfile.TemporaryDirectory(prefix="speed-") as directory:
-        found = ways(plan, Path(directory))
-        for name in plan.tables:
-            yield found[name]()
-
-
-def check() -> None:
-    """Raises NotReady if nothing can be measured here."""
+def measure(plan: SpeedPlan) -> Iterator[Table]:
+    """Yield each table as soon as it is measured; all take some minutes. Raises CannotMeasure."""
     if os.geteuid() != 0:
         raise NotReady("not root")
     if absent := provision.install(("gcc", "libc6-dev")):
         raise NotReady("; ".join(absent))
-    if not PYZ.is_file():
-        raise NotReady(f"no {PYZ}: run `python3 build.py`")
-    if not Path(TMPFS).is_dir():
-        raise NotReady(f"no {TMPFS}")
+    for path in (PYZ, Path(TMPFS)):
+        if not path.exists():
+            raise NotReady(f"no {path}")
+    pythons = commands([Path(name) for name in plan.python if name])
+    usual = next(iter(pythons.values())) if any(plan.python) else [archive.PYTHON]
+    with tempfile.TemporaryDirectory(prefix="speed-") as directory:
+        counts = bool(plan.instructions) and has_valgrind()
+        bench = Bench(Launcher(Path(directory)), random.Random(plan.seed), plan.rounds, counts)
+        tables: dict[str, Callable[[], Table]] = {
+            "starts": lambda: starts(bench, pythons),
+            "groups": lambda: groups(bench, usual, plan.groups),
+        }
+        for name in plan.only:
+            yield tables[name]()
 
 
 def commands(programs: Sequence[Path]) -> dict[str, list[str]]:
     """What starts these interpreters, or all that can be found, by version."""
     found = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
-    named = {".".join(map(str, it.minor)): interpreters.start_command(it.path) for it in found if it}
+    named = {".".join(map(str, one.minor)): interpreters.start_command(one.path) for one in found if one}
     if None in found or not named:
         raise NotReady("--python: not a base installation of CPython")
     return named
 
 
-# --- The command
+def life(node: MeasuredNode, subject: str, python: Python) -> Iterator[Step]:
+    """A pod of two containers, of which the second ends first."""
+    key, one, two = node.new_key(), node.new_container(), node.new_container()
+    command = node.hook(python).command("hook")
+    with task() as first, task() as further:
+        yield Step(subject, FIRST, command, created(one, first.pid, key))
+        yield Step(subject, FURTHER, command, created(two, further.pid, key))
+        if node.members([key]) != {one, two}:
+            raise CannotMeasure(f"{subject}: the hook did not do its work: {node.hook().failures()}")
+        end(further)
+        yield Step(subject, NOT_LAST, command, stopped(two, key))
+        end(first)
+        yield Step(subject, LAST, command, stopped(one, key))
+    if node.members([key]):
+        raise CannotMeasure(f"{subject}: members are still on record: {node.hook().failures()}")
 
 
-def parser() -> argparse.ArgumentParser:
-    options = common.parser("speed", __doc__)
-    default = Plan()
-    options.add_argument("--only", action="append", choices=TABLES, help="a table; may be given more than once [all]")
-    options.add_argument(
-        "--python", action="append", type=Path, help="may be given more than once; the first for all [each found]"
-    )
-    options.add_argument("--rounds", type=int, default=default.rounds, help="fewer of what takes longer [60]")
-    options.add_argument("--seed", type=int, default=default.seed, help="of the orders by chance [1]")
-    return options
+def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
+    """Complete hooks, and the least that a start and an exit of the same Python take."""
+    with ExitStack() as stack:
+
+        def sequences(nodes: Mapping[str, MeasuredNode]) -> Iterator[Iterator[Step]]:
+            for name, python in pythons.items():
+                yield life(nodes[name], name, python)
+                yield iter([Step(name, FLOOR, [*python, *EXIT])])
+
+        plain = {name: stack.enter_context(plain_node()) for name in pythons}
+        times = bench.measure(bench.rounds, lambda: sequences(plain), bench.launcher.run)
+        models = {name: stack.enter_context(model_node()) for name in pythons}
+        counts = bench.instructions(lambda: sequences(models))
+    seconds = {key: [taken.seconds for taken in values] for key, values in times.items()}
+    memory = {key: [taken.memory for taken in values] for key, values in times.items()}
+    figures = []
+    for what, found in (("wall time", seconds), ("instructions", counts)):
+        figures += [figure for name in pythons for figure in _beside_floor(name, found, what)]
+    for name in pythons:
+        most = map(max, zip(*(memory[name, step] for step in TARGETS)))
+        more = [value - least for value, least in zip(most, memory[name, FLOOR])]
+        figures.append(Figure("peak memory of any of them: MiB more", name, more, MEMORY_TARGET, digits=1))
+        floors = seconds[name, FLOOR]
+        figures.append(Figure(f"{FLOOR}: ms", name, [1000 * value for value in floors], digits=1))
+        for step in (FURTHER, NOT_LAST):
+            more = [1000 * (taken - least) for taken, least in zip(seconds[name, step], floors)]
+            figures.append(Figure(f"{step}: ms more", name, more, digits=1))
+    return Table("hook / exit floor", figures)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    said = parser().parse_args(arguments)
-    plan = Plan(said.only or TABLES, said.python or (), max(1, said.rounds), said.seed)
-    return common.report("speed", lambda: measure(plan), said)
+def _beside_floor(python: str, found: Found, what: str) -> Iterator[Figure]:
+    for step, target in TARGETS.items() if found else ():
+        yield Figure(f"{step}: {what}", python, ratios(found[python, step], found[python, FLOOR]), target)
+
+
+def groups(bench: Bench, python: Python, sizes: Sequence[int]) -> Table:
+    """The same hooks on nodes with so many groups; the first number is what the others are compared with."""
+    base, *others = map(str, sizes)
+    with ExitStack() as stack:
+        nodes = {str(size): stack.enter_context(plain_node(size)) for size in sizes}
+
+        def sequences() -> Iterator[Iterator[Step]]:
+            return (life(node, size, python) for size, node in nodes.items())
+
+        times = bench.measure(bench.fewer(2), sequences, lambda step: bench.launcher.run(step).seconds)
+        counts = bench.instructions(sequences)
+    figures = [
+        Figure(f"{size} groups: {what}", step, ratios(found[size, step], found[base, step]), target, digits=3)
+        for found, what, target in ((times, "wall time", None), (counts, "instructions", GROUPS_TARGET))
+        if found
+        for size in others
+        for step in TARGETS
+    ]
+    return Table(f"hook on a node with N groups / with {base}", figures)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(common.run("speed", __doc__, SpeedPlan(), measure))

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.node import engines, programs
 from hook.node.paths import STUB
-from hook.node.programs import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support import machine
@@ -33,12 +31,6 @@ GROUP = f"oci-{UID}"
 def hard_limit_on_files(pid: int) -> str:
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return next(line for line in lines if line.startswith("Max open files")).split()[4]
-
-
-def believe(node: ContainerdNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the node's containerd for the host's, which it is not on this machine."""
-    running = Found({node.containerd.pid: node.containerd.words}, [])
-    monkeypatch.setattr(programs, "find_processes", lambda _is_wanted: running)
 
 
 @pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)
@@ -71,24 +63,6 @@ def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
     assert node.history(GROUP).count("mkdir") == 1
     assert rmid
     node.assert_clean()
-
-
-def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
-    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By it each container of the node has the hook: without the program none would start."""
-    node = start_node("base-spec", "runc")
-    believe(node, monkeypatch)
-    spec = str(node.containerd.base / "runc.json")
-
-    def specs() -> list[str]:
-        return [it.path for it in engines.read_containerd().specs]
-
-    node.assert_placed(node.pod().start("web"))
-    assert spec in specs()
-    node.containerd.kill()
-    assert spec not in specs(), "what it used is of no process any more"
-    node.containerd.start_again()
 
 
 def test_after_an_uninstallation_containers_end_and_start_with_the_stub(start_node: StartNode, tmp_path: Path) -> None:
@@ -198,16 +172,3 @@ def test_pods_own_annotations_do_not_put_it_into_another_pod(start_node: StartNo
     assert (record["container"], record["reason"], record["monitored"]) == (web.id, "bad_key", True)
     web.end()
     assert list((node.run_dir / "unmonitored").glob("*.json")) == []
-
-
-def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`*` stops at a slash."""
-    node = start_node("base-spec", "runc")
-    believe(node, monkeypatch)
-    keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
-    web = node.pod(**dict.fromkeys(keys, "true")).start("web")
-    base = node.containerd.base
-    content = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
-    passed = [key for key in keys if key in content["annotations"]]
-    assert passed == [key for key in keys if engines.read_containerd().passes_on(key)]
-    assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

@@ -16,7 +16,7 @@ from typing import Callable, NamedTuple
 import pytest
 
 from hook import __version__
-from pyz import archive
+from pyz import COMPILED, archive
 from tests import provision
 from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
@@ -60,13 +60,13 @@ FILES
 FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
+import importlib
 from pathlib import Path
-from hook import models
-from hook.node import models as node_models
 from pyz import COMPILED, compile_models
-for module in (models, node_models):
-    path = COMPILED[module.__name__.replace(".", "/") + ".py"]
-    Path(path).write_text(compile_models.compile_models(module), encoding="utf-8")
+for path, compiled in COMPILED.items():
+    if path.endswith("models.py"):
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        Path(compiled).write_text(compile_models.compile_models(module), encoding="utf-8")
 """
 
 
@@ -155,8 +155,7 @@ def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> P
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{present}"', f'"{version}"'))
     changed = bounds = 0
-    for name in ("models.py", "node/models.py"):
-        models = tree / "hook" / name
+    for models in (tree / path for path in COMPILED if path.endswith("models.py")):
         text, count = re.subn(
             rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n|\n\Z)",
             rf'\1\n    {FURTHER}: str = "blue"',

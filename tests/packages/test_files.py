@@ -133,11 +133,6 @@ def test_what_rpm_runs(packages: Packages) -> None:
     assert "%{" not in said, "a macro that this rpm does not know"
 
 
-def test_dash_understands_what_dpkg_runs() -> None:
-    for script in ("preinst", "postinst", "prerm", "postrm"):
-        told("sh", "-n", REPOSITORY / "packaging" / "deb" / script)
-
-
 def test_the_linters_accept_them(pyz: Path, tmp_path: Path) -> None:
     pack(pyz, tmp_path, "--check")
 

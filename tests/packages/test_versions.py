@@ -129,37 +129,3 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     assert {key: (it["state"], it["members_alive"]) for key, it in shown(machine).items()} == {web: ("live", 1)}
     machine.podman_rm("web")
     assert machine.groups() == {}
-
-
-def test_a_hook_that_meets_a_record_that_is_too_new_sets_it_aside_and_keeps_the_group(
-    machine: Machine, packages: Packages, next_records: Packages
-) -> None:
-    """poststop of the older version comes before any reconcile does."""
-    install(machine, next_records)
-    web, db = machine.podman_run("web"), machine.podman_run("db")
-    install(machine, packages)
-    machine.podman_rm("web")
-    later = machine.podman_run("later")
-    assert set(machine.groups()) == {f"oci-{web}", f"oci-{db}", f"oci-{later}"}, "only reconcile may end it"
-    machine.run(NAME, "reconcile", check=False)
-    machine.run(NAME, "reconcile", check=False)
-    assert set(machine.groups()) == {f"oci-{db}", f"oci-{later}"}
-    machine.podman_rm("db", "later")
-    assert machine.groups() == {}
-
-
-def test_a_failure_record_that_is_too_new_is_reported_and_goes_with_its_container(
-    machine: Machine, packages: Packages, next_records: Packages
-) -> None:
-    install(machine, next_records)
-    machine.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
-    web = machine.podman_run("web")
-    machine.resctrl.control(do="clear")
-    install(machine, packages)
-    file = machine.at(f"{RUN}/unmonitored") / f"{web}.json"
-    assert json.loads(file.read_text())["version"] == 2
-    assert [it["file"] for it in listed(machine)["unreadable"]] == [f"{RUN}/unmonitored/{web}.json"]
-    machine.run(NAME, "reconcile", check=False)
-    machine.podman_rm("web")
-    assert not file.exists()
-    assert machine.groups() == {}

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -41,30 +42,48 @@ class Cgroup:
 
     def kill(self) -> None:
         """Kill all that is in it, and wait until nothing is."""
-        deadline = time.monotonic() + DEADLINE
-        while pids := self.pids():
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.path}: {pids} do not end")
-            time.sleep(0.01)
+        _kill_below([self.directory], time.monotonic() + DEADLINE)
 
     def remove(self) -> None:
         """Remove it, with what is below it, and those above it that were made for it; what is in it is killed first."""
-        if self.directory.exists():
-            for below in [path for path in self.directory.iterdir() if path.is_dir()]:
-                child = Cgroup.__new__(Cgroup)
-                child.path, child.directory = f"{self.path}/{below.name}", below
-                child.remove()
-        if self.directory.exists():  # else the last one below has taken it along, as one that was made for it
-            self.kill()
-            self.directory.rmdir()
+        end_cgroups([self.directory])
+        _made_above.difference_update([path for path in _made_above if not path.exists()])
         for above in self.directory.parents:
             if above not in _made_above or any(path.is_dir() for path in above.iterdir()):
                 break
             above.rmdir()
             _made_above.remove(above)
+
+
+def pids_below(roots: Iterable[Path]) -> Iterator[int]:
+    """The processes in these cgroups, and in those below them."""
+    for root in roots:
+        for directory, _, _ in os.walk(root):
+            with suppress(OSError):  # it went while we walked
+                yield from map(int, Path(directory, "cgroup.procs").read_text(encoding="ascii").split())
+
+
+def end_cgroups(roots: Sequence[Path]) -> None:
+    """End all that is in these cgroups, and what that starts until then; remove them, with those below them."""
+    deadline = time.monotonic() + DEADLINE
+    while left := [root for root in roots if root.exists()]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"cgroups cannot be removed: {left}")
+        _kill_below(left, deadline)
+        for root in left:
+            for directory, _, _ in os.walk(root, topdown=False):
+                with suppress(OSError):  # a task was born in it, or is just dying
+                    os.rmdir(directory)
+
+
+def _kill_below(roots: Sequence[Path], deadline: float) -> None:
+    while pids := set(pids_below(roots)):
+        for pid in pids:
+            with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(pid)) as process:
+                signal.pidfd_send_signal(process.fileno(), signal.SIGKILL)
+                select.select([process], [], [], max(0.0, deadline - time.monotonic()))
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{roots}: {pids} do not end")
 
 
 def enter_cgroup(own: Cgroup) -> list[str]:
@@ -78,8 +97,8 @@ def path_of(top: str, container: str, annotations: Mapping[str, str]) -> str:
     return f"{top}/{container}" if uid is None else f"{top}/pod{uid}/crio-{container}"
 
 
-_of_pods: list[Path] = []
-"""Cgroups that place_in_pod has made, in this order."""
+_of_pods: dict[str, Path] = {}
+"""Cgroups that place_in_pod has made, in this order, by their paths as /proc/PID/cgroup has them."""
 
 
 def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
@@ -95,25 +114,26 @@ def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
         text = Path(f"/proc/{pid}/cgroup").read_text(encoding="ascii")
     except OSError:  # there is no such process
         return
-    is_ours = any(f"/{path.relative_to(mount_point())}\n" in text for path in _of_pods)
+    is_ours = any(line.partition("::")[2] in _of_pods for line in text.splitlines())
     if above == 0 or ("pod" in text and not is_ours):
         return
     is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
-    pod = mount_point() / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    top = mount_point()
+    pod = top / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
     for path in (pod, pod / f"crio-{container or f'{pid:064x}'}.scope"):
         if not path.exists():
             path.mkdir()
-            _of_pods.append(path)
+            _of_pods[f"/{path.relative_to(top)}"] = path
     with suppress(ProcessLookupError):
         (path / "cgroup.procs").write_text(str(pid), encoding="ascii")
 
 
 def remove_of_pods() -> None:
     """Remove those of these cgroups that have no process any more."""
-    for path in reversed(_of_pods[:]):
+    for name, path in reversed(list(_of_pods.items())):
         with suppress(OSError):
             path.rmdir()
-            _of_pods.remove(path)
+            del _of_pods[name]
 
 
 @contextmanager

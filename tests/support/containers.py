@@ -18,7 +18,6 @@ import json
 import os
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
@@ -28,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.cgroups import path_of
+from tests.support.cgroups import end_cgroups, path_of, pids_below
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
@@ -179,48 +178,11 @@ class Cgroups:
         self._roots = [Path(mount[1]) / name for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
 
     def pids(self) -> set[int]:
-        return {pid for root in self._roots for pid in _pids_below(root)}
+        return set(pids_below(self._roots))
 
     def end(self) -> None:
         """End whatever is in it, what it starts meanwhile too, and remove it."""
-        deadline = Deadline(DEADLINE)
-        while any(root.exists() for root in self._roots):
-            for pid in self.pids():
-                with suppress(ProcessLookupError):
-                    _kill(pid)
-            refusals = [refusal for root in self._roots for refusal in _remove(root)]
-            if refusals and not deadline.left():
-                raise TimeoutError(f"cgroups cannot be removed: {refusals}")
-
-
-def _remove(root: Path) -> list[OSError]:
-    """Remove a cgroup with all below it; what cannot be removed yet (a task was born or is just dying)."""
-    refusals = []
-    for directory, _, _ in os.walk(root, topdown=False):
-        try:
-            os.rmdir(directory)
-        except FileNotFoundError:
-            pass
-        except OSError as refusal:
-            refusals.append(refusal)
-    return refusals
-
-
-def _pids_below(root: Path) -> list[int]:
-    found: list[int] = []
-    for directory, _, _ in os.walk(root):
-        with suppress(OSError):  # it went while we walked
-            found += map(int, Path(directory, "cgroup.procs").read_text().split())
-    return found
-
-
-def _kill(pid: int) -> None:
-    descriptor = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-        select.select([descriptor], [], [], DEADLINE)
-    finally:
-        os.close(descriptor)
+        end_cgroups(self._roots)
 
 
 class Lab:

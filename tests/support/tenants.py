@@ -34,14 +34,9 @@ VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MEMORY = 192
 """MiB that a command may take: twice as many as one does."""
 LARGE = 2 * MEMORY << 20
-ENDLESS = 1 << 40
-DEEP = "[" * (1 << 20)
 CONFIG = "/etc/containerd/config.toml"
-SPEC = "/etc/spec.json"
 CLAIM = "the tenant says that all is well"
 """What is not to be repeated."""
-OUTSIDE = "outside"
-"""Beside a tenant's root: a file of the host's, which a link of his names."""
 
 
 def limited(memory: int, *, patience: float = DEADLINE) -> list[str]:
@@ -79,33 +74,8 @@ def fifo(*paths: str) -> Callable[[Path], object]:
     return make
 
 
-def text(path: str, content: str) -> Callable[[Path], object]:
-    return lambda root: place(root, path).write_text(content)
-
-
 def link(path: str, target: str) -> Callable[[Path], object]:
     return lambda root: place(root, path).symlink_to(target)
-
-
-def endless(path: str) -> Callable[[Path], object]:
-    """A regular file that takes no room."""
-
-    def make(root: Path) -> None:
-        place(root, path).touch()
-        os.truncate(place(root, path), ENDLESS)
-
-    return make
-
-
-def each(*makers: Callable[[Path], object]) -> Callable[[Path], object]:
-    return lambda root: [make(root) for make in makers]
-
-
-def link_outside(root: Path) -> None:
-    """A link that is relative to nothing but the host's root."""
-    outside = root.with_name(OUTSIDE)
-    outside.write_text(f'imports = ["/{CLAIM}"]\n')
-    place(root, "/f").symlink_to(outside)
 
 
 def place(root: Path, path: str) -> Path:
@@ -115,35 +85,12 @@ def place(root: Path, path: str) -> Path:
     return found
 
 
-def specify(content: str) -> Callable[[Path], object]:
-    return each(text(CONFIG, f'base_runtime_spec = "{SPEC}"\n'), text(SPEC, content))
-
-
-OURS = json.dumps({"hooks": {"poststop": [{"path": PROGRAM}]}})
 HOOKS = (f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json", "/etc/containers/oci/hooks.d/50-x.json")
 INJECTOR = Tenant(("/bin/plugin",), fifo(*HOOKS), ("NRI_PLUGIN_NAME=hook-injector",))
 CONTAINERD = Tenant(("containerd",))
 KINDS: dict[str, Tenant] = {
     "containerd whose configuration is a FIFO": replace(CONTAINERD, files=fifo(CONFIG)),
-    "containerd of Podman's whose configuration is a FIFO": replace(CONTAINERD, files=fifo(CONFIG), is_podmans=True),
     "containerd whose configuration is a device": replace(CONTAINERD, files=link(CONFIG, "/dev/zero")),
-    "containerd whose configuration is endless": replace(CONTAINERD, files=endless(CONFIG)),
-    "containerd whose configuration is deep": replace(CONTAINERD, files=text(CONFIG, DEEP)),
-    "containerd whose configuration imports all": replace(
-        CONTAINERD, files=text(CONFIG, 'imports = ["/proc/*/*/*/*"]\n')
-    ),
-    "containerd whose configuration imports a claim": replace(
-        CONTAINERD, files=text(CONFIG, f'imports = ["/{CLAIM}"]\n')
-    ),
-    "containerd whose drop-in is a FIFO": replace(CONTAINERD, files=fifo("/etc/containerd/conf.d/50-x.toml")),
-    "containerd whose specification calls the program": replace(
-        CONTAINERD, files=each(specify(OURS), text(PROGRAM, ""))
-    ),
-    "containerd whose specification is a FIFO": replace(
-        CONTAINERD, files=each(text(CONFIG, f'base_runtime_spec = "{SPEC}"\n'), fifo(SPEC))
-    ),
-    "containerd whose specification is deep": replace(CONTAINERD, files=specify(DEEP)),
-    "containerd whose configuration is a link out of its root": Tenant(("containerd", "-c", "f"), link_outside),
     "containerd with a large command line": replace(CONTAINERD, words_size=LARGE),
     "containerd in a cgroup of a victim's": replace(CONTAINERD, is_podmans=True, below=f"pod{VICTIM}"),
     "crio whose configuration is a FIFO": Tenant(("crio",), fifo("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/x")),
@@ -228,12 +175,10 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def release(root: Path) -> None:
-    """End what other programs of this machine began here: an open of a FIFO that waits, a read that does not end."""
+    """End what other programs of this machine began here: an open of a FIFO that waits."""
     for path in root.rglob("*"):
         if path.is_fifo():
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-        elif path.is_file() and not path.is_symlink() and path.stat().st_size == ENDLESS:
-            os.truncate(path, 0)
 
 
 def main() -> None:

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmarks in small: that they measure the hook at its work. How long that takes does not matter here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import provision
+from tests.bench import scale, speed, watch
+from tests.bench.common import Figure, Table, interval
+from tests.kernel.inside import REAL_ROOT
+from tests.support import watching
+from tests.support.containers import REPOSITORY
+from tests.support.interpreters import python_name
+
+pytestmark = pytest.mark.slow
+
+PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
+SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), instructions=0)
+SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20)
+
+
+@pytest.fixture(autouse=True)
+def _ready() -> None:
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists() or REAL_ROOT is not None:
+        pytest.skip("needs root, /dev/fuse and the model")
+    if reasons := provision.missing(("gcc", "libc6-dev")):
+        pytest.skip("; ".join(reasons))
+
+
+def medians(*tables: Table) -> dict[tuple[str, str], float]:
+    return {(it.row, it.column): it.center(it.values) for table in tables for it in table.figures}
+
+
+def test_speed_measures_every_table() -> None:
+    found = medians(*speed.measure(SPEED))
+    version = "{}.{}".format(*sys.version_info)
+    rows = [row for row, column in found if column == version]
+    assert len(rows) == len(speed.TARGETS) + 1 + 3  # memory; milliseconds
+    assert len(found) == len(rows) + len(speed.TARGETS)
+    # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
+    assert min(value for (row, _), value in found.items() if "ms more" not in row) > 0
+
+
+def test_scale_measures_every_table() -> None:
+    costs, growth, scrapes = scale.measure(SCALE)
+    assert {it.row for it in costs.figures} == {it.row for it in growth.figures} == set(scale.TARGETS)
+    assert {it.row for it in scrapes.figures} == set(scale.SCRAPES)
+    assert min(value for (_, column), value in medians(costs, growth, scrapes).items() if column != "CPU s") > 0
+
+
+@pytest.mark.skipif(watching.missing() is not None, reason=watching.missing() or "")
+def test_watch_measures_each_rate_and_the_memory() -> None:
+    figures = medians(*watch.measure(watch.WatchPlan(0.5)))
+    assert [row for row, column in figures if column == "reached"] == [f"{it} execs a second" for it in watch.RATES]
+    assert min(figures.values()) > 0
+    assert figures["memory", "MiB"] <= watch.MOST_MEMORY
+
+
+def test_path_counts_fewer_changes_of_file_for_a_further_container() -> None:
+    command = [sys.executable, "-m", "tests.bench.path"]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300)
+    rows = {line[:27].strip(): list(map(int, line[27:].split())) for line in done.stdout.splitlines()[1:]}
+    assert all(0 < files <= once <= every for files, once, every in rows.values())
+    assert rows["createRuntime, further"][1] < rows["createRuntime, first"][1]
+    assert rows["poststop, not the last"][1] < rows["poststop, last"][1]
+
+
+def test_figure_marks_a_missed_target() -> None:
+    assert str(Figure("row", "column", [1, 2, 3, 4], 2)) == "2.50 ±0.75 (!)"
+    assert str(Figure("row", "column", [97, 98], 98, unit=" %", digits=0, at_least=True, center=min, beside=None)) == (
+        "97 % (!)"
+    )
+    assert not Figure("row", "column", [2], 2).is_missed
+
+
+def test_interval_of_a_median_has_the_ranks_of_the_sign_test() -> None:
+    assert interval(range(100, 0, -1)) == (40, 61)
+    assert interval([3, 1, 2]) == (1, 3), "three values are too few"
