@@ -21,7 +21,8 @@
                              build, then run pytest with these (`test tests/unit -k shebang`; with CI set, or with
                              `--require fuse,podman,kernel`, say, a skip in those tiers is a failure; tests/cluster
                              needs a cluster: docs/kubernetes.md)
-  python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
+  python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
+                             can be run, in the simulator of the tests
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its

@@ -37,7 +37,7 @@ DEMO = (
     "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
     "runc",
 )
-DEMO_TOOLS = ("mfusepy",)  # of the dependency group `dev`
+DEMO_TOOLS = ("mfusepy", "pyfakefs")  # of the dependency group `dev`
 FAULTS = (
     "fuse3",
     "strace",  # lets system calls fail

@@ -60,8 +60,8 @@ class CountingVm(Vm):
     """Without it only energy and activity are counted."""
     timeout: float = 3600
 
-    def qemu(self, image: Path, directory: Path, share: Path) -> list[str]:
-        words = super().qemu(image, directory, share)
+    def qemu(self, image: Path, directory: Path, share: Path, ports: Sequence[int]) -> list[str]:
+        words = super().qemu(image, directory, share, ports)
         return [*(word.replace("thread=multi", "thread=single") for word in words), "-icount", "shift=3,sleep=on"]
 
 

@@ -6,7 +6,8 @@
 The parts, by the package or the module that they are in:
   injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
              each call that has an effect), `limits` (few descriptors, little memory)
-  simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
+  simulated  `simulate` (four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken
+             programs, which it has to notice)
   soak       `soak` (a hundred thousand pods on one node)
   fuzz       `fuzz` (a hundred thousand hostile inputs to whole hooks)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)

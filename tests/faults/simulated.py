@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules in the simulator: each scenario with every single preemption, kill and errno, and by chance."""
+"""Schedules in the simulator: each scenario with every single preemption, kill and errno, and by chance.
+
+Then the program is broken in each way that tests.simulator.mutants knows, and the simulator has to notice.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,43 @@ from functools import partial
 
 from tests import provision
 from tests.faults.campaign import Campaign
+from tests.simulator.mutants import MUTANTS
 from tests.simulator.scenarios import SCENARIOS
 
 RANDOM = 160_000
-"""Schedules by chance, of all scenarios together; single preemptions, kills and errnos are some 75,000 more."""
+"""Schedules by chance, of all scenarios together; single preemptions, kills and errnos are some 225,000 more."""
 
 
 def run(campaign: Campaign) -> None:
-    begin = time.monotonic()
-    chosen = [it for it in SCENARIOS if campaign.is_chosen(it)]
-    if not chosen:
-        return
-    number = -(-(campaign.most or RANDOM) // len(SCENARIOS))
-    every = "50" if campaign.most else "1"
-    words = ["--most", "1", "--seed", str(campaign.seed), "--random", str(number), "--preempt", every]
     with ThreadPoolExecutor(campaign.jobs) as pool:
-        done = list(pool.map(partial(_simulate, words), chosen))
-    problems = {scenario: text for scenario, (_, text) in zip(chosen, done) if text}
-    campaign.tally(f"schedules of {len(chosen)} scenarios", sum(count for count, _ in done), problems, begin)
+        chosen, begin = [it for it in SCENARIOS if campaign.is_chosen(it)], time.monotonic()
+        number = -(-(campaign.most or RANDOM) // len(SCENARIOS))
+        every = "50" if campaign.most else "1"
+        words = ["--seed", str(campaign.seed), "--random", str(number), "--preempt", every]
+        done = dict(zip(chosen, pool.map(partial(_simulate, words), chosen)))
+        if chosen:
+            wrong = {name: it.stdout + it.stderr for name, it in done.items() if it.returncode}
+            campaign.tally(f"schedules of {len(chosen)} scenarios", sum(map(_count, done.values())), wrong, begin)
+        broken, begin = [it for it in MUTANTS if campaign.is_chosen(it)], time.monotonic()
+        missed = {name: "nothing went wrong" for name, found in zip(broken, pool.map(_is_noticed, broken)) if not found}
+        if broken:
+            campaign.tally("broken programs, of which each is noticed", len(broken), missed, begin)
 
 
-def _simulate(words: list[str], scenario: str) -> tuple[int, str]:
-    """How many schedules there were, and what was wrong with one."""
-    command = [sys.executable, "-m", "tests.simulator", "--scenario", scenario, *words]
-    done = subprocess.run(command, cwd=provision.ROOT, capture_output=True, text=True, check=False)
+def _simulate(words: list[str], scenario: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.simulator", "--scenario", scenario, "--most", "1", *words]
+    return subprocess.run(command, cwd=provision.ROOT, capture_output=True, text=True, check=False)
+
+
+def _count(done: subprocess.CompletedProcess[str]) -> int:
     found = re.search(r"(\d+) schedules", done.stderr)
-    return int(found[1]) if found else 0, "" if done.returncode == 0 else done.stdout + done.stderr
+    return int(found[1]) if found else 0
+
+
+def _is_noticed(name: str) -> bool:
+    """Try chance first, which often takes one schedule; then each second single event."""
+    broken = partial(_simulate, scenario=MUTANTS[name].scenario)
+    return any(
+        "problems" in (done := broken(["--mutant", name, *words])).stderr and done.returncode == 1
+        for words in (["--random", "200"], ["--preempt", "2"])
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kernel.inside import pythons
+from tests.support import interpreters
 from tests.support.cgroups import place_in_pod
 from tests.support.hook import STATES, Hook, Task, end, stopped, task
 
@@ -29,7 +29,7 @@ CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))
 
 
-@pytest.fixture(params=pythons(), ids=lambda python: ".".join(map(str, python.version)))
+@pytest.fixture(params=interpreters.find(), ids=lambda python: ".".join(map(str, python.version)))
 def any_hook(request: pytest.FixtureRequest, hook: Hook) -> Hook:
     """The hook under one Python, without site-packages: nothing but the standard library is there to be found."""
     return Hook(hook.resctrl_root, hook.run_dir, python=(str(request.param.path), "-I", "-S"))
@@ -67,17 +67,17 @@ def test_states_at_createruntime(any_hook: Hook) -> None:
         assert any_hook.leftovers() == set(), path.name
 
 
-def test_states_at_poststop(any_hook: Hook) -> None:
+def test_states_at_poststop(hook: Hook) -> None:
     for path in STOPPED:
         text = path.read_text()
         state = json.loads(text)
         with task() as init:
-            any_hook({**state, "status": "creating", "pid": init.pid})
-            assert len(any_hook.groups()) == 1, path.name
-        outcome = any_hook(text.encode())
+            hook({**state, "status": "creating", "pid": init.pid})
+            assert len(hook.groups()) == 1, path.name
+        outcome = hook(text.encode())
         assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", ""), path.name
-        assert any_hook.groups() == set(), path.name
-        assert any_hook.leftovers() == set(), path.name
+        assert hook.groups() == set(), path.name
+        assert hook.leftovers() == set(), path.name
 
 
 def test_the_containers_of_a_podman_pod_share_a_group_with_key_sandbox(hook: Hook, init: Task) -> None:

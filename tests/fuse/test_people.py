@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import provision
-from tests.kernel.inside import pythons
+from tests.support import interpreters
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, Task, created, finish, task
 from tests.support.interpreters import Interpreter
 
@@ -56,7 +56,7 @@ def test_an_empty_environment_of_whatever_locale_makes_no_difference(hook: Hook,
     assert "w\\xe4b\\x1b[2J" in texts.pop()
 
 
-@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
+@pytest.mark.parametrize("python", interpreters.find(), ids=lambda python: ".".join(map(str, python.version)))
 def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Interpreter) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     hook(created("c2", 2**31 - 1))

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator's scenarios with real processes: hooks that run at the same time, and are killed at any moment.
+"""Ten of the simulator's scenarios with real processes: hooks that run at the same time, and are killed at any moment.
 
-Afterwards all is quiet, reconcile runs once, and the simulator's oracle judges what is left. What it sees at each
-system call, at any order of these: tests.simulator.
+They show that the simulator's node behaves as a real one. Afterwards reconcile runs once, and the simulator's oracle
+judges what is left. tests.simulator plays all scenarios, in any order of their system calls.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
-from tests.kernel.inside import REAL_ROOT, few, remove_groups
+from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
 from tests.simulator.scenarios import SCENARIOS, read_scenario
 from tests.support import watching
@@ -26,12 +25,20 @@ pytestmark = pytest.mark.slow
 
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""
-PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [twy]\d|history=|shows_groups=", it)]
-"""All but those with a pid that comes again, time that passes, energy that is counted for the history, or another
-kernel.
-
-Processes that come in are in test_watch.py, the history of real hooks is in test_history_writer.py.
-"""
+STORMS = {
+    # a scenario: whether hooks are killed in it
+    "c1 c2 | p1 | p2 | c3": True,
+    "c1 d1 | c1 | l1 | r": False,
+    "linger=60; c1 | p1 | c2": True,
+    "c1 c2@gold | p1 | p2 | r": True,
+    "rmids=1; c1 d1 | c5 | c2": False,
+    "rmids=1 limbo=1; c1 | p1 | c5": False,
+    "c1 u1 | c2 | r": True,
+    "c1 | p1 | X | r": False,
+    "c1 c2 o1 | p2 | p1 | r": True,
+    "c1 c5 c9 | p1 | p5 | p9 | r": True,
+}
+"""Pods and containers, restarts, lingering, ctrl_groups, few RMIDs, damage, and other tools: one scenario of each."""
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +54,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted | None]:
         yield model
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["", "killed"])
-@pytest.mark.parametrize("scenario", few(PLAYED))
-def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scenario: str, is_killed: bool) -> None:
+@pytest.mark.parametrize("scenario", STORMS)
+def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scenario: str) -> None:
+    assert scenario in SCENARIOS
     options, before, lanes = read_scenario(scenario)
     rmids, limbo = options.pop("rmids", 1000), options.pop("limbo", 0)
     root = REAL_ROOT if model is None else model.root
@@ -70,7 +77,7 @@ def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scen
         node.take(before)
         if len(scenario) % 2 and watching.missing() is None:
             stack.enter_context(watching.watching(hook))
-        node.moment = MOMENT if is_killed else 0.0
+        node.moment = MOMENT if STORMS[scenario] else 0.0
         run.together(*(lambda steps=steps: node.take(steps) for steps in lanes))
         node.moment = 0.0
         node.finish()

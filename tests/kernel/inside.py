@@ -6,31 +6,12 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
-from tests.support import interpreters
-from tests.support.interpreters import Interpreter
-
-T = TypeVar("T")
 VARIABLE = "RESCTRL_MON_HOOK_TEST_ROOT"
 REAL_ROOT = Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
 LIMBO = 300.0  # seconds; only to end what hangs
-
-
-def pythons() -> list[Interpreter]:
-    """What to run the hook by. In the guest, where a start takes long, one will do."""
-    if REAL_ROOT is None:
-        return interpreters.find()
-    found = interpreters.probe(Path("/usr/bin/python3"))
-    return [found] if found else []
-
-
-def few(values: Iterable[T]) -> list[T]:
-    """The parameters of a test that the kernel has no part in: in the guest, where a start takes long, every eighth."""
-    return list(values)[:: 1 if REAL_ROOT is None else 8]
 
 
 def remove_groups(root: Path) -> None:

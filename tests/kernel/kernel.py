@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests import provision
-from tests.kernel.guard import die_with_parent
 from tests.support.apt import Apt, CannotFetch, run
 
 HERE = Path(__file__).resolve().parent
@@ -178,13 +177,12 @@ class _Build:
     def _compile(self, tree: Path) -> None:
         log = cache() / "make.log"
         make = subprocess.Popen(
-            ["bash", "-c", f"exec {COMPILE} 2>&1"],
+            ["setpriv", "--pdeathsig=KILL", "bash", "-c", f"exec {COMPILE} 2>&1"],
             cwd=tree,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             errors="replace",
-            preexec_fn=die_with_parent,  # noqa: PLW1509  nothing of ours runs threads while it builds
         )
         assert make.stdout is not None
         with make.stdout, log.open("w", encoding="utf-8") as file:

@@ -7,6 +7,7 @@
 build: makes the kernel if there is none yet (about 10 minutes on 2 cores; kept in ~/.cache/resctrl-mon-hook/kernel).
 run: boots it (TCG: no KVM needed), runs COMMAND as root in the current directory with resctrl mounted, passes on what
 it prints, and ends with its exit status; one word alone is for bash. 124: it took too long. 125: the guest failed.
+The options are the fields of Vm in tests/kernel/vm.py.
 
 The guest sees the host's /, and what it changes there is gone with it. /tmp and /run are its own, but for /tmp/share.
 """
@@ -20,7 +21,6 @@ from dataclasses import fields
 from pathlib import Path
 
 from tests.kernel import kernel
-from tests.kernel.kernel import CannotBuild
 from tests.kernel.vm import GuestFailed, GuestTimeout, Vm, run_in_guest
 
 
@@ -31,55 +31,43 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     build = verbs.add_parser("build", help="make the kernel, unless it is there")
     build.add_argument("--again", action="store_true", help="even if it is there")
-    run = verbs.add_parser("run", help="run a command in the guest")
-    add = run.add_argument
-    add("--rmids", type=int, help="the highest RMID: how many groups, mon and ctrl, there can be [31]")
-    add("--closids", type=int, help="CLOSIDs; 0: monitoring only [8]")
-    add("--timeout", type=float, metavar="S", help="give up after so many seconds [1800]")
-    add("--no-mount", dest="mount", action="store_false", default=None, help="do not mount resctrl")
-    add("--mopts", dest="mount_options", metavar="O", help="mount options for resctrl: cdp, mba_MBps, debug")
-    add("--systemd", action="store_true", help="the host's systemd is PID 1")
-    add("--append", metavar="WORDS", help="more kernel command line: 'rdt=!energy,!perf', 'fakerdt.decay_ms=0'")
-    add("--sockets", type=int, metavar="N", help="packages, each an L3 domain [2]")
-    add("--smp", type=int, metavar="N", help="CPUs [2]")
-    add("--mem", dest="memory", type=int, metavar="MIB", help="memory [1024]")
-    add("--accel", choices=["tcg", "kvm"], help="[tcg]")
-    add("--share", type=Path, metavar="DIR", help="the host's directory that is /tmp/share in the guest, read-write")
-    add(
-        "--ro", type=Path, metavar="PATH", action="append", default=[], help="show this path of the host's /tmp or /run"
+    run = verbs.add_parser(
+        "run", help="run a command in the guest", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    add("--log", action="store_true", help="print the guest's kernel log on stderr at the end")
-    add("command", nargs="+", metavar="COMMAND")
+    for knob in fields(Vm):
+        flag, default = f"--{knob.name.replace('_', '-')}", knob.default
+        if isinstance(default, bool):
+            run.add_argument(flag, action=argparse.BooleanOptionalAction, default=default)
+        else:
+            run.add_argument(flag, type=type(default), default=default, help=" ")
+    run.add_argument("--share", type=Path, metavar="DIR", help="the host's directory that is /tmp/share in the guest")
+    run.add_argument("--ro", type=Path, action="append", default=[], help="show this path of the host's /tmp or /run")
+    run.add_argument("--log", action="store_true", help="print the guest's kernel log on stderr at the end")
+    run.add_argument("command", nargs="+", metavar="COMMAND")
     return top
 
 
-def run_verb(said: argparse.Namespace) -> int:
-    knobs = {field.name: getattr(said, field.name) for field in fields(Vm)}
-    vm = Vm(**{name: value for name, value in knobs.items() if value is not None})
-    command = said.command[0] if len(said.command) == 1 else said.command
+def run_verb(given: argparse.Namespace) -> int:
+    vm = Vm(**{knob.name: getattr(given, knob.name) for knob in fields(Vm)})
+    command = given.command[0] if len(given.command) == 1 else given.command
+    share = given.share and given.share.resolve()
     try:
-        share = said.share and said.share.resolve()
-        return run_in_guest(command, vm, share=share, shown=said.ro, log=sys.stderr if said.log else None)
-    except GuestTimeout as error:
+        return run_in_guest(command, vm, share=share, shown=given.ro, log=sys.stderr if given.log else None)
+    except (GuestTimeout, GuestFailed) as error:
         print(f"lab: {error}", file=sys.stderr)
-        return 124
-    except (GuestFailed, CannotBuild) as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return 125
-
-
-def build_verb(said: argparse.Namespace) -> int:
-    try:
-        kernel.build(again=True) if said.again else kernel.ready()
-    except CannotBuild as error:
-        print(f"lab: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return 124 if isinstance(error, GuestTimeout) else 125
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    said = parser().parse_args(arguments)
-    return run_verb(said) if said.verb == "run" else build_verb(said)
+    given = parser().parse_args(arguments)
+    try:
+        if given.verb == "run":
+            return run_verb(given)
+        kernel.build(again=True) if given.again else kernel.ready()
+    except kernel.CannotBuild as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 125 if given.verb == "run" else 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -49,8 +49,7 @@ FEW: dict[str, Any] = {"rmids": 8, "closids": 4, "debug": True}
 NO_DECAY: dict[str, Any] = {"decay_ms": 0, "occupancy": False}
 ONE_CPU: dict[str, Any] = {"sockets": 1, "smp": 1}
 ONE_OF_ALL: dict[str, Any] = {"l3_domains": 1, "packages": 1}
-KINDS = {  # in the order of their start: the sequences of the one that has most are made while others run already
-    "wide": Kind(Vm(rmids=7, closids=4, mount_options="debug", append=NO_LIMBO), FEW | NO_DECAY, count=50),
+KINDS = {  # in the order of their start
     # To settle takes seconds: few sequences, and long ones
     "limbo": Kind(
         Vm(rmids=7, closids=4, mount_options="debug", **ONE_CPU),
@@ -63,25 +62,8 @@ KINDS = {  # in the order of their start: the sequences of the one that has most
     "small": Kind(
         Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
         FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
-        count=1800,
+        count=500,
         size=6,
-    ),
-    "occupancy": Kind(
-        Vm(rmids=7, closids=4, mount_options="debug", append="rdt=!mbmtotal,!mbmlocal,!energy,!perf", **ONE_CPU),
-        FEW | ONE_OF_ALL | {"packages": 0, "mbm_total": False, "mbm_local": False},
-        first=[["settle"]],
-        count=4,
-        size=20,
-    ),
-    "monitoring": Kind(
-        Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO, **ONE_CPU),
-        FEW | NO_DECAY | ONE_OF_ALL | {"closids": 0},
-        count=100,
-    ),
-    "allocation": Kind(
-        Vm(closids=4, mount_options="debug", append=f"{NO_LIMBO},!mbmtotal,!mbmlocal,!energy,!perf", **ONE_CPU),
-        FEW | ONE_OF_ALL | {"rmids": 0},
-        count=50,
     ),
     # More RMIDs than all rows together need: each group has one that has not been used, and none waits for limbo
     "full": Kind(Vm(rmids=400), {"rmids": 401, "busy_packages": 0}),
@@ -273,16 +255,8 @@ def word_of(text: str) -> object:
 SCRIPT = r"""
 full | tree
     tree "" ; made ; tree gold ; tree $X ; listing "" ; listing mon_groups
-wide | tree: with debug
-    tree "" ; made ; tree gold ; tree $X
-wide | tree: without occupancy
-    tree mon_data ; read info/L3_MON/mon_features
-small | tree: without AET
-    tree "" ; read info/L3_MON/mon_features
-monitoring | tree: monitoring only
-    tree "" ; mkdir $X ; tree $X
-allocation | tree: allocation only
-    tree "" ; mkdir gold ; tree gold
+small | tree: with debug, without occupancy and AET
+    tree "" ; made ; tree gold ; tree $X ; read info/L3_MON/mon_features
 full | tree: writing needs a capability
     mkdir $X ; tell A drop ; as A mkdir $Y ; as A rmdir $X ; as A write $X/tasks 0 ; as A read $X/tasks
 full | tree: what only root may write nobody may
@@ -291,12 +265,8 @@ full | tree: what only root may write nobody may
 full | num_rmids
     read info/L3_MON/num_rmids ; read info/PERF_PKG_MON/num_rmids ; read info/L3/num_closids ;
     read info/L3_MON/mon_features ; read info/PERF_PKG_MON/mon_features
-wide | num_rmids: of all groups together
+small | num_rmids: of all groups together
     mkdir gold ; fill mon_groups
-full | max_threshold_occupancy
-    read info/L3_MON/max_threshold_occupancy ;
-    put info/L3_MON/max_threshold_occupancy 65535 "65536\n" 0x20000 -1 x 99999999999 4294967295 2147483648 ;
-    machine settle
 full | counters
     mkdir $X ; read mon_data/mon_L3_00/llc_occupancy ; read mon_data/mon_L3_01/mbm_local_bytes ;
     read mon_data/mon_PERF_PKG_00/core_energy ; read mon_data/mon_PERF_PKG_01/activity ;
@@ -350,9 +320,6 @@ full | mkdir: not mounted
     machine umount ; mkdir $X ; read tasks ; rmdir $X ; listing "" ; where A ; machine mount ; listing mon_groups
 full | mkdir: in what is not mounted
     machine umount ; mkdir x ; create x ; machine mount
-allocation | mkdir: allocation only, with parents
-    mkdir $X ; mkdir mon_groups ; read mon_groups/ctrl_hw_id ; mkdir $X ; mkdir gold ; mkdir gold/mon_groups ;
-    mkdir gold/x ; write mon_groups/tasks {A} ; where A
 full | rmdir: with tasks
     made ; put $X/tasks {A} ; rmdir $X ; where A ; rmdir $X
 full | rmdir: tasks fall back to the parent
@@ -398,8 +365,6 @@ full | tasks: in a pid namespace
     as C write $X/tasks {A} ; where A ; as C write $X/tasks 0 ; where C
 full | tasks: read in pieces
     mkdir $X ; put $X/tasks {A},{B} ; pieces $X/tasks =3 ; pieces $X/tasks =7
-monitoring | tasks: without allocation
-    read tasks ; mkdir gold ; mkdir $X ; put $X/tasks {A} ; where A ; read tasks
 full | last_cmd_status: what clears it
     write tasks x ; mkdir $X ; write tasks x ; rmdir $X ; mkdir info/x ; mkdir $X ; write tasks x ;
     mkdir "mon_groups/a\nb" ; mkdir $X ; rename $X $Y ; write tasks "\n"

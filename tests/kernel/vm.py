@@ -6,7 +6,7 @@
 
 The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
 /tmp/share, which is a directory of the host's, and for the checkout, its Python and the current directory.
-Nothing is left of a guest when its caller ends, however that happens (guard.py).
+QEMU ends with the thread that has started it, however that ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Union
@@ -27,6 +28,7 @@ from tests.kernel import kernel
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 QEMU = "qemu-system-x86_64"
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig=KILL")
 Output = Union[int, IO[str], IO[bytes], None]
 """As subprocess takes it, but for PIPE."""
 
@@ -78,8 +80,8 @@ class Vm:
         ]
         return " ".join(filter(None, words))
 
-    def qemu(self, image: Path, directory: Path, share: Path) -> list[str]:
-        """QEMU's command; @out@ and @err@ stand for the two ports."""
+    def qemu(self, image: Path, directory: Path, share: Path, ports: Sequence[int]) -> list[str]:
+        """Return QEMU's command. `ports`: the descriptors to which the guest's two ports go."""
         # Without what is slow to emulate, which libc would prefer: a tenth of the time
         tcg = "max,vendor=GenuineIntel,l3-cache=on,-avx,-avx2,-erms,-fsrm"
         cpu = "host" if self.accel == "kvm" else tcg
@@ -93,8 +95,7 @@ class Vm:
             *_directory("run", directory / "run"),
             *_directory("share", share),
             *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci,max_ports=4"),
-            *_port(1, "out", "@out@"),
-            *_port(2, "err", "@err@"),
+            *(word for number, port in enumerate(ports, 1) for word in _port(number, port)),
             *("-chardev", f"file,id=console,path={_escaped(directory / 'console')}", "-serial", "chardev:console"),
         ]
 
@@ -120,21 +121,38 @@ def run_in_guest(
     vm = vm or Vm()
     image = kernel.ready()
     text = command if isinstance(command, str) else shlex.join(command)
-    directory = Path(tempfile.mkdtemp(prefix="resctrl-vm-"))
-    guard = None
-    try:
+    with tempfile.TemporaryDirectory(prefix="resctrl-vm-", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
         _prepare(directory, text, vm, env or {}, cwd or Path.cwd(), shown)
-        qemu = vm.qemu(image, directory, share or directory / "share")
-        guard, status = _start_guard(directory, vm.timeout, qemu, stdout, stderr)
-        with open(status, "rb") as stream:
-            how = stream.read().decode()
-        _pass_on(directory / "console", log)
-        return _outcome(directory, how, vm)
+        with _passed_on(stdout) as out, _passed_on(2 if stderr is None else stderr) as err:
+            words = vm.qemu(image, directory, share or directory / "share", [out, err])
+            is_late = _run_qemu([*DIE_WITH_PARENT, *words], [out, err], directory / "qemu", vm.timeout)
+        if log is not None and (directory / "console").exists():
+            subprocess.run(["cat", str(directory / "console")], stdout=log, check=False)
+        return _read_outcome(directory, is_late, vm)
+
+
+@contextmanager
+def _passed_on(target: Output) -> Iterator[int]:
+    """Give the end of a pipe; what comes out of the other end goes to the target."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=target) as cat:
+        assert cat.stdin is not None
+        yield cat.stdin.fileno()
+
+
+def _run_qemu(words: Sequence[str], ports: Sequence[int], log: Path, seconds: float) -> bool:
+    """Run QEMU to its end; returns whether it had to be killed after so many seconds."""
+    with log.open("wb") as file:
+        null = subprocess.DEVNULL
+        qemu = subprocess.Popen(words, stdin=null, stdout=null, stderr=file, pass_fds=ports, env={**os.environ})
+    try:
+        qemu.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
     finally:
-        if guard is not None and guard.stdin is not None:
-            guard.stdin.close()  # it removes the directory
-            guard.wait()
-        shutil.rmtree(directory, ignore_errors=True)
+        qemu.kill()
+        qemu.wait()
+    return False
 
 
 def _directory(tag: str, path: Path, more: str = "") -> tuple[str, str]:
@@ -142,9 +160,9 @@ def _directory(tag: str, path: Path, more: str = "") -> tuple[str, str]:
     return "-virtfs", f"local,{options}"
 
 
-def _port(number: int, name: str, path: str) -> tuple[str, ...]:
-    chardev = f"file,id={name},path={path}"
-    return "-chardev", chardev, "-device", f"virtserialport,chardev={name},nr={number},name={name}"
+def _port(number: int, descriptor: int) -> tuple[str, ...]:
+    chardev = f"file,id=port{number},path=/dev/fd/{descriptor}"
+    return "-chardev", chardev, "-device", f"virtserialport,chardev=port{number},nr={number}"
 
 
 def _escaped(path: Path) -> str:
@@ -177,42 +195,12 @@ def _is_hidden(path: Path) -> bool:
     return path.is_relative_to("/tmp") or path.is_relative_to("/run")
 
 
-def _start_guard(
-    directory: Path, seconds: float, qemu: Sequence[str], stdout: Output, stderr: Output
-) -> tuple[subprocess.Popen[bytes], int]:
-    """The guard, and a descriptor on which it says at the end how QEMU ended."""
-    status, to_status = os.pipe()
-    try:
-        guard = subprocess.Popen(
-            [sys.executable, "-IS", str(HERE / "guard.py"), str(directory), str(seconds), str(to_status), *qemu],
-            stdin=subprocess.PIPE,
-            stdout=stdout,
-            stderr=stderr,
-            pass_fds=(to_status,),
-            start_new_session=True,
-            env={**os.environ},  # a copy: pytest changes its own meanwhile, and the child of vfork() would read that
-        )
-    except BaseException:
-        os.close(status)
-        raise
-    finally:
-        os.close(to_status)
-    return guard, status
-
-
-def _pass_on(console: Path, log: Output) -> None:
-    if log is not None and console.exists():
-        subprocess.run(["cat", str(console)], stdout=log, check=False)
-
-
-def _outcome(directory: Path, how: str, vm: Vm) -> int:
+def _read_outcome(directory: Path, is_late: bool, vm: Vm) -> int:
     rc = directory / "run" / "rc"
     if rc.exists() and (text := rc.read_text(encoding="ascii").strip()):
         return int(text)
-    if how == "timeout":
+    if is_late:
         raise GuestTimeout(f"timed out after {vm.timeout:g} s")
-    if how == "unread":
-        raise GuestFailed("nobody reads what the guest writes")
     last = [_tail(directory / "qemu"), _tail(directory / "console")]
     raise GuestFailed("\n".join(filter(None, ["the guest did not run the command to its end", *last])))
 

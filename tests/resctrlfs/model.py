@@ -31,14 +31,12 @@ from tests.resctrlfs.tasks import Task, Tasks
 
 PAGE = 4096
 STATUS_SIZE = 512
-OCCUPANCY_UNIT = 65536
 INFO = {
     "info/L3": ("bit_usage", "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks"),
     "info/L3_MON": ("max_threshold_occupancy", "mbm_assign_mode", "mon_features", "num_rmids"),
     "info/MB": ("bandwidth_gran", "delay_linear", "min_bandwidth", "num_closids", "thread_throttle_mode"),
     "info/PERF_PKG_MON": ("mon_features", "num_rmids"),
 }
-L3_SIZE = 16 * 1024 * 1024
 
 
 @dataclass
@@ -46,11 +44,11 @@ class Knobs:
     """What a machine is like, and what it is told to do wrong."""
 
     rmids: int = 32
-    """info/L3_MON/num_rmids: the root group has one of them. 0: no monitoring at all, allocation only."""
+    """info/L3_MON/num_rmids: the root group has one of them."""
     aet_rmids: int = 576
     """info/PERF_PKG_MON/num_rmids; the smaller of the two limits."""
     closids: int = 8
-    """The root group has one of them. 0: monitoring only."""
+    """The root group has one of them."""
     l3_domains: int = 2
     packages: int = 2
     busy_packages: int = 1
@@ -164,19 +162,14 @@ def fail(number: int) -> NoReturn:
     raise OSError(number, os.strerror(number))
 
 
-def c_int(text: str) -> int:
-    """A number of any size: C prefixes, one sign, one newline at the end. Errors: ValueError."""
+def kernel_int(text: str) -> int:
+    """kstrtoint(text, 0): C prefixes, one sign, one newline at the end, 32 bits. Errors: ValueError."""
     match = re.fullmatch(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))\n?", text, re.ASCII)
     if match is None:
         raise ValueError(text)
     sign, hexadecimal, octal, decimal = match.groups()
     value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    return -value if sign == "-" else value
-
-
-def kernel_int(text: str) -> int:
-    """kstrtoint(text, 0), as c_int but of 32 bits. Errors: ValueError."""
-    value = c_int(text)
+    value = -value if sign == "-" else value
     if not -(2**31) <= value < 2**31:
         raise ValueError(text)
     return value
@@ -202,7 +195,6 @@ class ResctrlModel:
         self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, l3_events)
         self.counters.mode = self.knobs.counters
         self.rmids = Rmids(self._rmid_limit(), self.knobs.decay_ms, self.knobs.limbo_tick_ms)
-        self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
         self.injections: list[Injection] = []
         self.status = ""
         self.mounted = True
@@ -215,18 +207,10 @@ class ResctrlModel:
 
     # ---- the machine ----
 
-    @property
-    def monitoring(self) -> bool:
-        return self.knobs.rmids > 0 and bool(self.counters.domains)
-
-    @property
-    def allocation(self) -> bool:
-        return self.knobs.closids > 0
-
     def _rmid_limit(self) -> int:
         limits = [self.knobs.rmids] if self.knobs.l3_domains else []
         limits += [self.knobs.aet_rmids] if self.knobs.packages else []
-        return min(limits, default=0) if self.knobs.rmids else 0
+        return min(limits, default=0)
 
     def _set_up(self) -> None:
         self.root = Group("", None, 0, 0, 0o555, time.monotonic_ns(), next(self._serials))
@@ -250,7 +234,7 @@ class ResctrlModel:
             for child in [*ctrl.children.values()]:
                 self._free_mon(child)
             ctrl.removed = True
-            if ctrl is not self.root and self.monitoring:
+            if ctrl is not self.root:
                 self.rmids.release(ctrl.rmid)
         self._states.clear()
         self._next_look = 0
@@ -309,18 +293,16 @@ class ResctrlModel:
             names.update(dict.fromkeys(["mode", "schemata", "size"], False))
         if self.knobs.debug:
             names.update({"ctrl_hw_id": False} if group.is_ctrl else {})
-            names.update({"mon_hw_id": False} if self.monitoring else {})
-        if self.monitoring:
-            names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
+            names["mon_hw_id"] = False
+        names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
         if group is self.root:
             names["info"] = True
         return names
 
     def _static_of_info(self, rel: str) -> dict[str, bool]:
-        l3 = self.monitoring and self.knobs.l3_domains > 0
-        packages = self.monitoring and self.knobs.packages > 0
+        l3, packages = self.knobs.l3_domains > 0, self.knobs.packages > 0
         if rel == "info":
-            present = {"L3": self.allocation, "L3_MON": l3, "MB": self.allocation, "PERF_PKG_MON": packages}
+            present = {"L3": True, "L3_MON": l3, "MB": True, "PERF_PKG_MON": packages}
             return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
         return dict.fromkeys(INFO.get(rel, ()), False)
 
@@ -364,13 +346,11 @@ class ResctrlModel:
             fail(errno.ENOENT)
         if "\n" in name:
             fail(errno.EINVAL)
-        if self.allocation and parent.group is self.root and parent.rel == "":
+        if parent.group is self.root and parent.rel == "":
             self.status = ""
             self.ctrl[name] = self._new_ctrl(name, mode)
-        elif self.monitoring:
-            self._mkdir_mon(parent, name, mode)
         else:
-            fail(errno.EPERM)
+            self._mkdir_mon(parent, name, mode)
 
     def _mkdir_mon(self, parent: ModelFile, name: str, mode: int) -> None:
         if is_info(parent):
@@ -388,8 +368,7 @@ class ResctrlModel:
         if not unused:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
-        rmid = self._take_rmid() if self.monitoring else 0
-        return Group(name, None, unused[0], rmid, mode, time.monotonic_ns(), next(self._serials))
+        return Group(name, None, unused[0], self._take_rmid(), mode, time.monotonic_ns(), next(self._serials))
 
     def _take_rmid(self) -> int:
         try:
@@ -432,8 +411,7 @@ class ResctrlModel:
         self._move_all(group, self.root.closid, self.root.rmid)
         group.removed = True
         del self.ctrl[group.name]
-        if self.monitoring:
-            self.rmids.release(group.rmid)
+        self.rmids.release(group.rmid)
         for child in [*group.children.values()]:
             self._free_mon(child)
 
@@ -516,7 +494,6 @@ class ResctrlModel:
             "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
             "info/MB/num_closids": lambda: f"{self.knobs.closids}\n",
             "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
-            "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
             "info/L3_MON/mbm_assign_mode": lambda: "[default]\n",
             "info/L3_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.l3_events),
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
@@ -534,24 +511,9 @@ class ResctrlModel:
             fail(errno.E2BIG)
         if node.rel == "tasks":
             self._write_tasks(node.group, data, writer)
-        elif is_info(node):
-            self._write_threshold(data)
         else:
             self.status = ""  # the others are taken, and change nothing
         return len(data)
-
-    def _write_threshold(self, data: bytes) -> None:
-        """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""
-        try:
-            value = c_int(data.decode(errors="surrogateescape"))
-        except ValueError:
-            fail(errno.EINVAL)
-        if value >= 2**32:
-            fail(errno.ERANGE)
-        if not 0 <= value <= L3_SIZE:
-            fail(errno.EINVAL)
-        self.threshold = value // OCCUPANCY_UNIT * OCCUPANCY_UNIT
-        self.rmids.never_clean = self.threshold == 0
 
     def _refuse(self, status: str, number: int = errno.EINVAL) -> NoReturn:
         self.status = status
@@ -614,7 +576,7 @@ class ResctrlModel:
 
     def _in_group(self, state: TaskState, group: Group) -> bool:
         """On x86 a mon_group's tasks are told by their RMID alone."""
-        return self.allocation and state.closid == group.closid if group.is_ctrl else state.rmid == group.rmid
+        return state.closid == group.closid if group.is_ctrl else state.rmid == group.rmid
 
     def _members(self, group: Group) -> list[TaskState]:
         return [state for state in self._states.values() if self._in_group(state, group)]
@@ -714,4 +676,4 @@ def is_info(node: ModelFile) -> bool:
 
 
 def writable(node: ModelFile) -> bool:
-    return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode", "info/L3_MON/max_threshold_occupancy")
+    return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode")

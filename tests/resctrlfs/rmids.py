@@ -23,7 +23,6 @@ class Rmids:
         self.limbo: dict[int, int] = {}
         self.decay_ms = decay_ms
         self.tick_ms = tick_ms
-        self.never_clean = False
         self._next_look = 0
 
     def take(self) -> int:
@@ -34,7 +33,7 @@ class Rmids:
         return self.free.popleft()
 
     def release(self, rmid: int) -> None:
-        if self.decay_ms == 0 and not self.never_clean:
+        if self.decay_ms == 0:
             self.free.append(rmid)
             return
         self.look()
@@ -51,8 +50,7 @@ class Rmids:
         period = max(self.tick_ms * MS, 1)
         looked = now - (now - self._next_look) % period
         self._next_look = looked + period
-        if not self.never_clean:
-            self._free_if(lambda freed: looked - freed >= self.decay_ms * MS)
+        self._free_if(lambda freed: looked - freed >= self.decay_ms * MS)
 
     def settle(self) -> None:
         """End the limbo of all, now: for tests that do not want to wait."""

@@ -14,18 +14,22 @@ from tests import simulator
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Let the program have its compiled models, as in the .pyz, be broken as a mutant is, and only then be imported."""
     given = _parse(arguments)
+    load_compiled_models()
+    if given.mutant is not None:
+        importlib.import_module("tests.simulator.mutants").apply(given.mutant)
+    status: int = importlib.import_module("tests.simulator.explore").explore(given)
+    return status
+
+
+def load_compiled_models() -> None:
+    """Give the program its compiled models, as in the .pyz, before anything else of it is imported."""
     # Before Python 3.12 a cached_property is computed under a lock: one who has it would never get the baton again.
     vars(functools)["RLock"] = nullcontext
     models = "models"
     for package in ("hook", "hook.node"):
         compiled = sys.modules[f"{package}.{models}"] = importlib.import_module(f"{package}.{models}_compiled")
         setattr(sys.modules[package], models, compiled)
-    if given.mutant is not None:
-        importlib.import_module("tests.simulator.mutants").apply(given.mutant)
-    status: int = importlib.import_module("tests.simulator.explore").explore(given)
-    return status
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:

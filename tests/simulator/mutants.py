@@ -92,8 +92,8 @@ MUTANTS = {
 }  # fmt: skip
 
 
-def apply(name: str) -> None:
-    """Break the program, of which nothing that is broken is imported yet."""
+def break_source(name: str) -> tuple[str, str, str]:
+    """Return the full name of the module that a mutant breaks, its file, and the broken source."""
     mutant = MUTANTS[name]
     full = f"hook.{mutant.module}"
     spec = importlib.util.find_spec(full)
@@ -104,7 +104,15 @@ def apply(name: str) -> None:
         if source.count(old) != 1:
             raise ValueError(f"{name}: {full} has {source.count(old)} times {old!r}")
         source = source.replace(old, new)
+    return full, spec.origin, source
+
+
+def apply(name: str) -> None:
+    """Break the program, of which nothing that is broken is imported yet."""
+    full, path, source = break_source(name)
+    spec = importlib.util.find_spec(full)
+    assert spec is not None
     module = sys.modules[full] = importlib.util.module_from_spec(spec)
-    exec(compile(source, spec.origin, "exec"), module.__dict__)  # noqa: S102  our own sources
+    exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102  our own sources
     package, _, last = full.rpartition(".")
     setattr(sys.modules[package], last, module)

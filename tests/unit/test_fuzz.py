@@ -4,35 +4,26 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given
 
-from tests.faults import hostile
-from tests.faults.hostile import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, Difference, HostileInput, Program
+from hook import procfs
+from tests.faults import fuzz, hostile
+from tests.faults.campaign import Campaign
+from tests.faults.hostile import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, HostileInput
 from tests.simulator.kernel import COUNTERS
 from tests.simulator.machine import RUN
 from tests.support.hook import UID
-from tests.unit.files import examples
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:
-    return hostile.both_forms(tmp_path_factory.mktemp("forms"))
-
-
-def test_hostile_input(forms: tuple[Program, Program]) -> None:
-    @examples(500, *HealthCheck)
-    @given(hostile.inputs())
-    def run(what: HostileInput) -> None:
-        hostile.check(forms, what)
-
-    run()
-
-
-# --- Whether what is wrong would be seen
+def test_hostile_input(tmp_path: Path) -> None:
+    with closing(Campaign(tmp_path, most=100)) as campaign:
+        fuzz.run(campaign)
+    assert not campaign.failures, campaign.failures
 
 
 def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **process: bytes) -> HostileInput:
@@ -40,21 +31,10 @@ def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **
     return HostileInput(json.dumps(stdin).encode(), [*words], {**PROCESS, **process}, texts)
 
 
-def patched(patch: pytest.MonkeyPatch, forms: tuple[Program, ...], place: str, function: object) -> None:
-    """Give these forms another function in the place of `module.function` or `module.Class.function`."""
-    module, *path, name = place.split(".")
-    for form in forms:
-        owner = getattr(form, module)
-        for part in path:
-            owner = getattr(owner, part)
-        patch.setattr(owner, name, function)
-
-
-def test_a_difference_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, forms[1:], "retry.can_help", lambda *_: False)
-    patched(monkeypatch, forms[1:], "procfs.cgroups", lambda _pid: [])
-    with pytest.raises((Difference, AssertionError)):
-        hostile.check(forms, whole({**CREATED, "annotations": {}}))
+def test_unforeseen_failure_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(procfs, "cgroups", lambda _pid: 1 / 0)
+    with pytest.raises(AssertionError, match="unforeseen"):
+        hostile.check(whole(CREATED))
 
 
 # --- What the fuzzers found once
@@ -100,6 +80,9 @@ FOUND = {
 }
 
 
-def test_what_was_found_once(forms: tuple[Program, Program]) -> None:
-    for data in FOUND.values():
-        hostile.check(forms, data)
+def test_what_was_found_once() -> None:
+    for name, data in FOUND.items():
+        try:
+            hostile.check(data)
+        except AssertionError as error:
+            raise AssertionError(name) from error

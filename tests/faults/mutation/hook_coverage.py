@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
     "tests/unit": "archive build bytecode fuzz grafana interpreters layers linters provision simulator systemd tiers",
-    "tests/fuse": "bench_speed faults imports mutants storm",
+    "tests/fuse": "bench_speed faults imports storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
