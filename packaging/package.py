@@ -78,8 +78,7 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     (tree / f"usr/libexec/oci/hooks.d/{NAME}.pyz").rename(tree / "usr/lib" / NAME / f"{NAME}.pyz")
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
-    for path in (tree / "etc" / NAME).iterdir():
-        path.unlink()  # the unit has the same options; a later file there is the administrator's
+    (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
     # Of a package it is a configuration file, which `uninstall` leaves to it: without the mark of `install`
     _write(tree / LOGROTATE, (HERE / "logrotate" / NAME).read_bytes())
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hook import report, system
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, Verb
+from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Request, Usage, Verb
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 from hook.errors import HookError
 from hook.explain import as_hook_error, unforeseen_error
@@ -72,7 +72,7 @@ def _run_command(name: str, words: list[str]) -> int:
     """Run a command; returns the exit status: 2, with a line on stderr, for each exception."""
     verb = VERBS[name]
     try:
-        given, request = parse_command(name, words)
+        given, request = parse_command(name, words, _read_hook_options(name, words))
         if verb.limit is None or (name == "metrics" and given.listen is not None):
             return verb.run(given, request) or 0
         from hook.cli import deadline
@@ -123,8 +123,33 @@ def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
     return [Argument(row) for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
 
 
-def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
-    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
+def _read_hook_options(name: str, words: list[str]) -> dict[str, Any]:
+    """Return the options of the hook that hold unless the command line has others: those in the hooks.d files.
+
+    Prints a warning for each option that this command would take from there, and cannot.
+    """
+    if name in WRITERS or "run_dir" not in VERBS[name].options:
+        return {}
+    from hook.node import engines, hooksd
+
+    def list_specs() -> list[str]:
+        return [spec.path for spec in engines.read_containerd(is_running=False).specs if spec.in_force]
+
+    joined = [*_join_values(words, {"hooks_dir": ""})]
+    given = [word.partition("=")[2] for word in joined if word.startswith("--hooks-dir=")]
+    found, problems = hooksd.read_options([*engines.list_hooks_dirs(), *given], list_specs)
+    wanted = {*VERBS[name].options}.difference(map(_get_name, words))
+    for subject, problem in problems.items():
+        if "/" in subject or subject in wanted:
+            report.say(f"warning: {problem}", to_syslog=False)
+    return found
+
+
+def parse_command(name: str, words: list[str], found: Mapping[str, Any] | None = None) -> tuple[Any, Request]:
+    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage.
+
+    `found` has options of the hook that hold unless the command line has others.
+    """
     verb = VERBS[name]
     own, options = list_arguments(verb), list_options(verb.options)
     kinds = {it.name: it.kind for it in (*own, *options) if it.is_option}
@@ -152,7 +177,7 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     is_json = values.pop("json", values.get("output") == "json")
     of_hook = {it.name: values.pop(it.name) for it in options if it.name in values}
     words_of_hook = [word for word in joined if _get_name(word) in of_hook]
-    request = Request(validate(Options, of_hook, problems), words_of_hook, is_json)
+    request = Request(validate(Options, {**(found or {}), **of_hook}, problems), words_of_hook, is_json)
     try:
         given = validate(verb.form, values, problems)
     except ValidationError as error:

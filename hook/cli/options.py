@@ -151,10 +151,8 @@ class Reconcile(Model):
 class RunWatch(Model):
     """Move in at once what exec adds to containers.
 
-    watch --linger=600: listen to execs until it is stopped, with the options of reconcile
+    watch --linger=600: listen to execs until it is stopped
     """
-
-    adopt: bool = _ADOPT  # of reconcile: both units have the same file of options
 
 
 class Install(Model):

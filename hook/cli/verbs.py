@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.doctor import Finding, Site
+    from hook.install.bytecode import PyzFile
     from hook.install.steps import Taken
-    from hook.node.paths import Places, PyzFile
+    from hook.node.paths import Places
     from hook.show.prometheus import Choice, Family, Former
 
 Limit = tuple[float, int, str]
@@ -49,7 +50,7 @@ class Request:
 def list_keys(given: options.List, request: Request) -> None:
     from hook.show import lists, snapshot
 
-    _check_directories(request.hook)
+    _check_directories(request)
     with Meter() as meter:
         seen = snapshot.take_snapshot(request.hook, follow=meter.show)
     states = given.state or (lists.RUNNING if given.by else [])
@@ -66,14 +67,16 @@ def list_keys(given: options.List, request: Request) -> None:
         print_answer(lists.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
 
 
-def _check_directories(hook: Options) -> None:
+def _check_directories(request: Request) -> None:
     """Raise Usage for a directory on the command line that does not exist: the screens would be empty, and wrong.
 
     `metrics` does not check, since its service may start before the first hook has run.
     """
-    for option, path in (("run-dir", hook.run_dir), ("resctrl-root", hook.resctrl_root)):
-        if path not in dict(Options()).values() and not os.path.exists(path):
-            raise Usage(f"--{option}={path[:80]}: there is no such directory")
+    for word in request.words:
+        option, _, path = word.partition("=")
+        is_directory = option in ("--run-dir", "--resctrl-root") and path not in dict(Options()).values()
+        if is_directory and not os.path.exists(path):
+            raise Usage(f"{option}={path[:80]}: there is no such directory")
 
 
 def show_key(given: options.Show, request: Request) -> None:
@@ -83,7 +86,7 @@ def show_key(given: options.Show, request: Request) -> None:
     from hook.resctrl import Resctrl
     from hook.show import lists, snapshot
 
-    _check_directories(request.hook)
+    _check_directories(request)
     with Records(request.hook.run_dir) as records:
         kernel, prefix = Resctrl(request.hook.resctrl_root), request.hook.group_prefix
         key = snapshot.add_taken_to_one(find_key(records, kernel, given.key), records, kernel, prefix)
@@ -98,7 +101,7 @@ def show_key(given: options.Show, request: Request) -> None:
 def top(given: options.Top, request: Request) -> None:
     from hook.cli.top import show_top  # only this needs termios, which a small image may lack
 
-    _check_directories(request.hook)
+    _check_directories(request)
     show_top(given, request)
 
 
@@ -321,8 +324,7 @@ def install_program(given: options.Install, request: Request) -> None:
         raise Refused(f"found none of {', '.join(RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
     pyz, words = _open_pyz(), tuple(request.words)
     wanted = Wanted(pyz, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
-    with Meter() as meter:
-        taken, remarks = install(wanted, dry_run=given.dry_run, follow=meter.show)
+    taken, remarks = install(wanted, dry_run=given.dry_run)
     _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
 
 
@@ -338,21 +340,23 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
 
 
 def uninstall_program(given: options.Uninstall, request: Request) -> int:
-    from hook.install.install import format_removal, removal_to_json, uninstall
+    from hook.install.install import format_removal, uninstall
 
     places, hook = _choose_places(given, _find_own_prefix()), request.hook
     done = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
-    _print_steps(request, done.taken, format_removal(done), {"dry_run": given.dry_run, **removal_to_json(done)})
-    return 1 if done.remains.unfinished else 0
+    more = {"dry_run": given.dry_run, "unfinished": done.unfinished, "left": done.left}
+    _print_steps(request, done.taken, format_removal(done), more)
+    return 1 if done.unfinished else 0
 
 
 def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
     """Compile the program that runs, if its Python needs it."""
     from hook.install import steps
+    from hook.install.bytecode import plan_bytecode
     from hook.install.install import find_python
 
     program, shipped = os.path.realpath(_find_own_path()), _open_pyz()
-    plan = steps.plan_bytecode(program, shipped, find_python(shipped.python))
+    plan = plan_bytecode(program, shipped, find_python(shipped.python))
     with steps.lock_directory(os.path.dirname(program)):
         taken = steps.take_steps(plan, dry_run=False)
     if problems := [problem for _step, problem in taken if problem is not None]:
@@ -377,8 +381,8 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
 
 def _open_pyz() -> PyzFile:
     """The running .pyz. Raises Refused."""
+    from hook.install.bytecode import PyzFile
     from hook.install.steps import Refused
-    from hook.node.paths import PyzFile
 
     try:
         return PyzFile(_find_own_path())
@@ -412,6 +416,9 @@ PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
+
+WRITERS = ("install", "base-runtime-spec", "bytecode")
+"""The commands that do not take the options of the hook from its hooks.d files."""
 
 
 @dataclass

@@ -4,27 +4,25 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 from collections.abc import Iterator
 
 from hook import system
 from hook.doctor import Finding, Site, failure, ok, warning
-from hook.entry import parse, read_words
 from hook.explain import format_count, name_first
 from hook.identity import OPT
-from hook.install import install, steps
+from hook.install import bytecode, install, steps
+from hook.install.bytecode import PyzFile
 from hook.node import engines, files, hooksd, paths, programs
 from hook.node.hooksd import Entry, find_own_hooks, parse_options, read_hooks
 from hook.node.models import HookFile
-from hook.node.paths import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
+from hook.node.paths import INSTALL, KUBERNETES, NAME, PODMAN
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
 _NO_CONDITION = "it has no condition: no container gets the hook"
 _BAD_TIMEOUT = "a short one makes containers fail, without one a hook can block forever"
 _STAGES = ("createRuntime", "poststop")
 _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
-_OPTIONS_OF_RECONCILE = {"adopt": False, "dry_run": False, "runtime_root": "", "live": ""}  # besides the hook's
 _SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 
 
@@ -32,7 +30,7 @@ def check_programs(site: Site) -> Iterator[Finding]:
     yield ok("installed by", site.origin.name)
     for path in site.programs:
         yield from _check_program(site, path)
-    if site.origin.link and os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
+    if site.origin.writes != ("/",) and os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
         remedy = f"{site.origin.again}; if installed elsewhere: doctor --prefix=DIR"
         if site.origin is INSTALL and not os.path.lexists(site.places.link) and site.places.program in site.programs:
             remedy = f"ln -s {site.places.link_target} {site.places.link}"
@@ -73,14 +71,14 @@ def _check_python(site: Site, shipped: PyzFile) -> Finding:
     name = "{}, {}.{}".format(python.path, *python.version)
     if shipped.has_bytecode(python.magic):
         return ok("Python", f"{name}; the program contains bytecode for it")
-    if steps.has_bytecode(os.path.realpath(shipped.path), shipped, python):
+    if bytecode.has_bytecode(os.path.realpath(shipped.path), shipped, python):
         return ok("Python", f"{name}; this node has compiled the program for it")
     problem = f"{name}: the program has no bytecode for it, so each hook runs from sources, several times slower"
     return warning("Python", problem, f"{shipped.path} bytecode")
 
 
 def check_timer(site: Site) -> Iterator[Finding]:
-    if not site.origin.timer:
+    if site.origin.name == "the Helm chart":
         return  # the chart's pod runs reconcile, and check_reconcile reads its record
     timer, service = map(os.path.basename, (site.places.timer, site.places.service))
     in_force = _find_unit(site.places.timer)
@@ -95,35 +93,9 @@ def check_timer(site: Site) -> Iterator[Finding]:
         yield warning("timer", f"{service} failed", f"journalctl -u {service}")
     else:
         yield ok("timer", f"{timer} is active")
-    yield from _check_timer_options(site)
-
-
-def _check_timer_options(site: Site) -> Iterator[Finding]:
-    """reconcile needs the options of the hook, in its unit or in the file that the unit reads (OPTIONS=)."""
-    unit = _find_unit(site.places.service)
-    found_files = [path for path in (unit, site.places.conf) if os.path.exists(path)]
-    texts = [files.read_text(path, files.CONFIGURATION) for path in found_files]
-    found = re.findall(r"""^(?:Environment=)?["']?OPTIONS=([^"'\n]*)""", "\n".join(texts), re.MULTILINE)[-1:]
-    words = [word for line in found for word in line.split()]
-    _own, others, _ = read_words(words, _OPTIONS_OF_RECONCILE)
-    options, complaints = parse(others)
-    for complaint in complaints:
-        yield warning("timer", f"the options in {found_files[-1]}: {complaint}", f"correct them: {NAME} help reconcile")
-    called = [it.own for it in site.ours if it.own is not None]
-    parsed = [parse_options(it)[0] for it in called]
-    history = next((it.history for it in parsed if it.history), "")
-    # reconcile ignores --containers, and writes a history only of what hooks with --history have begun
-    also = {"containers": options.containers, "history": history or options.history}
-    wanted = [{**dict(it), **also} for it in parsed]
-    if not found_files or not called or dict(options) in wanted:
-        return
-    own = [word for word in (called[0].args or [])[2:] if not word.startswith("--containers=")]
-    own += [f"--history={history}"] if history and not any(word.startswith("--history") for word in own) else []
-    line = " ".join([f"OPTIONS={' '.join(own)}", *(["--adopt"] if "--adopt" in words else [])])
-    remedy = f"set {line} in {site.places.conf}"
-    if site.places.conf not in texts[0]:  # a copy of the unit that does not read it
-        remedy = f'set Environment="{line}" in {unit}, then systemctl daemon-reload'
-    yield warning("timer", f"the options in {found_files[-1]} differ from those of the hook", remedy)
+    if os.path.lexists(site.places.conf):
+        remedy = "put its options into the hooks.d file (`install` does), then remove it"
+        yield warning("timer", f"{site.places.conf} is not read any more", remedy)
 
 
 def _find_unit(path: str) -> str:
@@ -182,7 +154,11 @@ def _check_file(site: Site, entry: Entry) -> Iterator[Finding]:
         yield from _check_own_file(site, entry, entry.file)
     elif entry.remark is not None:
         yield warning(entry.path, entry.remark, "belongs to another program; check that program's documentation")
-    elif entry.file and "poststop" in entry.file.stages and any(map(entry.sorts_before, site.ours)):
+    elif (
+        entry.file
+        and "poststop" in entry.file.stages
+        and any(entry.name.lower() < own.name.lower() for own in site.ours)
+    ):
         remedy = "rename it to sort after ours: under runc, if its poststop fails, later ones do not run"
         yield warning(entry.path, "its poststop runs before ours", remedy)
 

@@ -81,7 +81,7 @@ SECOND_LINE = (
 SOURCES = "bytecode/none"  # in the zip: the code that replaces the loader if there is no bytecode for a Python
 BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
 # Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
-# (hook/install/steps.py). It uses the file only if no one but root, or the user who runs it, can write to it. Else it
+# (hook/install/bytecode.py). It uses the file only if root alone, or the user who runs it, can write to it. Else it
 # runs from sources. Python 2.7 and later must be able to parse both texts: one before 3.9 runs the fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
 FROM_NODE = """\

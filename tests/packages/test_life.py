@@ -239,8 +239,8 @@ def test_a_removal_without_live_containers_leaves_the_administrators_files_alone
 ) -> None:
     machine = manager.machine
     manager.install(packages)
-    conf = machine.at("/etc") / NAME / "reconcile.conf"
-    conf.write_text("OPTIONS=--linger=5\n")
+    conf = machine.at("/etc") / NAME / "metrics.conf"
+    conf.write_text("LISTEN=127.0.0.1:9999\n")
     hooks = machine.at(PODMAN)
     hooks.write_text(hooks.read_text().replace('"--containers=podman"', '"--containers=podman", "--linger=600"'))
     container = machine.podman_run("web")
@@ -250,7 +250,7 @@ def test_a_removal_without_live_containers_leaves_the_administrators_files_alone
     assert machine.groups() == {}
     assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
-    assert conf.read_text() == "OPTIONS=--linger=5\n"
+    assert conf.read_text() == "LISTEN=127.0.0.1:9999\n"
 
 
 def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, packages: Packages) -> None:
@@ -265,7 +265,7 @@ def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, pa
 def test_a_purge_leaves_a_stub_whatever_container_lives(machine: Machine, newer: Packages) -> None:
     machine.dpkg("-i", newer.deb.name)
     machine.podman_run("web")
-    (machine.at("/etc") / NAME / "reconcile.conf").write_text("OPTIONS=--linger=5\n")
+    (machine.at("/etc") / NAME / "metrics.conf").write_text("LISTEN=127.0.0.1:9999\n")
     machine.dpkg("-r", NAME)
     machine.dpkg("--purge", NAME)
     assert is_stub(machine)

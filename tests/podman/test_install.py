@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from hook.explain import short_id
 from hook.node.paths import STUB
 from tests.podman.node import PodmanNode
 from tests.support import machine
@@ -93,17 +91,3 @@ def test_each_job_has_its_line_of_history_also_those_that_live_or_linger_when_th
     lines = [json.loads(line) for line in history.read_text().splitlines()]
     assert sorted(it["name"] for line in lines for it in line["containers"]) == ["first", "live", "second"]
     node.lab.podman("rm", "-f", "-t", "0", "-a")
-
-
-def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
-    node: PodmanNode, installation: Installation
-) -> None:
-    """To doctor: the timer tries it again, which takes no --adopt."""
-    installation("install", "--for=podman")
-    node.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
-    node.lab.run("web")
-    command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
-    assert f"1 container: no_rmids: web ({short_id(node.lab.container_id('web'))})" in said
-    assert "no record in the run directory" not in said
-    node.lab.podman("rm", "-f", "-t", "0", "web")

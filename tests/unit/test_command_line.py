@@ -227,7 +227,7 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
         ),
         ("show", "KEY [--output=FORM]"),
         ("history", "[NAME]... [--since=TIME] [--by=name|pod|namespace|day] [--history=FILE] [--csv]"),
-        ("watch", "[--adopt] [OPTION...]"),
+        ("watch", "[OPTION...]"),
         ("bytecode", ""),
     ],
 )

@@ -33,9 +33,8 @@ MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tok
 BY_DOOR = ("files", "tree", "self.files", "self", "HOST")
 """The functions of these objects are the door's."""
 ELSEWHERE = {
-    "node/paths": {"ZipFile"},  # of bytes that came through the door
-    "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
-    "install/steps": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
+    # Of bytes that came through the door, of the program itself in the interpreter that compiles it, and a copy for it
+    "install/bytecode": {"ZipFile", "NamedTemporaryFile"},
     "image/node": {"pathlib"},  # what it writes into its own pod
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}

@@ -140,8 +140,8 @@ def test_os_is_for_people() -> None:
 
 OWNERS = {
     r"^/proc(/|$)": "conmon doctor/kernel node/files node/processes node/programs procfs show/hardware system",
-    r"^/sys/": "node/paths procfs",
-    r"^/run/": "node/paths node/programs node/runtimes",
+    r"^/sys/": "install/install procfs",
+    r"^/run/": "node/programs node/runtimes",
     r"^/dev/log": "doctor/installation report",
     r"(^|/)(last_cmd_status|tasks)$": "explain node/processes resctrl view",
     r"^(groups|members|unmonitored|locks)(/|$)": "damage node/records store",

@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-from hook.install import steps
-from hook.install.bytecode import HEADER_SIZE, Bytecode
+from hook.install import bytecode
+from hook.install.bytecode import HEADER_SIZE, Bytecode, PyzFile
 from hook.node import programs
-from hook.node.paths import PyzFile
 from hook.node.programs import Interpreter
 from pyz import archive
 from tests.unit.files import FOUND, imported, loaded, start
@@ -44,7 +43,7 @@ class NodeProgram(NamedTuple):
         """What doctor and install hold of the bytecode."""
         python = programs.ask_interpreter(self.python)
         assert isinstance(python, Interpreter)
-        return steps.has_bytecode(str(self.pyz), PyzFile(str(self.pyz)), python)
+        return bytecode.has_bytecode(str(self.pyz), PyzFile(str(self.pyz)), python)
 
 
 @pytest.fixture(scope="module", params=[str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
@@ -197,7 +196,7 @@ def test_bytecode_replaces_what_is_not_right(node: NodeProgram, how: str) -> Non
 def test_a_python_that_does_not_compile_is_named(source: Path, tmp_path: Path, path: str, problem: str) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = Interpreter(path, (3, 99), "cpython-399", b"none")
-    (step,) = steps.plan_bytecode(str(program), PyzFile(str(program)), python)
+    (step,) = bytecode.plan_bytecode(str(program), PyzFile(str(program)), python)
     assert problem in str(step.do())
     assert not step.is_done()
 
@@ -206,5 +205,5 @@ def test_bytecode_that_cannot_be_written_stops_nothing(source: Path, tmp_path: P
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = programs.ask_interpreter(sys.executable)
     assert isinstance(python, Interpreter)
-    step = steps.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
+    step = bytecode.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
     assert "Not a directory" in str(step.do())

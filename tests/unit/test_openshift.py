@@ -147,7 +147,7 @@ def test_off_is_the_same_without_the_json_and_with_a_stub(made: dict[str, Any], 
 
 
 def test_files_lie_where_the_program_knows_them(made: dict[str, Any]) -> None:
-    known = (PLACES.owner, PLACES.program, PLACES.tmpfiles, PLACES.conf, JSON)
+    known = (PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON)
     modes = {path: it["mode"] for path, it in files(made).items()}
     assert modes == {path: 0o755 if path == PLACES.program else 0o644 for path in known}
 
@@ -158,19 +158,15 @@ def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str
     assert json.loads(content(files(made)[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
 
 
-def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) -> None:
-    ours, *options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
-    assert ours == "--containers=kubernetes"  # reconcile is for all of them
+def test_the_owner_is_one_that_the_program_knows(made: dict[str, Any]) -> None:
     assert content(files(made)[PLACES.owner]).decode().strip() in OWNERS
-    _remark, line = content(files(made)[PLACES.conf]).decode().splitlines()
-    assert line == f"OPTIONS={' '.join(options)}"
 
 
 def test_the_services_command_is_replaced_by_the_program_as_it_lies_here(made: dict[str, Any]) -> None:
     (dropin,) = units(made)["resctrl-mon-hook-reconcile.service"]["dropins"]
     section, empty, command = dropin["contents"].splitlines()
     assert (section, empty) == ("[Service]", "ExecStart=")
-    assert command == f"ExecStart=/usr/bin/python3 -I -S {PLACES.program} reconcile $OPTIONS"
+    assert command == f"ExecStart=/usr/bin/python3 -I -S {PLACES.program} reconcile"
 
 
 def test_resctrl_is_mounted_before_crio_starts_and_by_the_timer_at_the_latest(made: dict[str, Any]) -> None:

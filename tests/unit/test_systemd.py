@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hook import entry
-from hook.cli import command_line, deadline, verbs
+from hook.cli import deadline, verbs
 from hook.cli.options import History
 from hook.models import Options
 from hook.node import runtimes
@@ -77,12 +77,6 @@ def get_limit(verb: str) -> float:
     return limit[0]
 
 
-def default_options() -> list[str]:
-    """What $OPTIONS is without a file of the administrator's."""
-    (value,) = re.findall('^"OPTIONS=([^"]*)"$', only(SERVICE, "Service", "Environment"))
-    return str(value).split()
-
-
 def test_a_timer_starts_its_service_again_and_again() -> None:
     for timer, service, period in ((TIMER, SERVICE, 60), (TEXTFILE_TIMER, TEXTFILE, 30)):
         assert only(timer, "Timer", "Unit") == service.name
@@ -94,12 +88,10 @@ def test_a_timer_starts_its_service_again_and_again() -> None:
 GROUPS = f"{Options().resctrl_root}/mon_groups"
 CONFIGURED = "-/etc/resctrl-mon-hook/{}.conf"
 SETTINGS = [
-    (SERVICE, "ExecStart", f"{PROGRAM} reconcile $OPTIONS"),
+    (SERVICE, "ExecStart", f"{PROGRAM} reconcile"),
     (SERVICE, "Type", "oneshot"),
     (SERVICE, "ConditionPathIsDirectory", GROUPS),  # it is skipped where resctrl is not mounted
-    (SERVICE, "EnvironmentFile", CONFIGURED.format("reconcile")),
-    (WATCH, "ExecStart", f"{PROGRAM} watch $OPTIONS"),
-    (WATCH, "EnvironmentFile", CONFIGURED.format("reconcile")),
+    (WATCH, "ExecStart", f"{PROGRAM} watch"),
     (WATCH, "Restart", "on-failure"),
     (WATCH, "ConditionPathIsDirectory", Options().resctrl_root),
     (WATCH, "RestrictAddressFamilies", "AF_UNIX AF_NETLINK"),  # the connector's, in the host's network
@@ -156,29 +148,18 @@ def test_memory_is_limited_to_four_times_what_a_big_node_takes() -> None:
         assert int(limit[:-1]) * {"M": 1, "G": 1024}[limit[-1]] >= 4 * peak, service
 
 
-def test_watch_is_called_with_the_options_of_reconcile_in_the_hosts_network() -> None:
-    assert only(WATCH, "Service", "Environment") == only(SERVICE, "Service", "Environment")
-    assert (
-        command_line.parse_command("watch", [*default_options(), "--adopt"])[1].hook
-        == entry.parse(default_options())[0]
-    )
+def test_watch_runs_in_the_hosts_network() -> None:
     assert "CAP_NET_ADMIN" in only(WATCH, "Service", "CapabilityBoundingSet").split()
     assert "PrivateNetwork" not in unit(WATCH)["Service"]
 
 
-def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
-    """What reconcile does in a hook's place should be done as that would: Kubernetes' lets groups linger.
-
-    But for all containers, whichever file is for them.
-    """
-    called = []
-    for target in ("kubernetes", "podman"):
+def test_the_shipped_hooks_let_kubernetes_groups_linger_and_write_the_history_that_is_shown() -> None:
+    """reconcile reads this there."""
+    expected = {"kubernetes": "--linger=600", "podman": f"--history={History().history}"}
+    for target, option in expected.items():
         hooks = json.loads((ROOT / f"oci-hooks/10-resctrl-mon-hook-{target}.json").read_text(encoding="utf-8"))
-        ours, *options = hooks["hook"]["args"][2:]
-        assert ours == f"--containers={target}"
-        called += options
-    assert default_options() == called == ["--linger=600", f"--history={History().history}"]
-    assert entry.parse(default_options())[1] == []
+        assert hooks["hook"]["args"][2:] == [f"--containers={target}", option]
+        assert entry.parse([option])[1] == []
 
 
 def test_the_history_is_written_where_the_units_may_write_and_rotated_there() -> None:

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from hook.entry import parse as parse_options
 from hook.install import install as installing
 from hook.install import steps
+from hook.install.bytecode import PyzFile, list_bytecode
 from hook.install.steps import Refused, Step, remove_file, write_file
 from hook.node import files, hooksd
-from hook.node.paths import KUBERNETES, Places, PyzFile, find_prefix, is_stub, read_owner
+from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
 from hook.node.programs import OLDEST
 from hook.reconcile.run import end_all_keys
 
@@ -99,7 +100,7 @@ class Host:
         """Write the files; returns a line for each step. Refused, OSError: nothing was done."""
         owner, program, _ = self._paths
         with steps.lock_directory(os.path.dirname(program)):
-            problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *self.find_unfit()]
+            problems = [*installing.find_problems(self.wanted), *self._in_the_way(), *self.find_unfit()]
             if problems:
                 raise Refused(*problems)
             taken = _take(self._plan())
@@ -130,8 +131,8 @@ class Host:
                 raise Refused(*ended.unfinished)
             lines = [f"left: {line}" for line in ended.left]
             stub = [installing.plan_stub(program), installing.plan_stub_file(self.wanted.places)]
-            bytecode = map(remove_file, steps.list_bytecode(program))
-            first = stub if os.path.lexists(program) else [steps.remove_unfinished(program)]
+            bytecode = map(remove_file, list_bytecode(program))
+            first = stub if os.path.lexists(program) else [remove_file(program)]  # of a killed step
             return [*lines, *_take([*first, *bytecode, remove_file(owner)])]
 
     def _is_own(self) -> bool:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""install: what it refuses, and what it tells the operator."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+
+from hook.install import install
+from hook.install.bytecode import PyzFile
+from hook.install.install import Wanted, find_problems, list_remarks, try_program
+from hook.install.steps import Refused
+from hook.models import Options
+from hook.node import programs
+from hook.node.paths import TARGETS, Places
+from hook.node.programs import Exit, Interpreter
+from pyz import archive
+
+HOOK = {"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True}, "stages": ["poststop"]}
+PYTHON = Interpreter("/usr/bin/python3", (3, 11), "cpython-311", b"")
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> PyzFile:
+    return PyzFile(str(archive.build(output=tmp_path_factory.mktemp("pyz") / "x.pyz")))
+
+
+@pytest.fixture(autouse=True)
+def _python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "ask_interpreter", lambda path: PYTHON if "python3" in path else f"{path} is old")
+
+
+def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shipped: PyzFile) -> None:
+    def problems(places: Places = Places(), python: str | None = None) -> str:  # noqa: B008  it is never changed
+        return "\n".join(find_problems(Wanted(shipped, places, TARGETS, python=python)))
+
+    assert problems() == ""
+    for python in "python3", "/with a/blank", "/" + "x" * 200, "/\u00e9":
+        assert problems(python=python).startswith("--python: ")
+    assert problems(python="/old") == "/old is old; remedy: install it, or name another one with --python=PATH"
+    assert "a systemd unit cannot hold" in problems(Places("/opt/%h"))
+    for path in Places().files():
+        fs.create_file(path, contents=json.dumps(HOOK))
+        assert problems() == f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away"
+        fs.remove(path)
+    theirs = Places(hooks_dir="/etc/containers/oci/hooks.d")
+    hook = {**HOOK, "hook": {"path": theirs.program}}
+    fs.create_file(theirs.json("podman"), contents=json.dumps(hook))
+    assert problems(theirs) == ""
+    assert problems() == (
+        f"{theirs.json('podman')} already calls the hook; remedy: remove it, or its package, or "
+        f"uninstall --hooks-dir={theirs.hooks_dir}"
+    )
+
+
+def test_the_files_of_another_owner_are_left_alone(fs: FakeFilesystem, shipped: PyzFile) -> None:
+    """The owner would write them again, or take ours away when it is removed. --force is tried with real packages."""
+    fs.create_file(Places().owner, contents="chart\n")
+    said = "^resctrl-mon-hook was installed by the Helm chart; remedy: helm uninstall first, or --force$"
+    with pytest.raises(Refused, match=said):
+        install.install(Wanted(shipped, Places(), TARGETS), dry_run=False)
+    with pytest.raises(Refused, match=said):
+        install.uninstall(Places(), Options(), force=False, dry_run=False)
+    assert not Path(Places().program).exists()
+
+
+@pytest.mark.usefixtures("fs")
+def test_remarks_name_what_the_operator_has_to_do(shipped: PyzFile) -> None:
+    def remarks(*options: object) -> list[str]:
+        return list_remarks(Wanted(shipped, Places(top="/mnt"), TARGETS, (), *options))  # type: ignore[arg-type]
+
+    assert remarks() == []
+    assert remarks(Options(history="/var/log/resctrl-mon-hook/history.jsonl")) == []
+    (line,) = remarks(Options(history="/var/log/jobs/x", run_dir="/run/x"))
+    assert line.startswith("let the units write to /run/x and /var/log/jobs: ")
+    conf = Path("/mnt/etc/resctrl-mon-hook/reconcile.conf")
+    conf.parent.mkdir(parents=True)
+    conf.write_text("# Made by `resctrl-mon-hook install`\n")
+    assert remarks() == []  # it is removed
+    conf.write_text("OPTIONS=--adopt\n")
+    assert remarks() == [f"{conf} is not read any more: give its options to install, and remove it"]
+    assert list_remarks(Wanted(shipped, Places(), TARGETS))[-1].startswith("systemd is not running: ")
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "is_refused"),
+    [("tmp_t", "1", True), ("bin_t", "1", False), (None, "1", False), ("tmp_t", "0", False), ("tmp_t", None, False)],
+)
+def test_a_program_that_selinux_keeps_from_runtimes_is_refused(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, label: str | None, mode: str | None, is_refused: bool
+) -> None:
+    monkeypatch.setattr(programs, "run_program", lambda *_words, **_more: Exit(0, "resctrl-mon-hook 1\n", ""))
+    fs.create_file("/x")
+    if mode is not None:
+        fs.create_file("/sys/fs/selinux/enforce", contents=mode)
+    if label is not None:
+        os.setxattr("/x", "security.selinux", f"system_u:object_r:{label}:s0\0".encode())
+    if is_refused:
+        with pytest.raises(Refused, match="SELinux: /x has type tmp_t, which runtimes may not start; remedy: semanage"):
+            try_program("/x")
+    else:
+        try_program("/x")
+
+
+@pytest.mark.parametrize(
+    ("version", "hook", "problem"),
+    [
+        (Exit(1, "", "broken"), None, "exit status 1: broken"),
+        (Exit(0, "hello", ""), None, "it does not print its version"),
+        (Exit(0, "resctrl-mon-hook 1\n", ""), Exit(0, "", "usage: x\n"), "usage: x"),
+    ],
+)
+def test_a_program_that_does_not_run_is_refused(
+    monkeypatch: pytest.MonkeyPatch, version: Exit, hook: Exit, problem: str
+) -> None:
+    monkeypatch.setattr(programs, "run_program", lambda words, **_more: hook if "hook" in words else version)
+    with pytest.raises(Refused, match=f"^/x does not run: {problem}; remedy: see whether its file system is mounted"):
+        try_program("/x")
+
+
+def test_old_options_of_reconcile_are_removed_if_install_wrote_them(fs: FakeFilesystem, shipped: PyzFile) -> None:
+    wanted = Wanted(shipped, Places(top="/mnt"), TARGETS)
+    conf = fs.create_file("/mnt/etc/resctrl-mon-hook/reconcile.conf", contents="OPTIONS=--adopt\n")
+    removal = "remove /mnt/etc/resctrl-mon-hook/reconcile.conf"
+    assert removal not in map(str, install.plan_install(wanted))
+    conf.set_contents("# Made by `resctrl-mon-hook install`, ...\nOPTIONS=--adopt\n")
+    assert removal in map(str, install.plan_install(wanted))
