@@ -28,7 +28,8 @@ _MOST_RETURNS = 3
 _NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 _MOST_FREED = 32
 _SECONDS = 1.0
-_SECONDS_IN_VAIN = 5.0
+SECONDS_IN_VAIN = 5.0
+"""How long a reclaim looks for RMIDs that it can free, if it finds none."""
 
 
 def can_help(attempt: Attempt, error: HookError | OSError) -> bool:
@@ -174,7 +175,7 @@ def reclaim(context: Context, own: str) -> bool:
     def is_over() -> bool:
         """Whether to stop. On a slow node the search for a first group may take longer than _SECONDS."""
         freed = context.freed - before
-        return freed >= _MOST_FREED or system.monotonic() - began >= (_SECONDS if freed else _SECONDS_IN_VAIN)
+        return freed >= _MOST_FREED or system.monotonic() - began >= (_SECONDS if freed else SECONDS_IN_VAIN)
 
     try:
         waiting = _end_dead(context, own, is_over)

@@ -133,7 +133,7 @@ def _read_hook_options(name: str, words: list[str]) -> dict[str, Any]:
     from hook.node import engines, hooksd
 
     def list_specs() -> list[str]:
-        return [spec.path for spec in engines.read_containerd(is_running=False).specs if spec.in_force]
+        return [spec.path for spec in engines.read_containerd().specs if spec.is_in_force]
 
     joined = [*_join_values(words, {"hooks_dir": ""})]
     given = [word.partition("=")[2] for word in joined if word.startswith("--hooks-dir=")]

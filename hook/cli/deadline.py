@@ -10,7 +10,6 @@ again. If no exception can end a call (a file system that does not answer), the 
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 from collections.abc import Callable
 
@@ -87,12 +86,8 @@ class _Watcher(threading.Thread):
         system.leave(self.complain(self._why))
 
     def end(self, _number: int, _frame: object) -> None:
-        """The handler of a poke: raises Ended, unless a program is being started, which that would leave behind.
-
-        The next poke raises then.
-        """
-        programs = sys.modules.get("hook.node.programs")  # if the command runs any
-        if self._why and self._may_raise and not (programs is not None and programs.is_starting):
+        """The handler of a poke: raises Ended."""
+        if self._why and self._may_raise:
             self._may_raise = False
             raise Ended(self._why)
 

@@ -123,14 +123,13 @@ class Metrics(Model):
 class Doctor(Model):
     """Check this node and suggest fixes.
 
-    doctor --self-test: try the hardware with a group of its own
+    doctor --output=wide | less: all that was found, each in one line
     """
 
     prefix: Directory | None = _PREFIX
     hooks_dir: list[Directory] = _said(
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
-    self_test: bool = _said("", "start a process, and put it into a group and out again", False)
     output: Literal["wide", "json"] | None = _said("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
 
 

@@ -214,17 +214,13 @@ def parse_address(text: str) -> tuple[str, int]:
 
 def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Site, format_findings, to_objects
-    from hook.doctor.kernel import run_self_test
     from hook.node import engines
     from hook.node.paths import Places, choose_hooks_dir
 
-    if given.self_test:
-        findings = [*run_self_test(request.hook.resctrl_root)]
-    else:
-        prefix = given.prefix or _find_own_prefix()
-        directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-        findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), request.hook, directories))
-    is_well = all(it.level != FAILURE for it in findings)
+    prefix = given.prefix or _find_own_prefix()
+    directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
+    findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), request.hook, directories))
+    is_well = all(found.level != FAILURE for found in findings)
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
@@ -233,20 +229,22 @@ def doctor(given: options.Doctor, request: Request) -> int:
 
 
 def examine(site: Site) -> list[Finding]:
-    """Run all checks. If doctor is ended early: the findings so far, and a failure that names the check."""
+    """Run all checks. If doctor is ended early, add a failure that names the last check."""
     from hook.cli.deadline import Ended
-    from hook.doctor import failure, list_checks, run_check
+    from hook.doctor import FAILURE, Finding
+    from hook.doctor.checks import CHECKS
 
     findings: list[Finding] = []
     with Meter() as meter:
-        for name, check in list_checks().items():
-            meter.show(f"checking {name}")
+        for check in CHECKS:
+            meter.show(f"checking {check.subject}")
             try:
-                for finding in run_check(name, check, site):
+                for finding in check.run(site):
                     findings.append(finding)
             except Ended as error:
                 remedy = "see why this takes so long; this check and those after it are not complete"
-                return [*findings, failure(name, f"doctor ended {error}, during this check", remedy)]
+                why = f"doctor ended {error}, during this check"
+                return [*findings, Finding(FAILURE, check.subject, why, remedy)]
     return findings
 
 

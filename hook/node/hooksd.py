@@ -160,9 +160,9 @@ def read_options(
 # --- The hooks in a config.json: that of a container, or a base_runtime_spec of containerd
 
 
-def read_hooks(path: str, tree: files.Tree = files.HOST) -> dict[str, list[HookProgram]]:
-    """Return the hooks of each stage in a config.json. Raises files.Unreadable, also if the hooks are invalid."""
-    return list_hooks(path, tree.read_json(path, files.BUNDLE))
+def read_hooks(path: str) -> dict[str, list[HookProgram]]:
+    """The hooks of each stage. Raises files.Unreadable, also if its hooks are invalid."""
+    return list_hooks(path, files.read_json(path, files.BUNDLE))
 
 
 def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
@@ -174,9 +174,9 @@ def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa:
         raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
-def read_programs(path: str, tree: files.Tree = files.HOST) -> set[str]:
-    """Return the programs of all hooks in a config.json. Raises files.Unreadable."""
-    return {hook.path for hooks in read_hooks(path, tree).values() for hook in hooks}
+def read_programs(path: str) -> set[str]:
+    """The programs of all hooks in a config.json. Raises files.Unreadable."""
+    return {hook.path for hooks in read_hooks(path).values() for hook in hooks}
 
 
 def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only the commands read and write: their own records below /run, and the files of hooks.d. No hook loads this.
+"""Models of what only the commands read and write: their records below /run, and the files of hooks.d.
 
-Pydantic models as those in `models.py`, which says how they are used. In the .pyz `node_models_compiled.py` takes the
-place of this module.
+No hook loads this. They are pydantic models as those in `hook/models.py`, which says how they are used. In the .pyz
+`models_compiled.py` takes the place of this module.
 """
 
 # ruff: noqa: RUF012  pydantic copies a default
@@ -17,72 +17,75 @@ from hook.models import Key, Model, Natural, Seconds, Version
 
 
 class ReconcileRecord(Model):
-    """`reconcile.json`: the work of reconcile and watch since boot.
-
-    `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
-    `seconds`, its duration; `failed`, its failed actions, without those of containers that stay unmonitored and of
-    lines of history that wait; `left`, the problems that it may not change; `outside`, the threads that are still
-    outside their group, by container, for at most a hundred containers; `outside_total`, the same of all containers;
-    `elsewhere`, the threads that stay in another ctrl_group or another tool's group, by its path, for at most a hundred
-    groups; `looked_at`, when its last look at the node began (CLOCK_BOOTTIME, s); `unread`, the number of keys, cgroups
-    and processes that it could not read. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in
-    KeyState, of all keys.
-    """
+    """The file `reconcile.json` has the work of reconcile and watch since boot."""
 
     version: Version = 1
+    # Unix times (s) of the last start, and of the end of the last complete run
     started_at: Seconds | None = None
     ended_at: Seconds | None = None
+    # of that run: its duration
     seconds: Seconds = 0.0
+    # its failed actions, without those of containers that stay unmonitored and of lines of history that wait
     failed: Natural = 0
+    # the problems that it may not change
     left: Natural = 0
+    # the threads that are still outside their group, by container, for at most a hundred containers; and of all
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
+    # the threads that stay in another ctrl_group or another tool's group, by its path, for at most a hundred groups
     elsewhere: dict[str, Natural] = {}
+    # when its last look at the node began (CLOCK_BOOTTIME, s)
     looked_at: Seconds = 0.0
+    # the number of keys, cgroups and processes that it could not read
     unread: Natural = 0
+    # since boot, by verb: the actions that were done, and those that failed
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
+    # as in KeyState, of all keys
     late_cpu: Seconds = 0.0
 
 
 class WatchRecord(Model):
-    """`watch.json`: the work of the running `watch` since its start. SIGTERM makes it remove this file.
-
-    `started_at`, `alive_at`: Unix times (s) of its start, and of this record. `moved`: threads that it moved into their
-    groups; `followed`: containers that it followed to another ctrl_group; `failed`: processes that it could not move;
-    `overflows`: how often the kernel dropped exec events.
-    """
+    """The file `watch.json` has the work of the running `watch` since its start. SIGTERM makes it remove this file."""
 
     version: Version = 1
+    # Unix times (s) of its start, and of this record
     started_at: Seconds = 0.0
     alive_at: Seconds = 0.0
+    # threads that it moved into their groups
     moved: Natural = 0
+    # containers that it followed to another ctrl_group
     followed: Natural = 0
+    # processes that it could not move
     failed: Natural = 0
+    # how often the kernel dropped exec events
     overflows: Natural = 0
 
 
 class UnhookedContainer(Model):
-    """A container that was never hooked: the names of its pod, and its own name in the pod; None: unknown."""
+    """A container that was never hooked. Names that are unknown are None."""
 
     namespace: str | None = None
     pod: str | None = None
+    # its name in the pod
     name: str | None = None
 
 
 class Unhooked(Model):
-    """`unhooked.json`: the running containers that no hook was called for, when reconcile last looked.
-
-    `since`: when it looked. `containers`: by ID. `unchecked`: for so many no runtime could be asked. `others`: those
-    that no hook was meant for, by the `rules` of that time. `sandboxes`: those that hold a pod's sandbox.
-    """
+    """The file `unhooked.json` has the running containers that no hook was called for, as reconcile last saw them."""
 
     version: Version = 1
+    # when it looked
     since: str
+    # by ID
     containers: dict[Key, UnhookedContainer]
+    # for how many containers no runtime could be asked
     unchecked: Natural
+    # a hash of the rules of that time
     rules: str
+    # the containers that no hook was meant for, by these rules
     others: list[str]
+    # the containers that hold a pod's sandbox
     sandboxes: list[str] = []
 
 
@@ -94,26 +97,26 @@ class JobContainer(Model):
 
 
 class Job(Model):
-    """A line of the file of `--history`: what one incarnation of a key used, written when it ended.
-
-    `id`: the same if the same incarnation is written again, whose last line counts. Times are RFC 3339, UTC. `lives`:
-    how many lives of its containers it joins. `use`: by event, in base units; what is known of it. `unknown`: events of
-    which a part is unknown. `more_containers`: how many `containers` lacks.
-    """
+    """A line of the file of `--history`: what one run of a key used, written when it ended. Times are RFC 3339, UTC."""
 
     version: Version = 1
+    # the same if the same run is written again: the last line counts
     id: str
     kind: str
     key: Key
     namespace: str | None = None
     pod: str | None = None
     containers: list[JobContainer] = []
+    # how many `containers` lacks
     more_containers: Natural = 0
     begin: str | None = None
     end: str
     seconds: Seconds | None = None
+    # how many runs of its containers this line adds up: a run ends when the last container leaves
     lives: Natural = 1
+    # by event, in base units: what is known of it
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
+    # events of which a part is unknown
     unknown: list[str] = []
     late_cpu_seconds: Seconds = 0.0
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the tasks of containers: all threads of the processes in a container's own cgroup, or else of its family.
+"""Finds the tasks of containers, and the resctrl group that a task is in.
 
+A container's tasks are all threads of the processes in its own cgroup, or else of its init and that one's descendants.
 One look at /proc serves all containers, for every cgroup version and mount point: each process's files in /proc name
 its cgroups and its parent. Not for the hook path: the cost grows with the number of processes on the node.
 """
@@ -8,41 +9,42 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
-from hook import cgroups, procfs, system
+from hook import cgroups, explain, procfs, resctrl, system
 from hook.errors import HookError, Reason
 from hook.explain import is_gone
 from hook.models import Member
+from hook.resctrl import Resctrl
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
-_READINGS = 3  # of a container's cgroups, if some vanish meanwhile
+_READINGS = 3  # of a container's cgroups, if some vanish during a reading
 UNKNOWN = ("unknown:",)
 """The cgroups of a process whose cgroups cannot be read: it may be in any container's."""
 
 
 class Process(NamedTuple):
-    """A live process. `starttime` as in models.Member; `cgroups` as in procfs.cgroups, one for each hierarchy.
-
-    `threads`: their number. `name`: its program's, cut to 15 bytes (comm).
-    """
+    """A live process."""
 
     pid: int
     parent: int
     starttime: int
+    """As in models.Member."""
     cgroups: tuple[str, ...]
+    """As in procfs.cgroups, one for each hierarchy."""
     threads: int = 1
-    name: str = ""
+    """How many it has."""
 
 
 class Processes:
-    """One look at all live processes, `by_pid`, and which of the members that were added each belongs to.
+    """One look at all live processes, `by_pid`, that tells which of the added members each one belongs to.
 
     A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. A process in
-    no member's own cgroup belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
-    (CLOCK_BOOTTIME, s). `unread`: the number of processes that could not be read, or whose cgroups could not. The cost
-    is one visit of each process, and of each cgroup as many as it has ancestors.
+    no member's own cgroup belongs to the member whose init is its nearest ancestor. The look began at `boottime`
+    (CLOCK_BOOTTIME, s). `unread` counts the processes that could not be read, or whose cgroups could not.
+    Cost: O(processes + cgroups x depth).
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Processes:
     ) -> None:
         self.by_pid = by_pid
         self.boottime = boottime
-        self.unread = unread + sum(it.cgroups == UNKNOWN for it in by_pid.values())
+        self.unread = unread + sum(process.cgroups == UNKNOWN for process in by_pid.values())
         self._nested = nested
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
@@ -58,9 +60,9 @@ class Processes:
         self._in: dict[tuple[str, ...], list[int]] = {}
         self._at: dict[str, list[tuple[str, ...]]] = {}
         self._below: dict[str, list[str]] = {}
-        for it in by_pid.values():
-            self._children.setdefault(it.parent, []).append(it.pid)
-            self._in.setdefault(it.cgroups, []).append(it.pid)
+        for process in by_pid.values():
+            self._children.setdefault(process.parent, []).append(process.pid)
+            self._in.setdefault(process.cgroups, []).append(process.pid)
         for places in self._in:
             for place in places:
                 self._at.setdefault(place, []).append(places)
@@ -77,7 +79,7 @@ class Processes:
                 self._inits.add(member.pid)
 
     def is_alive(self, member: Member) -> bool:
-        """Whether the look saw a member's init. If not, it may have started since, or /proc may hide it."""
+        """Whether the look saw a member's init. Otherwise the init may have started since, or /proc may hide it."""
         init = self.by_pid.get(member.pid)
         return init is not None and init.starttime == member.starttime
 
@@ -86,7 +88,7 @@ class Processes:
         return set(self._at)
 
     def of_container(self, member: Member) -> set[int]:
-        """The pids of a container's processes, while its init lives.
+        """Return the pids of a container's processes, while its init lives.
 
         These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
         descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
@@ -95,7 +97,7 @@ class Processes:
         return self._family(member) | self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def in_own_cgroup(self, member: Member) -> set[int]:
-        """The pids in a container's own cgroup, also of processes that outlived its init; none if it shares one."""
+        """Return the pids in a container's own cgroup, also those that outlived its init; none if it shares one."""
         cgroup = member.cgroup or ""
         if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
             return set()
@@ -103,20 +105,20 @@ class Processes:
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
     def beside_own_cgroup(self, member: Member) -> set[int]:
-        """The pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
+        """Return the pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
         return self._family(member) - self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def read_own_cgroup(self, member: Member) -> Reading | None:
-        """Read which threads are in a container's own cgroup now; None if it shares one, or it is not found."""
+        """Read which threads are in a container's own cgroup now. Return None if it shares one, or it is not found."""
         cgroup = member.cgroup or ""
         return read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
 
     def threads(self, pids: Iterable[int]) -> set[int]:
-        """All thread IDs of these processes. Reads /proc for those that had several threads at the look."""
+        """Return all thread IDs of these processes. Reads /proc for those that had several threads at the look."""
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
     def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
-        """The present threads of a container's processes: of those in this look, and of their children since.
+        """Return the present threads of a container's processes: of those in this look, and of their children since.
 
         Reads these processes only. A process that enters another way, as by `exec`, is in the next look; so are new
         children, if the kernel does not list them (CONFIG_PROC_CHILDREN). `beside_own_cgroup`: only processes that
@@ -145,15 +147,16 @@ class Processes:
         return fields is not None and int(fields[19]) > (self.boottime * procfs.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
-        """A container's init and its descendants, without other inits' and those in another member's own cgroup."""
+        """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup."""
         found = {member.pid}
         waiting = [member.pid]
         seen = {member.pid}
         while waiting:
-            children = [it for it in self._children.get(waiting.pop(), ()) if it not in self._inits and it not in seen]
+            there = self._children.get(waiting.pop(), ())
+            children = [pid for pid in there if pid not in self._inits and pid not in seen]
             seen.update(children)
             waiting += children
-            found.update(it for it in children if self._holds(member, self.by_pid[it]))
+            found.update(pid for pid in children if self._holds(member, self.by_pid[pid]))
         return found
 
     def _holds(self, member: Member, process: Process) -> bool:
@@ -161,9 +164,9 @@ class Processes:
         return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
 
     def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
-        """The pid and start time of each child of a process that started after the look.
+        """Yield the pid and start time of each child of a process that started after the look.
 
-        None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
+        A kernel without CONFIG_PROC_CHILDREN lists no children. Source: proc_tid_children(5).
         """
         for tid in tids:
             text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
@@ -174,19 +177,19 @@ class Processes:
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
-    """The first cgroup in `own` on the way from each of these places to its root; None: none is."""
+    """Return the first cgroup in `own` on the way from each of these places to its root, or None."""
     return next((cgroup for place in places for cgroup in _outwards(place) if cgroup in own), None)
 
 
 def _outwards(place: str) -> Iterator[str]:
-    """A cgroup and all its ancestors, the nearest first."""
+    """Yield a cgroup and all its ancestors, the nearest first."""
     while "/" in place:
         yield place
         place = place.rpartition("/")[0]
 
 
 def cpu_seconds(tid: int) -> float:
-    """The CPU time of one thread, user and system; 0 if it is gone. Source: proc_pid_stat(5), fields 14 and 15."""
+    """Return the CPU time of a thread, user and system, or 0 if it is gone: proc_pid_stat(5), fields 14 and 15."""
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
     return (int(fields[11]) + int(fields[12])) / procfs.TICKS if fields is not None else 0.0
 
@@ -208,19 +211,20 @@ def check_namespaces() -> None:
 
 
 def find_nested(own: Iterable[str]) -> list[str]:
-    """Find the containers' own cgroups, among these, that lie below another container's; innermost ones first."""
-    return sorted((it for it in own if cgroups.cut_below_container(it) != it), key=len, reverse=True)
+    """Return those of these own cgroups of containers that lie below another container's, the innermost first."""
+    return sorted((place for place in own if cgroups.cut_below_container(place) != place), key=len, reverse=True)
 
 
 def look(nested: Collection[str] = ()) -> Processes:
-    """Read all processes once. `nested`: as find_nested; a process in one is not in the container's above it."""
+    """Read all processes once. A process in one of `nested` (find_nested) is not in the container's above it."""
     boottime = system.boottime()
     unread: list[OSError] = []
-    return Processes({it.pid: it for it in list_processes(nested, unread)}, boottime, nested, len(unread))
+    found = {process.pid: process for process in list_processes(nested, unread)}
+    return Processes(found, boottime, nested, len(unread))
 
 
 def list_processes(nested: Collection[str] = (), unread: list[OSError] | None = None) -> Iterator[Process]:
-    """Every live process, each read only when it is asked for. Those that cannot be read go to `unread`."""
+    """Yield every live process, each read only when the caller asks for it. Add an error to `unread` for the others."""
     known: dict[str, tuple[str, ...]] = {}
     for name in filter(str.isdigit, system.list_directory("/proc")):
         try:
@@ -234,26 +238,24 @@ def list_processes(nested: Collection[str] = (), unread: list[OSError] | None = 
 
 
 def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: Collection[str] = ()) -> Process | None:
-    """Read a process; None if it is not alive. Raises OSError if that cannot be found out.
+    """Read a process. Return None if it is not alive. Raises OSError if it cannot be read.
 
-    `known`: parsed cgroups by the text of their files, to parse less.
+    `known` keeps parsed cgroups by the text of their files, to parse less.
     """
     known = {} if known is None else known
     try:
-        head, _, tail = system.read_counter(f"/proc/{pid}/stat").rpartition(")")  # proc(5); the kernel gives it whole
-        fields = tail.split()
+        fields = system.read_counter(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the kernel gives it whole
         if procfs.is_over(fields):
             return None
-        places = _read_cgroups(pid, known, nested)
-        return Process(pid, int(fields[1]), int(fields[19]), places, int(fields[17]), head.partition("(")[2])
+        return Process(pid, int(fields[1]), int(fields[19]), _read_cgroups(pid, known, nested), int(fields[17]))
     except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
         return None
 
 
 def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collection[str]) -> tuple[str, ...]:
-    """As procfs.cgroups, each cut below a container's own: how many a container makes there costs nothing.
+    """Read a process's cgroups, each cut below a container's own, so that what a container makes there costs nothing.
 
-    Parses each text once, since most processes share their cgroups with others. A kernel refuses a path longer than
+    Each text is parsed once, since most processes share their cgroups with others. A kernel refuses a path longer than
     PATH_MAX (ENAMETOOLONG), or cuts it.
     """
     try:
@@ -265,7 +267,8 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collectio
     if text not in known:
         places = (line.partition(":")[2] for line in text.split("\n") if line)
         cut = (
-            next((it for it in nested if cgroups.is_within(place, it)), None) or cgroups.cut_below_container(place)
+            next((inner for inner in nested if cgroups.is_within(place, inner)), None)
+            or cgroups.cut_below_container(place)
             for place in places
         )
         known[text] = tuple(dict.fromkeys(cut))
@@ -273,12 +276,12 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collectio
 
 
 def _list_threads(process: Process) -> set[int]:
-    """The threads of a process. Reads /proc only if it had several; none if it is gone by then."""
+    """Return the threads of a process. Reads /proc only if it had several threads, and finds none if it is gone."""
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
 
 
 def caught_signals(pid: int) -> int | None:
-    """The signals that a process catches, as bits; None: it is gone. Source: proc_pid_status(5), SigCgt."""
+    """Return the signals that a process catches, as bits, or None if it is gone: proc_pid_status(5), SigCgt."""
     status = system.try_call(system.read_file, f"/proc/{pid}/status")
     return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16) if status is not None else None
 
@@ -286,7 +289,7 @@ def caught_signals(pid: int) -> int | None:
 def find_creator(tid: int) -> int:
     """Return the process of a thread, or the parent of a process; 0 if it is gone. Source: proc_pid_status(5)."""
     status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
-    process, parent = (int(status.partition(f"\n{it}:\t")[2].partition("\n")[0] or 0) for it in ("Tgid", "PPid"))
+    process, parent = (int(status.partition(f"\n{name}:\t")[2].partition("\n")[0] or 0) for name in ("Tgid", "PPid"))
     return parent if process == tid else process
 
 
@@ -298,23 +301,25 @@ def list_threads(pid: int) -> set[int]:
         return set()
 
 
-# --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at
-# /proc reads one process after another, and can miss a program that forks and exits again and again. The cgroup's
-# list has every thread that is in it at the time of the read.
+# --- The threads in a container's own cgroup, as the cgroup file system lists them
+#
+# A look at /proc reads one process after another, and can miss a program that forks and exits again and again. The
+# cgroup's list has every thread that is in it at the time of the read.
 
 
 class Reading(NamedTuple):
-    """The threads of a container's cgroups. `unread`: at least so many of its cgroups were not read."""
+    """The threads of a container's cgroups."""
 
     tids: set[int]
     unread: int
+    """At least so many of its cgroups were not read."""
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """Read the threads in a cgroup and in those below it; None if procfs.cgroup_directory does not find it.
+    """Read the threads in a cgroup and in those below it. Return None if procfs.cgroup_directory does not find it.
 
-    `is_other`: whether a cgroup below it is another container's. One that is removed meanwhile may have moved its
-    threads to one that was read before: all are read again then, and if that does not help, it counts as unread.
+    `is_other` tells whether a cgroup below it is another container's. A cgroup that vanishes during the reading may
+    have moved its threads to one that was read before. So all are read again; if that does not help, it is unread.
     """
     reading = None
     for _ in range(_READINGS):
@@ -331,7 +336,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
 
 
 def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[Reading, bool]:
-    """One reading, and whether a cgroup vanished meanwhile.
+    """Return one reading, and whether a cgroup vanished during it.
 
     Each cgroup is opened from the one above it: a container can nest them until the path is longer than PATH_MAX.
     Source: cgroups(7); cgroup v2 has `cgroup.threads`, also where threads of one process are in several cgroups, v1 has
@@ -344,7 +349,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
     waiting: list[tuple[str, int]] = []  # the name and a descriptor of each
     try:
         waiting += _open(cgroup, top, None, refused)
-        for place, directory in waiting:  # which grows meanwhile
+        for place, directory in waiting:  # it grows: each cgroup appends those below it
             try:
                 tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
                 children = system.count_links(directory) - 2  # as many as a directory has links beyond its own two
@@ -363,7 +368,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
 
 
 def _open(place: str, path: str, above: int | None, refused: list[OSError]) -> list[tuple[str, int]]:
-    """The name and a descriptor of a directory; nothing if it is a file, or cannot be opened."""
+    """Return the name and a descriptor of a directory, or nothing if it is a file, or cannot be opened."""
     try:
         return [(place, system.open_directory(path, above))]
     except NotADirectoryError:
@@ -371,3 +376,84 @@ def _open(place: str, path: str, above: int | None, refused: list[OSError]) -> l
     except OSError as error:
         refused.append(error)
         return []
+
+
+# --- The resctrl group that a task is in, also on a kernel without /proc/PID/cpu_resctrl_groups
+#
+# There the `tasks` of all groups are read, once for all tasks.
+
+
+class Groups:
+    """The groups of a node.
+
+    A mon_group is ours if its name has our `prefix`, or if its path is on record; any other one is another tool's.
+    `list_recorded` lists the paths on record, and is called only if a mon_group has another prefix. A group that cannot
+    be read raises HookError or OSError: a task in it would look as if it were in no group.
+    """
+
+    def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
+        self._kernel = kernel
+        self._prefix = prefix
+        self._list_recorded = list_recorded
+
+    def find(self, tid: int) -> str | None:
+        """Return the path of the mon_group that a task is in, or else of its ctrl_group. Return None if it has ended.
+
+        Where the kernel does not show it, all `tasks` are read at the first call: a task that has begun since is
+        unknown (None), and of a task in one of our mon_groups the result is the ctrl_group.
+        """
+        groups = procfs.resctrl_groups(tid)
+        if groups is not None:
+            return self._kernel.path(*groups).removesuffix("/mon_groups/")
+        return None if self._shows_groups else self._places.get(tid)
+
+    def find_taker(self, tid: int) -> str | None:
+        """Return the path of another tool's mon_group that a task is in, or None if none is known."""
+        path = self.find(tid)
+        return path if path is not None and self.is_others(path) else None
+
+    def is_others(self, path: str) -> bool:
+        """Whether a group is another tool's mon_group."""
+        above, _, name = path.rpartition("/")
+        is_free = not above.endswith("/mon_groups") or name.startswith(self._prefix)
+        return not is_free and path not in self._recorded
+
+    def name_ctrl_group(self, path: str) -> str:
+        """Return the name of the ctrl_group that a group is, or is in, as the kernel shows it: `/` for the root one."""
+        return find_ctrl_group(path)[len(self._kernel.root) + 1 :] or "/"
+
+    def read_others(self, ctrl_groups: Mapping[str, list[str]] | None = None) -> dict[int, str]:
+        """Return the tasks that are in mon_groups of other tools now, each with the path of its group.
+
+        `ctrl_groups` are as from resctrl.list_ctrl_groups, which is called if they are None.
+        """
+        listed = ctrl_groups if ctrl_groups is not None else resctrl.list_ctrl_groups(self._kernel.root)
+        others = (path for paths in listed.values() for path in paths if self.is_others(path))
+        return {tid: path for path in others for tid in self._read(path)}
+
+    @cached_property
+    def _recorded(self) -> Collection[str]:
+        return self._list_recorded()
+
+    @cached_property
+    def _shows_groups(self) -> bool:
+        return procfs.resctrl_groups("self") is not None
+
+    @cached_property
+    def _places(self) -> dict[int, str]:
+        """The group of each task. A ctrl_group lists the tasks of its mon_groups, too, so these come last."""
+        listed = resctrl.list_ctrl_groups(self._kernel.root)
+        found = {tid: path for path in listed for tid in self._read(path)}
+        return {**found, **self.read_others(listed)}
+
+    def _read(self, path: str) -> set[int]:
+        try:
+            return self._kernel.tasks(path) or set()
+        except OSError as error:
+            raise explain.system_error(f"cannot read which tasks are in {path}", error) from error
+
+
+def find_ctrl_group(path: str) -> str:
+    """Return the path of the ctrl_group that a group is, or is in."""
+    above, _, name = path.rpartition("/mon_groups/")
+    return above or name

@@ -55,16 +55,18 @@ _MOST_PROBLEMS = 10  # reported for one root directory
 
 
 class Runtimes(NamedTuple):
-    """The OCI runtimes of a node: their root directories that exist, and the paths of their programs."""
+    """The OCI runtimes of a node."""
 
     roots: Sequence[str]
+    """Their root directories that exist."""
     programs: Sequence[str]
+    """The paths of their programs."""
 
     def list_states(self, known: Collection[str] = ()) -> tuple[list[State], list[str]]:
-        """The states of all containers with a live process, and a line for each runtime or container without an answer.
+        """Return the states of all containers with a live process, and a line for each one without an answer.
 
         The status of a state is created, running or paused, its pid above 0. Each ID occurs once. Containers that hold
-        a pod's sandbox are left out, because no hook runs for them. Does not ask about `known` containers. Raises
+        a pod's sandbox are left out, because no hook runs for them. `known` containers are not asked about. Raises
         nothing.
         """
         containers: set[str] = set()
@@ -85,17 +87,17 @@ class Runtimes(NamedTuple):
         return [found[container] for container in sorted(found)], problems
 
     def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
-        """The states of these containers by ID, and the containers whose runtime did not answer in time.
+        """Return the states of these containers by ID, and the containers whose runtime did not answer in time.
 
-        Any status, sandboxes included. A container that no runtime has is in neither: it is gone, or belongs to another
-        tool. Does not ask about other containers. Raises nothing.
+        A state may have any status, also that of a sandbox. A container that no runtime has is in neither: it is gone,
+        or belongs to another tool. Raises nothing.
         """
         states, unanswered = self._ask(containers, _PATIENCE_FOR_SOME)
         found = {state.id: state for state in states}
         return found, unanswered.keys() - found.keys()
 
     def _ask(self, containers: Iterable[str], seconds: float) -> tuple[list[State], dict[str, str]]:
-        """The states of these containers in any root directory, and a line for each one without an answer, by ID."""
+        """Return the states of these containers in any root directory, and a line for each one without an answer."""
         deadline = system.monotonic() + seconds
         found: list[State] = []
         unanswered: dict[str, str] = {}
@@ -109,10 +111,10 @@ class Runtimes(NamedTuple):
         return found, unanswered
 
     def _ask_programs(self, root: str, container: str, deadline: float) -> State | str | None:
-        """The state of a container, or why no runtime gave it; None if it is not in the root directory any more."""
+        """Return the state of a container, or why no runtime gave it. None if it is no longer in the root directory."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
-        for program in sorted(self.programs, key=lambda it: os.path.basename(it) not in makers):
+        for program in sorted(self.programs, key=lambda path: os.path.basename(path) not in makers):
             if not _find_makers(root, container):
                 return None
             command = [program, "--root", root, "state", container]
@@ -124,28 +126,28 @@ class Runtimes(NamedTuple):
 
 
 def start_elsewhere(items: Sequence[T]) -> list[T]:
-    """The same in turn, but another one is the first at each call, so that none is always too late."""
+    """Return the same items in turn, but begin with another one at each call, so that none is always too late."""
     at = int(system.boottime() * 1000) % len(items) if items else 0
     return [*items[at:], *items[:at]]
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
-    """Find the installed runtimes. `further`: root directories besides those of the container engines."""
+    """Find the installed runtimes. `further` are root directories besides those of the container engines."""
     roots = [root for root in dict.fromkeys((*further, *_ROOTS)) if os.path.isdir(root)]
     paths = [f"{directory}/{name}" for name in _STATE_FILES for directory in _DIRECTORIES]
     found: dict[str, str] = {}
-    for path in filter(programs.is_program, paths):
+    for path in filter(programs.find_program, paths):
         found.setdefault(os.path.realpath(path), path)  # links to the same file count once
     return Runtimes(roots, [*found.values()])
 
 
 def _find_makers(root: str, container: str) -> list[str]:
-    """The runtime that has a container in this directory, by its file."""
+    """Return the runtimes that have a container in this directory, by their files."""
     return [name for name, file in _STATE_FILES.items() if os.path.exists(f"{root}/{container}/{file}")]
 
 
 def _ask_program(command: Sequence[str], container: str, deadline: float) -> State | str:
-    """The valid state of a container, as its runtime prints it, or why there is none."""
+    """Return the valid state of a container, as its runtime prints it, or why there is none."""
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
         return "skipped: the time limit was used up by other runtimes"
@@ -154,7 +156,7 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
 
 
 def parse_state(output: str, container: str) -> State | str:
-    """Parse the state that a runtime printed; returns why if it is invalid, or another container's."""
+    """Parse the state that a runtime printed. Return the reason if it is invalid, or another container's."""
     try:
         state = State.model_validate(jsontext.loads(output))
     except ValidationError as error:
@@ -165,10 +167,10 @@ def parse_state(output: str, container: str) -> State | str:
 
 
 def is_sandbox(state: State) -> bool:
-    """Whether a container holds its pod's sandbox, by the annotations of its own runtime.
+    """Whether a container holds its pod's sandbox, by the annotations of the runtime that its cgroup identifies.
 
-    Its cgroup identifies that runtime. A pod's author can write the annotations of the other one, and the user
-    who starts a container of Podman's can write both.
+    A pod's author can write the annotations of another runtime, and the user who starts a container of Podman's can
+    write those of each.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
     owns = [procfs.find_own(place, state.id) for place in places]
@@ -181,8 +183,8 @@ def is_sandbox(state: State) -> bool:
 #
 # The hook is not called for them, so it cannot report them: reconcile does. A candidate is a container whose own cgroup
 # has a process and which has no record. Only candidates are looked up in the OCI runtimes. The result is saved, because
-# IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once. In a container of ours, which
-# sees no runtime, the kernel tells a pod's sandbox from its containers.
+# IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once. In the chart's containers,
+# which see no runtime, the kernel tells a pod's sandbox from its containers.
 
 _NONE_SEEN = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
@@ -191,9 +193,9 @@ _PAUSE_SIGNALS = 0x14002  # SIGINT, SIGTERM, SIGCHLD: those that the pause progr
 
 
 def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
-    """Find these containers, and save them for `list`, `doctor`, `metrics` and the next call.
+    """Find the containers that never got the hook, and save them for `list`, `doctor`, `metrics` and the next call.
 
-    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither a file of ours nor
+    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither our files nor
     the kernel can say whether they should have the hook.
     """
     with Records(context.run.path) as records:
@@ -208,7 +210,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         sandboxes = candidates.intersection(former.sandboxes)
         if former.rules != rules.text:
             former = _NONE_SEEN
-        known = {it: former.containers[it] for it in candidates & former.containers.keys()}
+        known = {container: former.containers[container] for container in candidates & former.containers.keys()}
         others = candidates.intersection(former.others) | sandboxes
         new = candidates - known.keys() - others
         found, unchecked = _ask_runtimes(new, rules, others, sandboxes) if new else ({}, 0)
@@ -220,14 +222,14 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
 
 
 def _save_unhooked(context: Context, found: dict[str, UnhookedContainer], **more: object) -> Unhooked:
-    """Save the containers that were found now. `more`: the other fields, as in _NONE_SEEN without one."""
+    """Save the containers that were found now. `more` has the fields that differ from _NONE_SEEN."""
     seen = store.replace(_NONE_SEEN, since=system.now_utc(), containers=found, **more)
     context.run.write(Unhooked, "unhooked", seen)
     return seen
 
 
 def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]) -> Unhooked | None:
-    """As find_unhooked, where no hooks.d and no runtime are visible, as in the chart's containers.
+    """Do the work of find_unhooked where no hooks.d and no runtime are visible, as in the chart's containers.
 
     All containers of pods should have the hook then, unless it has filters, which only the runtime could apply.
     """
@@ -240,13 +242,13 @@ def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]
 
 
 def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
-    """The candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
+    """Return the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
     Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
     sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
     container is the first only where that has ended.
     """
-    located = {it: _locate(it) for it in {it.cgroups for it in processes.by_pid.values()}}
+    located = {places: _locate(places) for places in {process.cgroups for process in processes.by_pid.values()}}
     pods: dict[str, dict[str, list[Process]]] = {}
     for process in processes.by_pid.values():
         if (place := located[process.cgroups]) is not None:
@@ -256,7 +258,7 @@ def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str
     found: list[str] = []
     sandboxes: list[str] = []
     for containers in (inside for uid, inside in pods.items() if own is None or uid != own[0]):
-        born = {name: min(it.starttime for it in inside) for name, inside in containers.items()}
+        born = {name: min(process.starttime for process in inside) for name, inside in containers.items()}
         first = min(born, key=born.__getitem__)
         for name in sorted(candidates & born.keys()):
             init = containers[name][0]
@@ -269,7 +271,7 @@ def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
-    """The UID of a pod, and its container, by the cgroups of a process; None: it has none, as conmon has none."""
+    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None."""
     for place in places:
         uid, container = identity.pod_uid(place), cgroups.find_container_id(place)
         if uid is not None and container is not None and f"conmon-{container}" not in place:
@@ -278,32 +280,31 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
 
 
 class _Rules(NamedTuple):
-    """Which containers should have the hook: the options of our hooks.d files, and the base_runtime_specs.
-
-    Only files with our `run_dir` count, and containerd's only at the usual paths: the timer's reconcile cannot read
-    containerd's process, and all runs must use the same rules. `text`: a hash of the rules; empty: there are none.
-    """
+    """Which containers should have the hook: the options of our hooks.d files, and the base_runtime_specs."""
 
     run_dir: str
+    """Only files with this one count."""
     options: list[Options]
     text: str
+    """A hash of the rules. It is empty if there are none."""
 
 
 def _read_rules(run_dir: str) -> _Rules:
-    entries = [it for directory in sorted(engines.list_hooks_dirs()) for it in hooksd.read_directory(directory)]
-    parsed = [(it.file, parse_options(it.own)[0]) for it in entries if it.own is not None]
+    entries = [entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)]
+    parsed = [(entry.file, parse_options(entry.own)[0]) for entry in entries if entry.own is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
-    named = {it.path for it in engines.read_containerd(is_running=False).specs}
+    named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
-    specs = sorted(it for it in named if find_own_hooks(system.try_call(read_hooks, it) or {}))
+    specs = sorted(path for path in named if find_own_hooks(system.try_call(read_hooks, path) or {}))
     text = jsontext.dumps([[file for file, _ in ours], specs]).encode()
-    return _Rules(run_dir, [it for _, it in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else "")
+    digest = hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
+    return _Rules(run_dir, [options for _, options in ours], digest)
 
 
 def _ask_runtimes(
     candidates: set[str], rules: _Rules, others: set[str], sandboxes: set[str]
 ) -> tuple[dict[str, UnhookedContainer], int]:
-    """The candidates that run and should have the hook, and the number of unchecked ones.
+    """Return the candidates that run and should have the hook, and the number of unchecked ones.
 
     Adds the rest to `others`, and to `sandboxes` those that hold a pod's sandbox.
     """
@@ -329,7 +330,7 @@ def _ask_runtimes(
 
 
 def _match(state: State, rules: _Rules) -> Pod | None:
-    """The pod of a container that should have the hook, else None.
+    """Return the pod of a container that should have the hook, or None.
 
     The cgroup that its runtime was asked for counts, since the container can have moved its process to another one.
     Raises OSError, ValueError if its config.json is unreadable.
@@ -338,31 +339,23 @@ def _match(state: State, rules: _Rules) -> Pod | None:
     whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
     pod = _pod_of(state, bundle)
-    given = [parse_options(it)[0] for it in find_own_hooks(list_hooks(path, whole))]  # it has the hook but no record
-    options = [it for it in given if it.run_dir == rules.run_dir]
-    if pod.is_podmans or pod.uid is not None:  # else its runtime reads no hooks.d
-        options += rules.options
-    concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
-    concerned = [it for it in concerned if not conmon.leaves_out(it, pod)]
-    return pod if any(identity.is_wanted(it, bundle.annotations or {}, pod) for it in concerned) else None
+    given = [parse_options(hook)[0] for hook in find_own_hooks(list_hooks(path, whole))]  # a container with the hook
+    candidates = [options for options in given if options.run_dir == rules.run_dir]
+    if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
+        candidates += rules.options
+    is_meant = any(
+        identity.concerns(options, is_podmans=pod.is_podmans)
+        and not conmon.leaves_out(options, pod)
+        and identity.is_wanted(options, bundle.annotations or {}, pod)
+        for options in candidates
+    )
+    return pod if is_meant else None
 
 
 def _pod_of(state: State, bundle: Config) -> Pod:
-    """The pod of a running container, with its names."""
+    """Return the pod of a running container, with its names."""
     place = cgroups.from_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
     places = [place] if place is not None else []
     pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
     name_running(pod, state.id, state.bundle, places)
     return pod
-
-
-def is_left_out(state: State) -> bool:
-    """Whether a running container only holds the namespaces of a pod of Podman's, so that `--key=auto` leaves it out.
-
-    False if that cannot be found out.
-    """
-    try:
-        pod = _pod_of(state, Config.model_validate(files.read_json(f"{state.bundle}/config.json", files.BUNDLE)))
-    except (OSError, ValueError):
-        return False
-    return conmon.leaves_out(Options(), pod)

@@ -25,8 +25,7 @@ from hook.explain import WrongCtrlGroup
 from hook.models import Member
 from hook.node import records
 from hook.node.models import ReconcileRecord
-from hook.node.processes import find_creator
-from hook.node.whereabouts import Groups, find_ctrl_group
+from hook.node.processes import Groups, find_creator, find_ctrl_group
 from hook.store import RunDir, replace
 from hook.validation import MOST_NATURAL
 

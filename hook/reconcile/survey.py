@@ -17,9 +17,8 @@ from hook.errors import UNNAMED, HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
 from hook.node.models import Unhooked
-from hook.node.processes import Process, Processes
+from hook.node.processes import Groups, Process, Processes
 from hook.node.records import Broken, Records
-from hook.node.whereabouts import Groups
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.store import RunDir
 

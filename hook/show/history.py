@@ -147,7 +147,9 @@ def _list_files(path: str) -> dict[str, tuple[int, int]]:
         for it in files.list_names(directory or ".")
         if it.startswith(name) and _ROTATED.fullmatch(it[len(name) :])
     ]
-    return {it: (found.st_ino, found.st_mtime_ns) for it in paths if (found := files.HOST.stat(it)) is not None}
+    return {
+        it: (found.st_ino, found.st_mtime_ns) for it in paths if (found := system.try_call(os.stat, it)) is not None
+    }
 
 
 def _read_file(path: str, found: Jobs) -> None:

@@ -15,7 +15,6 @@ from hook.counters import EVENTS, MILLION
 from hook.explain import format_count, printable, who
 from hook.models import Failure
 from hook.node.records import name_unhooked
-from hook.show import hardware
 from hook.show.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
 from hook.show.terminal import Column, Screen, lay_out, numbers
 
@@ -221,9 +220,10 @@ def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, 
 
 def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
     """What `list` shows below its table: heads, and the lines below them."""
-    unassigned = hardware.explain_unassigned(seen.unassigned, seen.assignable)
-    lacks = [unassigned, hardware.explain_full(seen.rmids), seen.limbo]
-    yield "", [printable(f"{found}; remedy: {remedy}") for found, remedy in filter(None, lacks)]
+    full = ", ".join(seen.rmids.full) if seen.rmids is not None else ""
+    yield "", [f"no RMID is left in ctrl_group {printable(full)}: see doctor"] if full else []
+    count = format_count(len(seen.unassigned), "group")
+    yield "", [f"memory traffic is not counted in {count}: see doctor"] if seen.unassigned else []
     for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
         by_reason: dict[str, list[str]] = {}
         for failure in seen.failures:

@@ -20,8 +20,8 @@ from hook.errors import HookError
 from hook.explain import who
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.node.processes import Groups
 from hook.node.records import Broken, Records, leave_out, list_recorded
-from hook.node.whereabouts import Groups
 from hook.resctrl import Resctrl
 from hook.show import hardware
 from hook.show.hardware import AssignableCounters, Rmids
@@ -206,8 +206,7 @@ class Inventory:
     `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
     `is_full`: the file system is full, and no completed key is left to make room, so that failures may lack records;
     `unrecorded`: at least so many do. `dropped_lines`, `dropped_snapshots`: how many lines of history were dropped
-    since boot, and how many snapshots went early, to make room. `uncharged`: empty unless requested. `limbo`: that no
-    RMID is free, and the remedy, as from hardware.explain_limbo.
+    since boot, and how many snapshots went early, to make room. `uncharged`: empty unless requested.
     """
 
     at: float
@@ -229,7 +228,6 @@ class Inventory:
     dropped_lines: int
     dropped_snapshots: int
     uncharged: Uncharged
-    limbo: tuple[str, str] | None = None
 
     @property
     def unassigned(self) -> list[str]:
@@ -292,7 +290,6 @@ def take_snapshot(
             failures=_list_of(Failure, failures),
             unreadable_failures=_list_of(Broken, failures),
             rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
-            limbo=hardware.explain_limbo(_list_of(Failure, failures), kernel.root),
             orphans=orphans if host_pids else [],
             runs=records.runs(),
             unhooked=unhooked,

@@ -37,7 +37,7 @@ from hook.identity import Container, Key
 from hook.models import Index, KeyState, Member, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
-from hook.node.whereabouts import Groups
+from hook.node.processes import Groups
 from hook.reconcile.move import (
     Mover,
     Tally,

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.doctor.kernel import has_process_connector
 from hook.node.paths import STUB
 from tests.resctrlfs import Mounted, mounted
-from tests.support import chart
+from tests.support import chart, watching
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
@@ -294,7 +293,7 @@ def test_reconcile_sees_the_hosts_cgroups_and_has_one_capability(host: Host) -> 
         assert os.readlink(f"/proc/{pid}/ns/cgroup") == os.readlink("/proc/self/ns/cgroup")
 
 
-@pytest.mark.skipif(not has_process_connector(), reason="this kernel has no process connector")
+@pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 def test_watch_moves_in_what_podman_exec_brings_in(host: Host) -> None:
     host.install()
     host.workload("watched")

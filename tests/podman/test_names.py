@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -145,7 +146,14 @@ def with_storage(node: PodmanNode, directory: Path) -> ScratchMachine:
     scratch = ScratchMachine(directory / "scratch", has_run=False)
     path = scratch.path("/etc/containers/storage.conf")
     path.parent.mkdir(parents=True)
-    path.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{node.lab.base}/root"\n')
+    places = "".join(
+        f'{name} = "{node.lab.base}/{part}"\n' for name, part in (("graphroot", "root"), ("runroot", "run"))
+    )
+    path.write_text(f'[storage]\ndriver = "vfs"\n{places}')
+    _, *options = node.lab.podman_command()
+    environment = shlex.join(f"{name}={value}" for name, value in node.lab.environment.items())
+    podman = shutil.which("podman") or ""
+    scratch.put_program("/usr/local/sbin/podman", f'exec env {environment} {podman} {shlex.join(options)} "$@"')
     return scratch
 
 

@@ -10,6 +10,7 @@ import pkgutil
 import re
 import shutil
 import tempfile
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, AnyStr
 
@@ -23,7 +24,8 @@ from hook import report, system
 from hook.cli.verbs import VERBS
 from hook.explain import printable
 from hook.install.bytecode import Bytecode
-from hook.node.files import Tree
+from hook.node import files
+from hook.node.files import Unreadable
 from pyz import archive, bytecode
 from tests.unit.files import FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
@@ -104,27 +106,23 @@ def _without_the_machine(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     """Runtimes may be installed here, and run containers: to the functions that are tested there are none."""
     if "fs" in request.fixturenames:
         return
-    open_, stat, list_directory, lexists = Tree._open, Tree.stat, system.list_directory, os.path.lexists
+    opened, list_directory, lexists = files.opened, system.list_directory, os.path.lexists
 
-    def is_hidden(tree: Tree, path: str) -> bool:
-        return not tree.root and OF_THE_MACHINE.match(os.path.join(tree.cwd, path)) is not None
-
-    def open_other(tree: Tree, path: str, kind: int) -> int:
-        if is_hidden(tree, path):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return open_(tree, path, kind)
+    def open_other(path: str, *kind: int) -> AbstractContextManager[int]:
+        if OF_THE_MACHINE.match(path):
+            raise Unreadable(path, "ENOENT", errno.ENOENT)
+        return opened(path, *kind)
 
     def list_other(path: str, dir_fd: int | None = None) -> list[str]:
-        if dir_fd is None and is_hidden(Tree(), path):
+        if dir_fd is None and OF_THE_MACHINE.match(path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return list_directory(path, dir_fd)
 
     def lexists_other(path: str | os.PathLike[str]) -> bool:
-        return not is_hidden(Tree(), os.fspath(path)) and lexists(path)
+        return not OF_THE_MACHINE.match(os.fspath(path)) and lexists(path)
 
     monkeypatch.setattr(os.path, "lexists", lexists_other)
-    monkeypatch.setattr(Tree, "_open", open_other)
-    monkeypatch.setattr(Tree, "stat", lambda tree, path: None if is_hidden(tree, path) else stat(tree, path))
+    monkeypatch.setattr(files, "opened", open_other)
     monkeypatch.setattr(system, "list_directory", list_other)
 
 

@@ -12,17 +12,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import hook.doctor
+import hook.doctor.checks
 from hook import system
 from hook.cli import command_line as cli
 from hook.cli import deadline, verbs
 from hook.cli.deadline import Ended
 from hook.cli.verbs import VERBS
-from hook.doctor import FAILURE, OK, Finding, Site
+from hook.doctor import FAILURE, OK, Check, Finding, Site
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import programs
@@ -182,64 +181,6 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
         os.kill(int(said[0]), 0)
 
 
-def test_a_program_that_it_runs_has_no_signal_blocked() -> None:
-    """It could not be ended by SIGTERM, nor could what it leaves running."""
-    found = []
-    assert run(lambda: found.append(programs.run_program(["grep", "^SigBlk:", "/proc/self/status"]))) == 0
-    assert [it.output.split() for it in found] == [["SigBlk:", "0" * 16]]
-
-
-@pytest.mark.parametrize("number", ENDING)
-def test_a_signal_that_comes_while_a_program_is_started_ends_the_command_with_the_program(
-    monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """No signal is blocked in that time, so the program has none blocked."""
-    popen = subprocess.Popen
-    started = []
-
-    def start(*words: Any, **more: Any) -> Any:  # noqa: ANN401
-        os.kill(os.getpid(), number)
-        started.append(popen(*words, **more))
-        return started[0]
-
-    before = look_at_process()
-    monkeypatch.setattr(subprocess, "Popen", start)
-    assert run(lambda: programs.run_program(["sleep", f"{NEVER:.0f}"]).status) == 2
-    assert [it.returncode for it in started] == [-signal.SIGKILL]
-    assert look_at_process() == before
-
-
-def test_a_program_that_is_being_started_is_not_left_behind(
-    block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its pid is not known yet. What ends the command comes again once it is."""
-    steps: list[str] = []
-
-    def command() -> int:
-        monkeypatch.setattr(programs, "is_starting", True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        steps.append("started")
-        monkeypatch.setattr(programs, "is_starting", False)
-        return block()
-
-    assert run(command) == 2
-    assert steps == ["started"]
-
-
-def test_whether_a_program_is_being_started_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bool] = []
-    popen = subprocess.Popen
-
-    def start(*words: Any, **more: Any) -> Any:  # noqa: ANN401
-        seen.append(programs.is_starting)
-        return popen(*words, **more)
-
-    monkeypatch.setattr(subprocess, "Popen", start)
-    assert programs.run_program(["true"]).status == 0
-    assert programs.run_program(["/nonexistent"]).status is None
-    assert (seen, programs.is_starting) == ([True, True], False)
-
-
 STUCK = """
 import os
 from hook.cli import deadline
@@ -315,14 +256,15 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
 
 
 def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(_site: Site) -> Iterator[Finding]:
-        yield Finding(OK, "b", "well")
+    def check(_site: Site) -> Iterator[dict[str, object]]:
+        yield {}
         raise Ended("after 100 s")
 
-    def other(_site: Site) -> Iterator[Finding]:
-        yield Finding(OK, "a", "well")
+    def other(_site: Site) -> bool:
+        return True
 
-    monkeypatch.setattr(hook.doctor, "list_checks", lambda: {"a": other, "b": check, "c": other})
+    checks = [Check(other, "ok a: well"), Check(check, "ok b: well"), Check(other, "ok c: well")]
+    monkeypatch.setattr(hook.doctor.checks, "CHECKS", checks)
     *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
     assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
     assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")

@@ -1,130 +1,441 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of doctor that no machine of tests/fuse shows: of watch, and of containers that their runtime has lost."""
+"""What doctor finds on a node where all is well, and on the same with one thing wrong with it at a time."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import system
-from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, to_objects, warning
-from hook.doctor.records import check_containers, check_lost_containers, check_reconcile, check_watch
-from hook.models import State
-from hook.node import programs, runtimes
-from hook.node.models import ReconcileRecord
-from hook.node.paths import Places
+from hook import entry, procfs, retry, system
+from hook.doctor import OK, Check, Finding, Site, format_findings, to_objects
+from hook.doctor.checks import CHECKS
+from hook.doctor.installation import compute_longest_wait
+from hook.install import install, steps
+from hook.models import Options
+from hook.node.hooksd import ADMINISTRATOR, SYSTEM
+from hook.node.paths import STUB, Places
 from hook.show.terminal import Screen
-from hook.store import RunDir
 from tests.unit.nodes import NodeFiles
 
-LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]
-UNIT = "resctrl-mon-hook-watch.service"
+PROGRAM = Places().program
+KUBERNETES, PODMAN = (Places().json(target) for target in ("kubernetes", "podman"))
+OTHER = f"{SYSTEM}/50-x.json"
+THEIRS: dict[str, Any] = {
+    "version": "1.0.0",
+    "hook": {"path": "/bin/true"},
+    "when": {"always": True},
+    "stages": ["poststop"],
+}
+INFO = "/sys/fs/resctrl/info/L3_MON"
+TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
+OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
+SPEC = "base_runtime_spec = '/etc/x.json'\n"
+VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nreject_oci_hook_adjustment = true\n"
+
+
+class InstalledFiles:
+    """A node with an installation, CRI-O and Podman, whose reconcile ran a minute ago."""
+
+    def __init__(self, fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fs, self.node = fs, node
+        self.problem = ""
+        """Why the program does not run."""
+        self.room = {"f_flag": 0, "f_blocks": 0, "f_files": 0}
+        for name in ("crio", "podman"):
+            self.program(name)
+        self.write("/bin/true", "")
+        self.write(PROGRAM, "#!/usr/bin/python3\n", mode=0o755)
+        for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
+            self.write(path, self.make_json(target))
+        node.run.mkdir()
+        node.reconciled(ended_at=system.unix_time() - 60, seconds=0.5)
+        monkeypatch.setattr(install, "try_program", self._try)
+        monkeypatch.setattr(system, "user_id", lambda: 0)
+        monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**self.room))
+
+    def make_json(self, target: str) -> dict[str, Any]:
+        """The content of a hooks.d file as `install` writes it."""
+        words = ["resctrl-mon-hook", "hook", f"--containers={target}"]
+        hook = {"path": PROGRAM, "args": words, "env": ["PATH=/bin"], "timeout": 60}
+        return {"version": "1.0.0", "hook": hook, "when": {"always": True}, "stages": ["createRuntime", "poststop"]}
+
+    def _try(self, path: str) -> None:
+        if self.problem:
+            raise steps.Refused(f"{path} does not run: {self.problem}")
+
+    def program(self, name: str) -> None:
+        self.write(f"/usr/bin/{name}", "", mode=0o755)
+
+    def write(self, path: str, text: object, mode: int = 0o644) -> None:
+        if self.fs.exists(path):
+            self.fs.remove(path)
+        self.fs.create_file(path, contents=text if isinstance(text, str) else json.dumps(text), st_mode=0o100000 | mode)
+
+    def change(self, file: str, **fields: object) -> None:
+        """Change fields of a hooks.d file, and of the hook in it. None removes a field."""
+        content = json.loads(Path(file).read_text())
+        for name, value in fields.items():
+            place = content if name in ("when", "stages") else content["hook"]
+            place[name] = value
+        self.write(file, content)
+
+    def copy_to_etc(self, names_etc: bool = False) -> None:
+        for path, conf, table in (
+            (PODMAN, "containers/containers", "engine"),
+            (KUBERNETES, "crio/crio", "crio.runtime"),
+        ):
+            self.write(f"{ADMINISTRATOR}/{os.path.basename(path)}", Path(path).read_text())
+            if names_etc:
+                self.write(f"/etc/{conf}.conf", f"[{table}]\nhooks_dir = ['{SYSTEM}', '{ADMINISTRATOR}']\n")
+
+    def use_containerd(self, config: str = "", *hooks: str) -> None:
+        """Replace CRI-O by containerd, whose specification has these hooks."""
+        self.fs.remove("/usr/bin/crio")
+        self.program("containerd")
+        self.write("/etc/containerd/config.toml", config)
+        self.write("/etc/x.json", {"hooks": {"poststop": [{"path": path} for path in hooks]}})
+
+    def info(self, **texts: str) -> None:
+        """Write files of info/L3_MON."""
+        for name, text in texts.items():
+            self.write(f"{INFO}/{name}", text)
+
+    def doctor(self) -> list[Finding]:
+        """Everything that it finds."""
+        site = Site(Places(), self.node.options)
+        return [finding for check in CHECKS for finding in check.run(site)]
+
+    def problems(self) -> list[Finding]:
+        """What it finds that is not well."""
+        return [finding for finding in self.doctor() if finding.level != OK]
+
+
+@pytest.fixture
+def installed(fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> InstalledFiles:
+    return InstalledFiles(fs, node, monkeypatch)
+
+
+Change = Callable[[InstalledFiles], object]
+
+
+def own(**fields: object) -> Change:
+    return lambda it: it.change(PODMAN, **fields)
+
+
+def written(path: str, text: object) -> Change:
+    return lambda it: it.write(path, text)
+
+
+def counted(**texts: str) -> Change:
+    """Files of the CPU's counters, where each group needs two of four in each domain."""
+    abmc = {
+        "mon_features": "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
+        "mbm_assign_mode": "[mbm_event]\ndefault\n",
+        "mbm_assign_on_mkdir": "1\n",
+        "num_mbm_cntrs": "0=4;1=4\n",
+        "available_mbm_cntrs": "0=2;1=2\n",
+    }
+    return lambda it: it.info(**{**abmc, **texts})
+
+
+def uncounted(it: InstalledFiles) -> None:
+    counted()(it)
+    it.node.live("db")
+    it.node.count("oci-db", {"mon_L3_00/mbm_total_bytes": "Unassigned"})
+
+
+def untracked(it: InstalledFiles) -> None:
+    it.info(mon_features="llc_occupancy\nmbm_total_bytes\n")
+    it.write("/proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+
+
+def groups(number: int, name: str = "oci-") -> Change:
+    return lambda it: [it.node.make(f"{name}{count}") for count in range(number)]
+
+
+def full_on_arm64(it: InstalledFiles) -> None:
+    it.info(num_rmids="32\n")
+    it.write("/sys/fs/resctrl/info/L3/num_closids", "8\n")
+    for name in "abc":
+        it.node.make(f"oci-{name}", "gold")
+
+
+def refused(it: InstalledFiles) -> None:
+    """An old refusal, or one for another reason, says nothing about now."""
+    it.info(max_threshold_occupancy="40960\n")
+    now = system.boottime()
+    it.node.fail("old", "rmids_in_limbo", boottime=now - 600)
+    for name, seconds in (("app", 720), ("db", 60)):
+        starttime = int((now - seconds) * procfs.TICKS)
+        it.node.fail(name, "rmids_in_limbo", boottime=now - 30, starttime=starttime)
+
+
+def taken(it: InstalledFiles) -> None:
+    it.node.live("web")
+    it.node.take()
+
+
+def owed(it: InstalledFiles) -> None:
+    it.node.completed("web", history_file="/a", owed={"lines": ["{}"] * 2, "why": "ENOSPC"})
+
+
+def full(it: InstalledFiles) -> None:
+    it.room = {"f_flag": 0, "f_blocks": 9, "f_files": 9, "f_bavail": 0, "f_favail": 9, "f_frsize": 4096}
+
+
+def reconciled(**fields: Any) -> Change:  # noqa: ANN401
+    return lambda it: it.node.reconciled(**{"ended_at": system.unix_time(), **fields})
+
+
+def remove(*paths: str) -> Change:
+    def change(it: InstalledFiles) -> None:
+        for path in paths:
+            it.fs.remove_object(path)
+
+    return change
+
+
+def almost_full(it: InstalledFiles) -> None:
+    it.write("/sys/fs/resctrl/info/PERF_PKG_MON/num_rmids", "40\n")
+    it.info(num_rmids="40\n")
+    groups(37)(it)
+
+
+def with_old_textfile(it: InstalledFiles) -> None:
+    it.write(TEXTFILE, "")
+    os.utime(TEXTFILE, (9, 9))
+
+
+def elsewhere(it: InstalledFiles) -> None:
+    it.copy_to_etc()
+    remove(PODMAN, KUBERNETES)(it)
+    it.write("/etc/containers/containers.conf", f"hooks_dir = ['{ADMINISTRATOR}']\n[containers]\nhooks_dir = ['/x']\n")
+
+
+AILMENTS: dict[str, Change] = {
+    "FAIL resctrl: no /sys/fs/resctrl": lambda it: shutil.rmtree(it.node.root),
+    "FAIL resctrl: is mounted but does not support monitoring": remove("/sys/fs/resctrl/mon_groups"),
+    "FAIL resctrl: not mounted on /sys/fs/resctrl": remove(
+        "/sys/fs/resctrl/mon_groups", "/sys/fs/resctrl/info", "/sys/fs/resctrl/mon_data"
+    ),
+    "warning counters: L3_MON; no energy (PERF_PKG_MON)": lambda it: shutil.rmtree(it.node.root / "info/PERF_PKG_MON"),
+    "warning memory traffic: not counted: the kernel offers llc_occupancy": lambda it: it.info(
+        mon_features="llc_occupancy\n"
+    ),
+    "warning memory traffic: counted in part: this CPU says Unavailable": untracked,
+    "warning memory traffic: not counted in 1 group without a hardware counter: /sys/fs/resctrl/mon_groups/oci-db": (
+        uncounted
+    ),
+    "warning memory traffic: mbm_assign_mode is default": counted(mbm_assign_mode="mbm_event\n[default]\n"),
+    "warning memory traffic: new groups get no hardware counter": counted(mbm_assign_on_mkdir="0\n"),
+    "warning memory traffic: free hardware counters: 2 of 4 (L3 0), 1 of 4 (L3 1); the next group needs 2": counted(
+        available_mbm_cntrs="0=2;1=1\n"
+    ),
+    "FAIL RMIDs: 8 in use of 8 (7 ours, 1 of others): none left": groups(7),
+    "warning RMIDs: 38 in use of 40 (37 ours, 1 of others): few left": almost_full,
+    "warning RMIDs: 2 groups of other tools: /sys/fs/resctrl/mon_groups/theirs0, /sys/fs/resctrl/mon_groups/theirs1": (
+        groups(2, "theirs")
+    ),
+    "FAIL RMIDs: no RMID is free: the freed ones are in limbo; without one: 2 containers for up to 12 min": refused,
+    "FAIL program: is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
+    f"FAIL program: {PROGRAM} is missing": remove(PROGRAM),
+    "FAIL program: is not owned by root, or is writable by others": lambda it: it.fs.chmod(PROGRAM, 0o777),
+    f"FAIL program: {PROGRAM} does not run: no such Python": lambda it: setattr(it, "problem", "no such Python"),
+    f"FAIL {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
+    f"FAIL {OTHER}: '(' is not a valid regular expression": written(OTHER, {**THEIRS, "when": {"commands": ["("]}}),
+    f"FAIL hooks.d: no hooks.d file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
+    "FAIL hooks.d: several files call the hook": lambda it: it.write(
+        f"{ADMINISTRATOR}/50-mine.json", it.make_json("podman")
+    ),
+    f"warning {PODMAN}: no timeout: a stuck hook blocks forever": own(timeout=None),
+    f"warning {PODMAN}: timeout 18 is too short: containers fail to start, for the hook may wait 18.5 s": own(
+        timeout=18
+    ),
+    f"warning {PODMAN}: the hook may wait 77.0 s": own(args=["x", "hook", "--rmid-wait=60"]),
+    f"warning {PODMAN}: a stage is missing": own(stages=["poststop"]),
+    f"warning {PODMAN}: it has no condition: no container gets the hook": own(when=None),
+    f"warning {PODMAN}: no env": own(env=[]),
+    f"warning {PODMAN}: --strict": own(args=["x", "hook", "--strict"]),
+    f"warning {PODMAN}: its args: unknown option '--lingr'": own(args=["x", "hook", "--lingr=5"]),
+    f"warning {PODMAN}: its program /nowhere/resctrl-mon-hook.pyz is missing": own(
+        path="/nowhere/resctrl-mon-hook.pyz"
+    ),
+    "warning runtimes: found none of crio, ": remove("/usr/bin/crio", "/usr/bin/podman"),
+    "FAIL Podman: reads /elsewhere, and not /usr/share": written(
+        "/etc/containers/containers.conf", "[engine]\nhooks_dir = ['/elsewhere']\n"
+    ),
+    f"FAIL Podman: reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": elsewhere,
+    f"FAIL CRI-O: reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": InstalledFiles.copy_to_etc,
+    "warning Podman: unclear which hooks directories it reads: /etc/containers/containers.conf: not TOML": written(
+        "/etc/containers/containers.conf", "[engine"
+    ),
+    "FAIL CRI-O: reads /else/where, and not": written(
+        "/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"
+    ),
+    "FAIL containerd: its base_runtime_spec is in a table that containerd ignores": lambda it: it.use_containerd(
+        f"version = 3\n{OLD_TABLE}{SPEC}", PROGRAM
+    ),
+    "FAIL containerd: NRI's default_validator has reject_oci_hook_adjustment": lambda it: it.use_containerd(VALIDATOR),
+    "warning containerd: cannot read /etc/containerd/no.toml of containerd's": lambda it: it.use_containerd(
+        "imports = ['no.toml']\n"
+    ),
+    "FAIL records: the file system of /run/resctrl-mon-hook is full": full,
+    "warning failures: at least 3 failures since boot could not be recorded": lambda it: it.node.write(
+        "runs", "unrecorded", "..."
+    ),
+    "warning history: 2 lines wait to be written to /a: ENOSPC": owed,
+    "warning history: at least 1 line dropped since boot": lambda it: it.node.write("runs", "dropped_lines", "."),
+    "warning groups/x.json: Expecting": lambda it: it.node.write("groups", "x.json", "{"),
+    "warning taken: 1 container in groups of other tools: web in /sys/fs/resctrl/mon_groups/theirs": taken,
+    "warning failures: 1 container: task_gone: web": lambda it: it.node.fail("web", "task_gone"),
+    "FAIL unhooked: 1 running container never got the hook": lambda it: it.node.unhooked("web"),
+    "warning unhooked: could not check 2 containers without a record": lambda it: it.node.unhooked(unchecked=2),
+    "warning reconcile: it has not run since boot": remove("/run/resctrl-mon-hook/reconcile.json"),
+    "warning reconcile: it has started since boot, but not ended": reconciled(started_at=9.0, ended_at=None),
+    "warning reconcile: it last ended 301 s ago": lambda it: it.node.reconciled(ended_at=system.unix_time() - 301),
+    "warning reconcile: 2 of its actions failed": reconciled(failed=2),
+    "warning reconcile: it could not read 2 of the keys, cgroups and processes": reconciled(unread=2),
+    "warning watch: it last wrote its record 1000 s ago": lambda it: it.node.watched(
+        alive_at=system.unix_time() - 1000
+    ),
+    f"warning textfile: {TEXTFILE} is ": with_old_textfile,
+}
+
+
+@pytest.mark.parametrize("expected", AILMENTS)
+def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> None:
+    AILMENTS[expected](installed)
+    head, text = expected.split(": ", 1)
+    level, subject = head.split(" ", 1)
+    found = installed.problems()
+    assert any(it.level == level and it.subject.endswith(subject) and text in it.found for it in found), found
+    assert all(it.remedy and "{" not in it.found + it.subject + it.remedy.replace("{}", "") for it in found)
+
+
+def test_each_check_that_warns_has_an_ailment() -> None:
+    """Those of how doctor itself runs have another test."""
+    texts = [check.text for check in CHECKS if not check.text.startswith((OK, "FAIL root"))]
+    found = {head.split(": ")[0].split(" ", 1)[1] for head in AILMENTS}
+    assert [it for it in texts if "{" not in it.split(":")[0] and it.split(" ", 1)[1].split(":")[0] not in found] == []
+
+
+def use_spec(it: InstalledFiles) -> None:
+    it.use_containerd(SPEC, PROGRAM)
 
 
 @pytest.mark.parametrize(
-    ("silent", "enabled", "connector", "expected"),
+    ("change", "shown"),
     [
-        (0, True, True, "ok running"),
-        (100, False, True, "ok running"),  # in the chart's pod
-        (None, False, True, "ok off: what exec brings"),
-        (None, False, False, "ok off: what exec brings"),
-        (None, True, True, f"warning {UNIT} is enabled but does not run"),
-        (1000, True, True, f"warning {UNIT} is enabled but does not run"),  # it was killed
-        (None, True, False, f"warning {UNIT} is enabled, but this kernel has no process connector"),
+        (lambda _it: None, "ok       Podman: reads /usr/share/containers/oci/hooks.d"),
+        (use_spec, "ok       containerd: /etc/x.json names the hook"),
+        (InstalledFiles.use_containerd, "ok       runtimes: containerd, podman"),
+        (lambda it: it.copy_to_etc(names_etc=True), f"ok       {ADMINISTRATOR}: 2 files; read by OpenShift's CRI-O"),
+        (counted(), "ok       memory traffic: free hardware counters: 2 of 4 (L3 0), 2 of 4 (L3 1)"),
+        (counted(mbm_assign_mode="[mbm_cntr_assign]\ndefault\n"), "ok       memory traffic: free hardware counters"),
+        (
+            lambda it: it.info(mon_features="llc_occupancy\nmbm_total_bytes\n"),
+            "ok       counters: L3_MON, PERF_PKG_MON",
+        ),
+        (remove("/run/resctrl-mon-hook"), "ok       records: no /run/resctrl-mon-hook"),
+        (lambda it: it.node.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
     ],
 )
-def test_watch_is_running_off_or_failing_by_its_own_record(
-    node: NodeFiles,
-    fs: FakeFilesystem,
-    monkeypatch: pytest.MonkeyPatch,
-    silent: int | None,
-    enabled: bool,
-    connector: bool,
-    expected: str,
+def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> None:
+    change(installed)
+    assert installed.problems() == []
+    assert any(line.startswith(shown) for line in format_findings(installed.doctor(), Screen()))
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("change", ["user", "user namespace", "pid namespace"])
+def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
+    installed: InstalledFiles, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    asked: list[list[str]] = []
-
-    def run(words: list[str]) -> programs.Exit:
-        asked.append(words)
-        return programs.Exit(0 if enabled else 1, "", "")
-
-    node.run.mkdir()
-    if silent is not None:
-        node.watched(alive_at=system.unix_time() - silent)
-    fs.create_dir("/run/systemd/system")
-    if connector:
-        fs.create_file("/proc/net/connector", contents="Name            ID\ncn_proc         1:1\n")
-    monkeypatch.setattr(programs, "run_program", run)
-    (found,) = check_watch(Site(Places(), node.options))
-    assert f"{found.level} {found.found}".startswith(expected)
-    assert asked == [["systemctl", "is-enabled", "--quiet", UNIT]]
+    if change == "user":
+        monkeypatch.setattr(system, "user_id", lambda: 1000)
+    elif change == "user namespace":
+        monkeypatch.setattr(procfs, "in_user_namespace", lambda: True)
+    else:
+        monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
+    assert [(it.level, it.subject) for it in installed.problems()] == [("FAIL", "root")]
 
 
-def test_live_containers_that_no_runtime_knows_are_lost(
-    node: NodeFiles, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+def test_a_full_ctrl_group_on_arm64_is_named_though_another_one_has_rmids(
+    installed: InstalledFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for container in LOST:
-        member = node.alive(str(node.path(f"oci-{container}")), cgroup=f":/kubepods/{container}")
-        node.record(container, members={container: member})
-    fs.create_file(f"/bundles/{LOST[0]}/config.json")
-    known = [State(ociVersion="1", id=it, status="running", bundle=f"/bundles/{it}") for it in LOST[:2]]
-
-    class Answers(runtimes.Runtimes):
-        def list_states(self, *_others: Any, **_how: Any) -> tuple[list[State], list[str]]:  # noqa: ANN401
-            return known, []
-
-        def find_states(self, containers: Any) -> tuple[dict[str, State], set[str]]:  # noqa: ANN401
-            assert containers == {*LOST[2:]}
-            return {}, {LOST[2]}
-
-    monkeypatch.setattr(runtimes, "find_runtimes", lambda: Answers([], []))
-    found = [(it.level, it.found) for it in check_lost_containers(Site(Places(), node.options))]
-    assert found == [
-        ("warning", f"{LOST[1][:12]}: its processes run, but its bundle is gone (/bundles/{LOST[1]})"),
-        ("warning", f"{LOST[3][:12]}: its processes run, but no OCI runtime knows it"),
-    ]
-    known.clear()  # then its root directory is not one of ours
-    assert [*check_lost_containers(Site(Places(), node.options))] == []
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("Linux", "node", "7.3", "#1", "aarch64")))
+    full_on_arm64(installed)
+    (found,) = installed.problems()
+    assert found.found.startswith("no RMID is left in ctrl_group gold: each has 4 (MPAM: the PMGs of its PARTID)")
 
 
-def test_a_container_whose_config_cannot_be_read_is_not_taken_for_one_without_the_hook(
-    node: NodeFiles, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+def test_the_longest_wait_is_the_sum_of_the_waits_of_a_hook() -> None:
+    options = Options(lock_timeout=2.0, rmid_wait=3.0)
+    assert compute_longest_wait(options) == entry.STDIN_PATIENCE + 2 * 2.0 + retry.SECONDS_IN_VAIN + 3.0
+
+
+ENV = 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'
+BY_CHART = (
+    "kubectl delete the chart's pod on this node: the next one writes its files again; change options by helm upgrade"
+)
+COPY = f"{ADMINISTRATOR}/{os.path.basename(PODMAN)}"
+
+
+@pytest.mark.parametrize(
+    ("owner", "path", "remedy"),
+    [
+        ("", PODMAN, f"edit {PODMAN}: {ENV}"),
+        ("deb", PODMAN, "apt install --reinstall resctrl-mon-hook"),
+        ("rpm", PODMAN, "dnf reinstall resctrl-mon-hook"),
+        ("chart", PODMAN, BY_CHART),
+        ("deb", COPY, f"edit {COPY}: {ENV}"),
+        ("chart", COPY, f"edit {COPY}: {ENV}"),
+    ],
+)
+def test_remedy_of_a_hooks_d_file_is_its_owners_and_a_copy_is_edited(
+    installed: InstalledFiles, owner: str, path: str, remedy: str
 ) -> None:
-    fs.create_file("/bundles/large/config.json", contents="x")
-    fs.create_file("/bundles/plain/config.json", contents="{}")
-    known = [
-        State(ociVersion="1", id=it, status="running", bundle=f"/bundles/{it}") for it in ("large", "plain", "gone")
-    ]
-    monkeypatch.setattr(runtimes.Runtimes, "list_states", lambda *_others, **_how: (known, []))
-    found = [(it.level, it.found) for it in check_containers(Site(Places(), node.options))]
-    assert found == [
-        ("ok", "3 running, 0 with the hook"),
-        ("warning", "without the hook: gone, plain"),
-        ("warning", "cannot read the config.json of large"),
-    ]
+    if owner:
+        installed.write(Places().owner, f"{owner}\n")
+    if path == COPY:
+        installed.copy_to_etc(names_etc=True)
+    installed.change(path, env=[])
+    (found,) = installed.problems()
+    assert (found.subject, found.remedy) == (path, remedy)
 
 
-def test_reconcile_that_could_not_read_something_is_a_warning(node: NodeFiles) -> None:
-    RunDir(node.options.run_dir).write(
-        ReconcileRecord, "reconcile", ReconcileRecord(started_at=1, ended_at=system.unix_time(), unread=2)
-    )
-    (found,) = check_reconcile(Site(Places(), node.options))
-    assert (found.level, "could not read 2 of the keys" in found.found) == ("warning", True)
-
-
-def test_a_check_that_fails_is_a_finding(node: NodeFiles) -> None:
-    def check(_site: Site) -> Any:  # noqa: ANN401
-        yield ok("a", "well")
+def test_a_check_that_fails_is_a_finding_and_the_same_error_is_told_once(node: NodeFiles) -> None:
+    def find(_site: Site) -> Iterator[dict[str, object]]:
+        yield {"what": "well"}
         raise PermissionError(13, "Permission denied", "/x")
 
-    found = [*run_check("a", check, Site(Places(), node.options))]
-    remedy = "run doctor as root"
-    assert found == [ok("a", "well"), failure("a", "cannot check: [Errno 13] Permission denied: '/x'", remedy)]
+    site = Site(Places(), node.options)
+    found = [finding for _ in range(2) for finding in Check(find, "ok a: {what}").run(site)]
+    failed = Finding("FAIL", "a", "cannot check: [Errno 13] Permission denied: '/x'", "run doctor as root")
+    assert found == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
 
 
-FINDINGS: list[Finding] = [warning("b", "odd", "look"), ok("a", "well"), failure("c", "bad", "fix it")]
+def test_a_run_directory_that_others_may_write_to_is_one_failure_with_its_own_remedy(installed: InstalledFiles) -> None:
+    installed.fs.chmod("/run/resctrl-mon-hook", 0o777)
+    (found,) = installed.problems()
+    problem = "cannot check: the run directory /run/resctrl-mon-hook is not owned by root, or is writable by others"
+    assert (found.subject, found.found) == ("records", problem)
+    assert found.remedy == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
+
+
+FINDINGS = [
+    Finding("warning", "b", "odd", "look"),
+    Finding("ok", "a", "well"),
+    Finding("FAIL", "c", "bad", "fix it"),
+]
 LINES = """\
 ok       a: well
 1 failure, 1 warning, 1 ok
@@ -141,14 +452,14 @@ def test_findings_end_with_what_is_wrong_worst_first_after_a_count() -> None:
     assert format_findings(FINDINGS * 2, Screen())[2] == "2 failures, 2 warnings, 2 ok"
 
 
-def test_count_stands_at_the_end_too_where_what_is_wrong_is_taller_than_the_terminal() -> None:
+def test_count_is_at_the_end_too_where_what_is_wrong_is_taller_than_the_terminal() -> None:
     assert format_findings(FINDINGS, Screen(height=6)) == LINES
     assert format_findings(FINDINGS, Screen(height=5)) == [*LINES, LINES[1]]
 
 
 def test_lines_are_wrapped_with_an_indent_and_long_words_stay_whole() -> None:
     path = "/usr/share/containers/oci/hooks.d"
-    found = [failure(path, "no file calls it: use\n--hooks-dir=DIR", f"see {path} and install it again")]
+    found = [Finding("FAIL", path, "no file calls it: use\n--hooks-dir=DIR", f"see {path} and install it again")]
     assert format_findings(found, Screen(40))[1:] == [
         f"FAIL     {path}:",
         "         no file calls it:",

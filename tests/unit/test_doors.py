@@ -30,11 +30,12 @@ OPENERS = {
 }
 OPENERS |= {"ZipFile", "is_zipfile", "TarFile", "FileIO", "NamedTemporaryFile", "TemporaryFile", "mkstemp", "mmap"}
 MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
-BY_DOOR = ("files", "tree", "self.files", "self", "HOST")
-"""The functions of these objects are the door's."""
+BY_DOOR = ("files",)
+"""The functions of this module are the door's."""
 ELSEWHERE = {
     # Of bytes that came through the door, of the program itself in the interpreter that compiles it, and a copy for it
     "install/bytecode": {"ZipFile", "NamedTemporaryFile"},
+    "node/programs": {"shutil"},  # finds programs
     "image/node": {"pathlib"},  # what it writes into its own pod
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
@@ -42,7 +43,7 @@ OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
 BEHIND = [it for it in SOURCES if "/" in it and it != "node/records" and not it.startswith("image/")]
 """The tools, except the one that reads the program's records."""
 OF_THE_KERNEL = {
-    "doctor/kernel": "resctrl's info",
+    "doctor/checks": "resctrl's info",
     "node/processes": "cgroups",
     "show/hardware": "resctrl's info",
     "show/snapshot": "the mon_groups",

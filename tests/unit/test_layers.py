@@ -139,10 +139,10 @@ def test_os_is_for_people() -> None:
 
 
 OWNERS = {
-    r"^/proc(/|$)": "conmon doctor/kernel node/files node/processes node/programs procfs show/hardware system",
+    r"^/proc(/|$)": "conmon node/podman node/processes procfs show/hardware system",
     r"^/sys/": "install/install procfs",
     r"^/run/": "node/programs node/runtimes",
-    r"^/dev/log": "doctor/installation report",
+    r"^/dev/log": "report",
     r"(^|/)(last_cmd_status|tasks)$": "explain node/processes resctrl view",
     r"^(groups|members|unmonitored|locks)(/|$)": "damage node/records store",
     r"^said-|^freed$": "store",
@@ -153,7 +153,6 @@ SHOWN = {*FIELDS, "unmonitored"}  # what JSON and metrics for people call the sa
 NO_PATHS = {
     **dict.fromkeys(("create", "record", "reconcile/diagnose"), FIELDS),
     **dict.fromkeys(("cli/verbs", "cli/options", "show/lists", "show/prometheus"), SHOWN),
-    "doctor/__init__": {"/proc"},  # the subject of a finding
 }
 
 
@@ -170,13 +169,10 @@ def test_a_place_is_known_to_its_owners_alone(pattern: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/files", "node/runtimes", "show/prometheus")],
+    [name for name in LOOKS_ONLY if name not in ("node/files", "node/runtimes", "show/prometheus")],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:
-    """`prometheus` writes the file that its option names, `runtimes` keeps what it found, `files` is for install, too.
-
-    `kernel` makes a group of its own for --self-test, and removes it.
-    """
+    """`prometheus` writes the file that its option names, `runtimes` keeps what it found, `files` is for install."""
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_durably", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}

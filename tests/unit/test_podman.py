@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Podman's names: what a hook gets from conmon and from the cgroup, and what Podman's files have."""
+"""Podman's names: what a hook gets from conmon and the cgroup, what Podman's files have, and what Podman answers."""
 
 from __future__ import annotations
 
 import json
-import os
-import sqlite3
-import struct
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,8 +14,8 @@ from hook import conmon as podman
 from hook import procfs, system
 from hook.identity import Pod
 from hook.models import KeyState, Options
-from hook.node import engines as config
 from hook.node import podman as keeper
+from hook.node import programs
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52
@@ -196,123 +192,66 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs:
         assert (pod.container, pod.name) == expected
 
 
-# --- libpod's databases
+# --- Pods: Podman itself is asked
 
 
-def make_sqlite(path: Path, *pods: tuple[str, str], table: str = "PodConfig") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    base = sqlite3.connect(path)
-    base.execute(f"CREATE TABLE {table} (ID TEXT PRIMARY KEY NOT NULL, Name TEXT UNIQUE NOT NULL, JSON TEXT NOT NULL)")
-    base.executemany(f"INSERT INTO {table} VALUES (?, ?, '{{}}')", pods)  # noqa: S608
-    base.commit()
-    base.close()
+def answer(monkeypatch: pytest.MonkeyPatch, output: str, status: int | None = 0) -> list[list[str]]:
+    """Let Podman answer like this; what it was asked."""
+    asked: list[list[str]] = []
+
+    def run(words: list[str], seconds: float) -> programs.Exit:
+        assert seconds <= 5
+        asked.append(words)
+        return programs.Exit(status, output, "")
+
+    monkeypatch.setattr(programs, "run_program", run)
+    return asked
 
 
-SIZE = 4096
+def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> None:
+    fs.create_file("/usr/bin/podman", st_mode=0o100755)
+    fs.create_file("/proc/self/status", contents=f"Name:\tx\nCapEff:\t{capabilities:016x}\nCapBnd:\t0\n")
 
 
-def page(number: int, flags: int, elements: list[tuple[bytes, bytes]]) -> bytes:
-    """A page of bbolt: a branch (1) of keys and pages, or a leaf (2) of keys and values."""
-    heads, data = b"", b""
-    for at, (key, value) in enumerate(elements):
-        position = 16 * (len(elements) - at) + len(data)
-        if flags == 1:
-            heads += struct.pack("<IIQ", position, len(key), int.from_bytes(value, "little"))
-            data += key
-        else:
-            heads += struct.pack("<IIII", 1 if len(value) > 16 else 0, position, len(key), len(value))
-            data += key + value
-    return struct.pack("<QHHI", number, flags, len(elements), 0) + heads + data
-
-
-def meta(number: int, root: int, transaction: int, magic: int = 0xED0CDAED) -> bytes:
-    return struct.pack("<QHHI", number, 4, 0, 0) + struct.pack(
-        "<4I6Q", magic, 2, SIZE, 0, root, 0, 2, 9, transaction, 0
-    )
-
-
-def make_bolt(path: Path, *pods: tuple[str, str], metas: tuple[bytes, bytes] | None = None) -> None:
-    """The buckets `pod`, in the value itself, and `id-registry`, a tree of two leaves below a branch."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    ids = [(pod.encode(), name.encode()) for pod, name in sorted([*pods, (ID, "web")])]
-    inline = struct.pack("<QQ", 0, 0) + page(0, 2, [(pod.encode(), 16 * b"\0") for pod, _ in sorted(pods)])
-    registry = struct.pack("<QQ", 4, 0)
-    pages = [
-        *(metas or (meta(0, 3, 7), meta(1, 8, 6))),  # the older one's root is a page of nothing
-        b"",
-        page(3, 2, [(b"id-registry", registry), (b"pod", inline)]),
-        page(4, 1, [(ids[0][0], (5).to_bytes(8, "little")), (ids[-1][0], (6).to_bytes(8, "little"))]),
-        page(5, 2, ids[:-1]),
-        page(6, 2, ids[-1:]),
-        b"",
-        b"",
-    ]
-    path.write_bytes(b"".join(it.ljust(SIZE, b"\0") for it in pages))
-
-
-@pytest.fixture
-def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(config, "read_graph_root", lambda: str(tmp_path))
-    return tmp_path
-
-
-def test_pods_are_named_by_both_databases_and_sqlites_counts(storage: Path) -> None:
-    assert keeper.Names().pods == {}
-    make_bolt(storage / "libpod/bolt_state.db", (POD, "old"), ("ab" * 32, "shop"))
-    assert keeper.Names().pods == {DIGITS: "old", "ab" * 6: "shop"}
-    make_sqlite(storage / "db.sql", (POD, "stack"))
-    before = (storage / "db.sql").read_bytes()
-    assert keeper.Names().pods == {DIGITS: "stack", "ab" * 6: "shop"}
-    assert {it.name for it in storage.iterdir()} == {"db.sql", "libpod"}, "nothing is written"
-    assert (storage / "db.sql").read_bytes() == before
-
-
-def test_a_database_that_a_writer_holds_names_nothing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_sqlite(storage / "db.sql", (POD, "stack"))
-    monkeypatch.setattr(keeper, "_PATIENCE", 0.01)
-    holder = sqlite3.connect(storage / "db.sql", isolation_level=None)
-    holder.execute("BEGIN EXCLUSIVE")
-    assert keeper.Names().pods == {}
-    holder.execute("COMMIT")
-    holder.close()
-    assert keeper.Names().pods == {DIGITS: "stack"}
-
-
-@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0" + 200 * b"\xff", SIZE * 3 * b"\xff"])
-def test_what_is_no_database_names_nothing(storage: Path, content: bytes) -> None:
-    (storage / "libpod").mkdir()
-    for name in ("db.sql", "libpod/bolt_state.db"):
-        (storage / name).write_bytes(content)
-    assert keeper.Names().pods == {}
-    (storage / "db.sql").unlink()
-    make_sqlite(storage / "db.sql", (POD, "stack"), table="Pods")  # a database, but without the table
-    assert keeper.Names().pods == {}
-    (storage / "db.sql").unlink()
-    os.mkfifo(storage / "db.sql")
-    assert keeper.Names().pods == {}
+def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    pods = [{"Id": POD, "Name": "stack", "Status": "Running"}, {"Id": "ab" * 32, "Name": "shop"}]
+    asked = answer(monkeypatch, json.dumps(pods))
+    assert keeper.Names().pods == {}, "there is no Podman"
+    install_podman(fs)
+    names = keeper.Names()
+    for _ in range(2):
+        assert names.pods == {DIGITS: "stack", "ab" * 6: "shop"}
+    assert asked == [["/usr/bin/podman", "pod", "ps", "--format=json"]]
 
 
 @pytest.mark.parametrize(
-    "metas",
+    ("output", "status"),
     [
-        (meta(0, 3, 7, magic=1), meta(1, 3, 6, magic=1)),
-        (meta(0, 1 << 60, 7), meta(1, 3, 6)),
-        (meta(0, 8, 7), meta(1, 3, 6)),
+        ("", 0),
+        ("[", 0),
+        ("[" * 100_000, 0),
+        ("{}", 0),
+        ('[1, {"Id": 1, "Name": "x"}, {"Id": "y"}]', 0),
+        (json.dumps([{"Id": POD, "Name": "stack"}]), 125),
+        ("", None),
     ],
-    ids=["no bbolt", "a page beyond the end", "a page of nothing"],
 )
-def test_a_bolt_file_that_is_written_meanwhile_names_nothing(storage: Path, metas: tuple[bytes, bytes]) -> None:
-    make_bolt(storage / "libpod/bolt_state.db", (POD, "stack"), metas=metas)
+def test_an_answer_of_podman_that_is_none_names_nothing(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, output: str, status: int | None
+) -> None:
+    """None: it hung, or printed without end."""
+    install_podman(fs)
+    answer(monkeypatch, output, status)
     assert keeper.Names().pods == {}
 
 
-def test_pages_that_lead_to_each_other_come_to_an_end(storage: Path) -> None:
-    path = storage / "libpod/bolt_state.db"
-    make_bolt(path, (POD, "stack"))
-    content = bytearray(path.read_bytes())
-    content[3 * SIZE : 4 * SIZE] = page(3, 1, [(b"a", (3).to_bytes(8, "little"))]).ljust(SIZE, b"\0")
-    path.write_bytes(content)
-    assert keeper.Names().pods == {}
+def test_podman_is_not_asked_without_the_rights_that_it_needs(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take root for a rootless user, and make a user namespace."""
+    install_podman(fs, capabilities=1 << 1 | 1 << 5)
+    asked = answer(monkeypatch, json.dumps([{"Id": POD, "Name": "stack"}]))
+    assert (keeper.Names().pods, asked) == ({}, [])
 
 
 # --- A record that lacks names

@@ -19,7 +19,7 @@ from hook.entry import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.node import runtimes
-from hook.node.whereabouts import Groups
+from hook.node.processes import Groups
 from hook.reconcile import act as acting
 from hook.reconcile import move, run, survey
 from hook.reconcile.run import Result

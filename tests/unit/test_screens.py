@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 from hook import system
 from hook.cli import command_line as cli
 from hook.cli import top as top_command
-from hook.doctor import FAILURE, OK, WARNING, Finding, Site
-from hook.doctor.records import check_records
 from hook.models import Failure, KeyState, Member, MonGroup
-from hook.node.paths import Places
 from hook.node.records import Records
 from hook.show import lists, snapshot, terminal
 from hook.show.snapshot import Group, Inventory, SeenKey
@@ -293,24 +290,6 @@ def test_list_does_not_say_none_while_the_run_directory_is_full(
     assert Records(str(node.run)).is_full() is is_full
 
 
-def test_doctor_names_what_another_tool_has_taken(node: NodeFiles) -> None:
-    make_taken(node)
-    found = {it.found for it in check_records(Site(Places(), node.options)) if it.level == "warning"}
-    assert found == {"1 container in groups of other tools: shop/x (c1) in /sys/fs/resctrl/mon_groups/theirs"}
-
-
-def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check() -> list[Finding]:
-        return [*check_records(Site(Places("/usr", "/h"), node.options, ()))]
-
-    assert [it.level for it in check()] == [OK]
-    node.write("runs", "unrecorded", "...")
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, "f_bavail": 0}))
-    full, keys, unrecorded = check()
-    assert (full.level, full.found, keys.level) == (FAILURE, f"the file system of {node.run} is full", OK)
-    assert (unrecorded.level, unrecorded.found) == (WARNING, "at least 3 failures since boot could not be recorded")
-
-
 def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run: Run) -> None:
     why = "No space left on device: ENOSPC"
     for name, file, number in (("c1", "/a", 2), ("c2", "/a", 1), ("c3", "/b\x1b[2J", 1)):
@@ -330,9 +309,6 @@ def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run:
     metrics = run("metrics").splitlines()
     for line in ('history_owed{reason="ENOSPC"} 4', "history_dropped_total 4", "snapshots_dropped_total 1"):
         assert f"resctrl_mon_{line}" in metrics
-    found = [*check_records(Site(Places("/usr", "/h"), node.options, ()))]
-    assert [(it.level, it.subject) for it in found[1:]] == [(WARNING, "history")] * 3 + [(WARNING, "records")]
-    assert f"3 lines wait to be written to /a: {why}" in found[1].found
 
 
 # --- Which keys, and in which order

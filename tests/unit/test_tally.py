@@ -15,19 +15,15 @@ import pytest
 
 from hook import system
 from hook.cli.deadline import Ended
-from hook.doctor import Site
-from hook.doctor.records import check_reconcile
 from hook.entry import Context
 from hook.errors import HookError
 from hook.models import KeyState, Options
 from hook.node import processes
 from hook.node.models import ReconcileRecord
-from hook.node.paths import Places
 from hook.reconcile import run as reconcile
 from hook.reconcile.move import Tally
 from hook.resctrl import Resctrl
 from hook.store import RunDir
-from tests.unit.nodes import NodeFiles
 from tests.unit.simulated import fails
 
 
@@ -228,26 +224,3 @@ def test_the_cpu_time_of_a_thread_is_its_own() -> None:
     user, system_time, *_ = os.times()
     assert 0 < processes.cpu_seconds(os.getpid()) <= user + system_time + 0.02
     assert processes.cpu_seconds(2**22 + 1) == 0
-
-
-# --- What doctor says of it
-
-
-@pytest.mark.parametrize(
-    ("fields", "level", "found"),
-    [
-        ({"started_at": 999.0}, "warning", "it has started since boot, but not ended"),
-        ({"started_at": 999.0, "ended_at": 699.0}, "warning", "it last ended 301 s ago"),
-        ({"started_at": 999.0, "ended_at": 940.0, "failed": 2}, "warning", "2 of its actions failed"),
-        ({"ended_at": 940.0, "seconds": 0.5}, "ok", "it last ended 60 s ago, after 0.5 s"),
-    ],
-)
-@pytest.mark.usefixtures("clock")
-def test_doctor_says_whether_reconcile_gets_through(
-    tmp_path: Path, fields: dict[str, Any], level: str, found: str
-) -> None:
-    node = NodeFiles(tmp_path)
-    assert list(check_reconcile(Site(Places(), node.options))) == []
-    node.reconciled(**fields)
-    (finding,) = check_reconcile(Site(Places(), node.options))
-    assert (finding.level, finding.subject, finding.found) == (level, "reconcile", found)

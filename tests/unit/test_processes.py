@@ -12,7 +12,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import procfs, system
 from hook.models import Member
-from hook.node import processes as container_tasks
+from hook.node import processes as its
 from hook.node.processes import Process, Processes, Reading, look, read_threads
 from hook.reconcile.survey import find_strangers
 from tests.simulator.kernel import ROOT_CGROUP
@@ -216,7 +216,7 @@ def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_cont
 
 
 def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_tasks, "_MOST_CGROUPS", 5)
+    monkeypatch.setattr(its, "_MOST_CGROUPS", 5)
     count_directories(monkeypatch)
     top = add(mount / OWN[1:], 7)
     for number in range(4):
@@ -256,7 +256,7 @@ def count_directories(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_tasks, "_MOST_BYTES", 10)
+    monkeypatch.setattr(its, "_MOST_BYTES", 10)
     top = add(mount / OWN[1:], 7)
     add(top / "long", *range(10))
     (top / "refused" / "cgroup.threads").mkdir(parents=True)
@@ -325,12 +325,12 @@ def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_n
     node.kernel.files["/proc/10/cgroup"] = None  # it has just ended
     seen = look()
     assert seen.unread == 2
-    assert {pid: it.cgroups for pid, it in seen.by_pid.items()} == {7: (":" + OWN,), 8: container_tasks.UNKNOWN}
+    assert {pid: it.cgroups for pid, it in seen.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
 
 
 def test_threads_of_a_process_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:
     node.spawn(7)
     node.kernel.denied["/proc/7/task"] = errno.ENOMEM
     with pytest.raises(OSError, match="memory"):
-        container_tasks.list_threads(7)
-    assert container_tasks.list_threads(99) == set()
+        its.list_threads(7)
+    assert its.list_threads(99) == set()

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the bounded reader does with each thing that a path may name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hook.node import files
+from hook.node.files import Unreadable
+
+
+def make_huge(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 1 << 40)
+
+
+def make_crowded(path: Path) -> None:
+    path.mkdir()
+    for number in range(4):
+        (path / str(number)).touch()
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda _path: None, "ENOENT"),
+        (os.mkfifo, "not a regular file"),
+        (os.mkdir, "not a regular file"),
+        (make_huge, "larger than 9 bytes"),
+        (lambda path: path.symlink_to(path.name), "ELOOP"),
+        (lambda path: path.symlink_to("/dev/zero"), "not a regular file"),
+        (lambda path: path.write_bytes(b"\xff"), "not UTF-8 at byte 0"),
+        (lambda path: path.write_text("["), "not JSON: no value at character 1"),
+        (lambda path: path.write_text("0123456789"), "larger than 9 bytes"),
+    ],
+)
+def test_what_cannot_be_read_is_one_kind_of_error_that_names_the_path(
+    tmp_path: Path, make: Callable[[Path], object], why: str
+) -> None:
+    path = tmp_path / "x"
+    make(path)
+    with pytest.raises(Unreadable) as caught:
+        files.read_json(str(path), 9)
+    assert str(caught.value) == f"{path}: {why}"
+    assert caught.value.is_missing is (why == "ENOENT")
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000, "/dev/zero", "/dev/tty"])
+def test_no_path_raises_another_error(path: str) -> None:
+    with pytest.raises(Unreadable):
+        files.read(path, 100)
+
+
+def test_text_that_is_nested_a_million_deep_or_no_toml_is_one_kind_of_error(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    for read, text, why in (
+        (files.read_json, "[" * 1_000_000, "nested too deeply"),
+        (files.read_toml, "x = " + "[" * 100_000, "not TOML: maximum recursion depth exceeded"),
+        (files.read_toml, "x = ", r"not TOML: Invalid value \(at end of document\)"),
+        (files.read_toml, "x = 0000-00-00", "not TOML: "),
+    ):
+        path.write_text(text)
+        with pytest.raises(Unreadable, match=why):
+            read(str(path), files.CONFIGURATION)
+
+
+def test_a_file_may_be_as_long_as_the_limit_and_the_head_of_a_longer_one_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_text("123456789")
+    assert files.read_text(str(path), 9) == "123456789"
+    make_huge(path)
+    assert files.read_head(str(path), 5) == b"12345"
+
+
+def test_neither_a_fifo_nor_a_device_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a FIFO would let its writer go on, who could then wait for a reader that never reads."""
+    opens: Callable[..., int] = os.open
+    opened = list[object]()
+
+    def note(path: object, *more: int, **by: int) -> int:
+        opened.append(path)
+        return opens(path, *more, **by)
+
+    monkeypatch.setattr(os, "open", note)
+    os.mkfifo(tmp_path / "x")
+    for path in (str(tmp_path / "x"), "/dev/zero"):
+        with pytest.raises(Unreadable):
+            files.read(path, 9)
+    assert opened == []
+
+
+def test_a_path_that_becomes_a_fifo_before_it_is_opened_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.touch()
+    opens: Callable[..., int] = os.open
+
+    def swap(name: str, flags: int) -> int:
+        path.unlink()
+        os.mkfifo(path)
+        return opens(name, flags)
+
+    monkeypatch.setattr(os, "open", swap)
+    with pytest.raises(Unreadable, match="not a regular file"):
+        files.read(str(path), 9)
+
+
+def test_names_are_listed_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_crowded(tmp_path / "x")
+    monkeypatch.setattr(files, "NAMES", 4)
+    assert files.list_names(str(tmp_path / "x")) == ["0", "1", "2", "3"]
+    with pytest.raises(Unreadable, match="x/0: ENOTDIR"):
+        files.list_names(str(tmp_path / "x/0"))
+    monkeypatch.setattr(files, "NAMES", 3)
+    for call, why in ((files.list_names, "more than 3 entries"), (files.match, "more than 3 entries")):
+        with pytest.raises(Unreadable, match=why):
+            call(str(tmp_path / "x" / ("*" if call is files.match else "")))
+
+
+def test_a_pattern_matches_as_in_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a/.b/c", "a/d/c", "a/e"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    for pattern, expected in {
+        "a/*/c": ["a/.b/c", "a/d/c"],
+        "a/[^d]*": ["a/.b", "a/e"],
+        "nothing/*": [],
+        "no/pattern": ["no/pattern"],
+    }.items():
+        assert files.match(f"{tmp_path}/{pattern}") == [f"{tmp_path}/{it}" for it in expected]
+    make_crowded(tmp_path / "x")
+    make_crowded(tmp_path / "y")
+    monkeypatch.setattr(files, "NAMES", 7)
+    with pytest.raises(Unreadable, match="matches more than 7 files"):
+        files.match(f"{tmp_path}/[xy]/*")
