@@ -12,7 +12,7 @@
                              build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
                              dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
   python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
-                             plain Python: a *_compiled.py beside each
+                             plain Python: a *_compiled.py beside each; and make packaging/completions
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman
   python3 build.py test --all
@@ -69,6 +69,12 @@ def compile_verb(arguments: Sequence[str]) -> int:
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         (ROOT / compiled).write_text(compile_models.compile_models(module), encoding="utf-8")
         print(f"{compiled}: compiled")
+    for name in ("hook.cli.options_compiled", "hook.cli.options"):
+        importlib.reload(importlib.import_module(name))
+    from pyz import completions  # noqa: PLC0415  needs the models
+
+    for shell, text in completions.make_completions().items():
+        (ROOT / "packaging/completions" / shell).write_text(text, encoding="ascii")
     return 0
 
 

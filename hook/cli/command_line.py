@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command line of a person: --help, --version and the commands.
 
-All of it follows from the models of hook/cli/options.py and the table of hook/cli/verbs.py. A container's start never
-imports this. The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an
-action undone.
+All of it follows from the models of options.py and the table of verbs.py. A container's start never imports this. The
+exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an action undone.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
-from hook import report, system
+from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Request, Usage, Verb
+from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 from hook.errors import HookError
 from hook.explain import as_hook_error, unforeseen_error
 from hook.models import Options, ValidationError
-from hook.show.terminal import print_answer, write
+from hook.show.terminal import write
 
 _NAME = "resctrl-mon-hook"
 
@@ -30,34 +30,19 @@ def main(arguments: list[str]) -> int:
     name = arguments[0] if arguments else ""
     if not {"--help", "-h"}.isdisjoint(arguments) or name == "help":
         name = next((word for word in arguments if word != "help" and not word.startswith("-")), "")
-        if (text := _find_help(name)) is not None:
+        if (text := find_help(name)) is not None:
             write(text)
             return 0
-    if arguments == ["--version"]:
-        from hook import __version__
-
+    elif arguments == ["--version"]:
         write(f"{_NAME} {__version__}\n")
         return 0
-    if name == "__complete":  # not for people: packaging/completions
-        from hook.cli.lookup import list_completions
-
-        print_answer(list_completions(arguments[-1]))
-        return 0
-    if name in VERBS:
+    elif name in VERBS:
         gc.enable()  # the file's start disabled it: top may run for long
         return _run_command(name, arguments[1:])
-    problem = f"unknown command {name[:80]!r}{_suggest(name, [*VERBS, *STAGES, 'help'])}" if name else "no command"
     is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
+    problem = f"unknown command {name[:80]!r}" if name else "no command"
     report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
     return 0 if is_hook else 2
-
-
-def _suggest(word: str, known: list[str]) -> str:
-    """The known word that is the nearest to an unknown one, for its error."""
-    from difflib import get_close_matches  # only an error needs it
-
-    nearest = get_close_matches(word[:80], known, 1)
-    return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
 def _is_called_by_runtime() -> bool:
@@ -69,15 +54,10 @@ def _is_called_by_runtime() -> bool:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    """Run a command; returns the exit status: 2, with a line on stderr, for each exception."""
-    verb = VERBS[name]
+    """Run a command, and return its exit status: 2, with a line on stderr, for each exception."""
     try:
         given, request = parse_command(name, words, _read_hook_options(name, words))
-        if verb.limit is None or (name == "metrics" and given.listen is not None):
-            return verb.run(given, request) or 0
-        from hook.cli import deadline
-
-        return deadline.run_limited(name, verb.limit, lambda: verb.run(given, request))
+        return _run_in_time(name, VERBS[name], given, request)
     except BrokenPipeError:  # the reader ended, for example `head`
         return 0
     except KeyboardInterrupt:
@@ -93,16 +73,25 @@ def _run_command(name: str, words: list[str]) -> int:
     return 2
 
 
+def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  # noqa: ANN401  its own model
+    if verb.limit is None or (name == "metrics" and given.listen is not None):
+        return verb.run(given, request) or 0
+    try:
+        with limit_time(name, verb.limit.seconds):
+            return verb.run(given, request) or 0
+    except Ended as error:
+        report.say(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
+        return verb.limit.status
+
+
 # --- Parsing
 
 
 class Argument:
-    """An argument of a command: an option, or (`name` in capitals) a word without `--`.
-
-    `kind`: a value of the type that it takes. `value`: the placeholder in the help; empty: it takes no value.
-    """
+    """An argument of a command: an option, or (`name` in capitals) a word without `--`."""
 
     def __init__(self, row: tuple[Any, ...]) -> None:
+        # `kind` is a value of the type that it takes; `value` the placeholder in the help, empty if it takes no value.
         self.name, self.kind, default, self.value, self.choices, self.meaning = row[:6]
         self.is_option = not self.name.isupper()
         self.word = "--" + self.name.replace("_", "-") if self.is_option else self.value
@@ -113,12 +102,12 @@ class Argument:
 
 
 def list_arguments(verb: Verb) -> list[Argument]:
-    """A command's own arguments, without the options of the hook."""
+    """List a command's own arguments, without the options of the hook."""
     return [Argument(row) for row in ARGUMENTS[verb.form.__name__][2]]
 
 
 def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
-    """The shared options of these `names`: those of the hook, and --json."""
+    """List the shared options of these `names`: those of the hook, and --json."""
     json = ("json", False, False, "", (), "print JSON, one object on a line")
     return [Argument(row) for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
 
@@ -151,33 +140,18 @@ def parse_command(name: str, words: list[str], found: Mapping[str, Any] | None =
     `found` has options of the hook that hold unless the command line has others.
     """
     verb = VERBS[name]
-    own, options = list_arguments(verb), list_options(verb.options)
-    kinds = {it.name: it.kind for it in (*own, *options) if it.is_option}
+    own, shared = list_arguments(verb), list_options(verb.options)
+    kinds = {it.name: it.kind for it in (*own, *shared) if it.is_option}
     joined = [*_join_values(words, kinds)]
     values, others, problems = read_words(joined, kinds)
-    places = [it for it in own if not it.is_option]
-    for word in others:
-        is_word = not word.startswith("-") or word == "-"
-        if places and is_word and word in (places[0].choices or {word}):
-            place = places[0]
-            if place.kind == []:  # the last one: it takes all further words
-                values.setdefault(place.name, []).append(word)
-            else:
-                values[places.pop(0).name] = word
-        else:
-            start = word.partition("=")[0]
-            known = [
-                *(it.word for it in (*own, *options) if it.is_option),
-                *(it for place in places for it in place.choices),
-            ]
-            problems.append(f"unknown argument {start[:80]!r}{_suggest(start, known)}")
+    values.update(_place_words(others, [it for it in own if not it.is_option], problems))
     together = [f"--{it}" for it in verb.exclusive if it in values]
     if len(together) > 1:
         problems.append(f"{' and '.join(together)} exclude each other")
     is_json = values.pop("json", values.get("output") == "json")
-    of_hook = {it.name: values.pop(it.name) for it in options if it.name in values}
-    words_of_hook = [word for word in joined if _get_name(word) in of_hook]
-    request = Request(validate(Options, {**(found or {}), **of_hook}, problems), words_of_hook, is_json)
+    of_hook = {it.name: values.pop(it.name) for it in shared if it.name in values}
+    hook = validate(Options, {**(found or {}), **of_hook}, problems)
+    request = Request(hook, [word for word in joined if _get_name(word) in of_hook], is_json)
     try:
         given = validate(verb.form, values, problems)
     except ValidationError as error:
@@ -186,6 +160,20 @@ def parse_command(name: str, words: list[str], found: Mapping[str, Any] | None =
     if problems:
         raise Usage(f"{name}: {'; '.join(problems)}; see {_NAME} help {name}")
     return given, request
+
+
+def _place_words(words: list[str], places: list[Argument], problems: list[str]) -> dict[str, Any]:
+    """Assign the words without `--` to a command's arguments in their order; the last one may take several."""
+    values: dict[str, Any] = {}
+    for word in words:
+        is_word = not word.startswith("-") or word == "-"
+        if not (places and is_word and word in (places[0].choices or {word})):
+            problems.append(f"unknown argument {word.partition('=')[0][:80]!r}")
+        elif places[0].kind == []:
+            values.setdefault(places[0].name, []).append(word)
+        else:
+            values[places.pop(0).name] = word
+    return values
 
 
 def _join_values(words: list[str], kinds: dict[str, Any]) -> Iterator[str]:
@@ -204,6 +192,7 @@ def _get_name(word: str) -> str:
 
 # --- Help
 
+_INDENT = " " * 6
 _HOOK_USAGE = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
 
@@ -226,8 +215,8 @@ status is 0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
 _WIDTH = 79
 
 
-def _find_help(name: str) -> str | None:
-    """The help about a command or stage, or all of them without a name; None if it is neither."""
+def find_help(name: str) -> str | None:
+    """Return the help about a command or stage, or all of them without a name; None if it is neither."""
     if name in STAGES:
         return _HOOK_USAGE + "\n".join([*_format_arguments(list_options()), ""])
     if name in VERBS:
@@ -236,14 +225,13 @@ def _find_help(name: str) -> str | None:
 
 
 def format_help() -> str:
-    """The text of --help, which fits a terminal of 24 lines."""
+    """Format the text of --help, which fits a terminal of 24 lines."""
     commands = [f"  {name:<18} {ARGUMENTS[verb.form.__name__][0]}" for name, verb in VERBS.items()]
     return "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
 
 
-def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
-    """A command with its own arguments, in lines that fit a terminal."""
-    lines = [start + name]
+def _format_usage(name: str, verb: Verb) -> list[str]:
+    """Format a command with its own arguments, in lines that fit a terminal."""
     words: list[str] = []
     for it in list_arguments(verb):
         word = str(it) if it.word.isupper() and it.kind != [] else f"[{it}]" + "..." * (it.kind == [])
@@ -251,21 +239,17 @@ def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
             words[-1] = f"{words[-1][:-1]} | {word[1:]}"
         else:
             words.append(word)
-    for word in [*words, "[OPTION...]"] if verb.takes_all else words:
-        if len(lines[-1]) + len(word) < _WIDTH:
-            lines[-1] += " " + word
-        else:
-            lines.append("      " + word)
-    return lines
+    text = " ".join([f"usage: {_NAME} {name}", *words, *["[OPTION...]"] * verb.takes_all])
+    return wrap(text, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
 
 
 def format_command_help(name: str) -> str:
-    """The text of --help after a command: every argument with its meaning and default, and an example."""
+    """Format the text of --help after a command: every argument with its meaning and default, and an example."""
     verb = VERBS[name]
     purpose, example, _ = ARGUMENTS[verb.form.__name__]
     shared = [it for it in list_options(verb.options) if it.name in SHARED]
     call, _, why = example.rpartition(": ")
-    lines = [*_format_usage(f"usage: {_NAME} ", name, verb), "", purpose, ""]
+    lines = [*_format_usage(name, verb), "", purpose, ""]
     lines += ["Arguments:", *_format_arguments([*list_arguments(verb), *shared])]
     lines += ["", "Example:", f"  {_NAME} {call}", *_wrap(why)]
     if verb.takes_all:
@@ -278,8 +262,5 @@ def _format_arguments(arguments: list[Argument]) -> list[str]:
 
 
 def _wrap(text: str) -> list[str]:
-    """Indented lines that fit a terminal."""
-    from textwrap import wrap
-
-    start = " " * 6
-    return wrap(text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False)
+    """Wrap a text to indented lines that fit a terminal."""
+    return wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of each command, as pydantic models: parsing, --help and completion follow from them.
 
-In the .pyz `options_compiled.py` takes the place of this module, as in hook/models.py. A model's docstring is the
-command's purpose and an example, for --help. A field whose alias is in capitals is an argument without `--`.
+A model's docstring is the command's purpose and an example, for --help. A field whose alias is in capitals is an
+argument without `--`. After a change run `python3 build.py compile`: in the .pyz `options_compiled.py` takes the place
+of this module.
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ class Show(Model):
     """
 
     key: str = _said(
-        "KEY", "a key, `namespace/pod`, a pod, a container's ID or name, or how one of them begins", ..., alias="KEY"
+        "KEY",
+        "a key (a pod's UID), `namespace/pod`, a pod, a container's ID or name, or how one begins",
+        ...,
+        alias="KEY",
     )
     output: Literal["wide", "json"] | None = _OUTPUT
 
 
 class Top(Model):
-    """Show current usage, like top(1).
+    """Show current usage, a table each interval.
 
     top --interval=10 --count=6: print the usage for a minute
     """
@@ -93,7 +97,7 @@ class History(Model):
 
     name: list[str] = _said(
         "NAME",
-        "only `namespace/pod`, a pod, a container's name or ID, a key, or how one of them begins",
+        "only `namespace/pod`, a pod, a container's name or ID, or a key",
         [],
         alias="NAME",
     )
@@ -143,7 +147,7 @@ class Reconcile(Model):
     adopt: bool = _ADOPT
     runtime_root: list[Directory] = _RUNTIME_ROOT
     live: str | None = _said(
-        "FILE", "the keys that live, one on each line (-: of stdin), instead of a look at their members"
+        "FILE", "read the live keys from FILE, one per line (- is stdin), instead of checking processes"
     )
 
 

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of the commands, and the table of all commands.
+"""The commands: a function each, with its row in the table of all commands above it, and their time limits.
 
-A command imports its modules when it runs, so that `list` does not load those of `install`, and `watch`, which runs for
-months, loads no others.
+A new command is a model in options.py and a function here. A command imports its modules when it runs, so that `list`
+does not load those of `install`, and `watch`, which runs for months, loads no others.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
 
-from hook import jsontext
+from hook import jsontext, system
 from hook.cli import options
 from hook.models import Options
-from hook.show.terminal import Meter, get_screen, print_answer, print_printable, write
+from hook.show.terminal import get_screen, is_terminal, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from hook.doctor import Finding, Site
@@ -27,8 +30,14 @@ if TYPE_CHECKING:
     from hook.install.steps import Taken
     from hook.node.paths import Places
     from hook.show.prometheus import Choice, Family, Former
+    from hook.show.snapshot import Inventory, SeenKey
 
-Limit = tuple[float, int, str]
+PLACES = ("resctrl_root", "run_dir", "group_prefix")
+HOOK = tuple(dict(Options()))
+SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
+"""The options of most commands, and of those that act like a hook."""
+_PATIENCE = 2.0  # seconds after which a terminal shows that a command is at work
+_TICK = 1.0  # seconds
 
 
 class Usage(Exception):
@@ -37,22 +46,116 @@ class Usage(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """The part of a command line that commands share. `words`: the options of the hook, as they were written."""
+    """The part of a command line that commands share."""
 
     hook: Options
-    words: list[str]
+    words: list[str]  # the options of the hook, as they were written
     is_json: bool
+
+
+class Ended(BaseException):
+    """The command has to end; the text says why. A BaseException, so that no handler of errors catches it."""
+
+
+# --- The table
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The time that a command may take, and how it ends then, and at SIGTERM and SIGINT."""
+
+    seconds: float
+    status: int
+    undone: str  # what is left, for its last line
+
+
+@dataclass
+class Verb:
+    """A command: a row of the table."""
+
+    form: type[Any]  # the model of its own arguments
+    run: Callable[[Any, Request], int | None]  # gets these and the rest of the command line; returns the exit status
+    options: tuple[str, ...]  # the shared options that it takes
+    limit: Limit | None  # None: it runs until it is stopped, or reads what a person types
+    exclusive: tuple[str, ...]  # arguments of which only one may be given
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes all options of the hook."""
+        return set(HOOK) <= set(self.options)
+
+
+VERBS: dict[str, Verb] = {}
+WRITERS = ("install", "base-runtime-spec", "bytecode")
+"""The commands that do not take the options of the hook from its hooks.d files."""
+_ENDLESS = Limit(float("inf"), 2, "nothing was changed")
+_STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
+
+
+def _verb(
+    name: str,
+    form: type[Any],
+    options: tuple[str, ...] = SHARED,
+    *,
+    limit: Limit | None = _ENDLESS,
+    exclusive: tuple[str, ...] = (),
+) -> Callable[[Callable[[Any, Request], int | None]], Callable[[Any, Request], int | None]]:
+    """Add the function below this line to the table."""
+
+    def add(run: Callable[[Any, Request], int | None]) -> Callable[[Any, Request], int | None]:
+        VERBS[name] = Verb(form, run, options, limit, exclusive)
+        return run
+
+    return add
+
+
+@contextmanager
+def limit_time(name: str, seconds: float) -> Iterator[None]:
+    """Raise Ended inside the block when its time is over, and at SIGTERM and SIGINT.
+
+    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does. The
+    first tick says on a terminal that the command is still at work. What no signal can interrupt is left to
+    TimeoutStartSec of the unit.
+    """
+    numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
+    over, why, is_shown = system.monotonic() + seconds, "", False
+
+    def tick(number: int, _frame: object) -> None:
+        nonlocal why, is_shown
+        if number != signal.SIGALRM:
+            why = f"by {signal.Signals(number).name}"
+        elif system.monotonic() >= over:
+            why = f"after {seconds:.0f} s"
+        elif not is_shown and sys.stderr is not None and sys.stderr.isatty():
+            is_shown = True
+            with suppress(OSError, RuntimeError):  # the terminal is gone, or the command is just writing to it
+                sys.stderr.write(f"{name}: still at work after {_PATIENCE:.0f} s\n")
+        # An exception while a program is being started would leave that program behind.
+        if why and not getattr(sys.modules.get("hook.node.programs"), "is_starting", False):
+            for it in numbers:
+                signal.signal(it, signal.SIG_IGN)
+            raise Ended(why)
+
+    formers = {it: signal.signal(it, tick) for it in numbers}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    signal.setitimer(signal.ITIMER_REAL, min(_PATIENCE, seconds), _TICK)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for it, former in formers.items():
+            signal.signal(it, former)
 
 
 # --- Commands that change nothing
 
 
+@_verb("list", options.List)
 def list_keys(given: options.List, request: Request) -> None:
     from hook.show import lists, snapshot
 
     _check_directories(request)
-    with Meter() as meter:
-        seen = snapshot.take_snapshot(request.hook, follow=meter.show)
+    seen = snapshot.take_snapshot(request.hook)
     states = given.state or (lists.RUNNING if given.by else [])
     selected = lists.select_keys(seen.keys, given.namespace, states, given.sort)
     if request.is_json and given.by:
@@ -79,32 +182,79 @@ def _check_directories(request: Request) -> None:
             raise Usage(f"{option}={path[:80]}: there is no such directory")
 
 
+@_verb("show", options.Show)
 def show_key(given: options.Show, request: Request) -> None:
-    from hook.cli.lookup import find_key
-    from hook.models import Failure
-    from hook.node.records import Records
-    from hook.resctrl import Resctrl
     from hook.show import lists, snapshot
 
     _check_directories(request)
-    with Records(request.hook.run_dir) as records:
-        kernel, prefix = Resctrl(request.hook.resctrl_root), request.hook.group_prefix
-        key = snapshot.add_taken_to_one(find_key(records, kernel, given.key), records, kernel, prefix)
-        failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
-    of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
+    seen = snapshot.take_snapshot(request.hook)
+    key = _find_key(seen, given.key)
+    of_key = [it for it in seen.failures if it.key == key.state.key or it.container in key.alive]
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
     else:
         print_answer(lists.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
 
 
+def _find_key(seen: Inventory, name: str) -> SeenKey:
+    """Find the key with this name, or the only one with a name that begins so.
+
+    A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
+    container that is not monitored with the reason.
+    """
+    from hook.explain import list_pod_names, name_first, who
+    from hook.show import lists
+
+    keys, broken = {it.state.key: it for it in seen.keys}, {it.name: it for it in seen.unreadable}
+    named = {key: {key, *(lists.list_names(keys[key].state) if key in keys else ())} for key in (*keys, *broken)}
+    failures = {it.key if it.key in named else it.container: it for it in seen.failures if not it.monitored}
+    for key, it in failures.items():
+        pod = list_pod_names(it.namespace, it.pod)
+        named.setdefault(key, set()).update(filter(None, (it.container, it.name, *pod)))
+    exact = [key for key, names in named.items() if name in names]
+    begun = [key for key, names in named.items() if name and any(it.startswith(name) for it in names)]
+    found = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
+    shown = {key: who(it.container, it.namespace, it.pod, it.name) for key, it in failures.items()}
+    shown |= {key: who(key, it.state.pod_namespace, it.state.pod_name, it.state.name) for key, it in keys.items()}
+    if len(found) > 1:
+        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in found)}")
+    for key in found:
+        if key in keys:
+            return keys[key]
+        if key in broken:
+            raise Usage(f"{broken[key].file}: {broken[key].problem}")
+        why = f"{failures[key].reason}: {failures[key].problem}"
+        raise Usage(f"container {shown[key]} is not monitored: {why}; see list unmonitored")
+    raise Usage(f"no key, pod or container matches {name[:80]!r}")
+
+
+@_verb("top", options.Top, limit=None)
 def top(given: options.Top, request: Request) -> None:
-    from hook.cli.top import show_top  # only this needs termios, which a small image may lack
+    """Print a table after each interval; an interrupt is the usual end."""
+    from hook.show import lists, snapshot
 
     _check_directories(request)
-    show_top(given, request)
+    most = given.count or (None if is_terminal() else 1)
+    former = snapshot.take_snapshot(request.hook, has_uncharged=True)
+    with suppress(KeyboardInterrupt):
+        for number in count(1):
+            system.sleep(given.interval)
+            seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
+            rates = snapshot.compare(former, seen, system.now_utc())
+            former = seen
+            if given.namespace:  # the node's total stays that of all keys
+                keys = [it for it in rates.keys if it.key.state.pod_namespace in given.namespace]
+                rates = replace(rates, keys=keys)
+            if request.is_json:
+                print_answer(lists.rates_to_json(rates))
+            else:
+                lines = lists.format_rates(rates, given.sort, get_screen(is_wide=given.output == "wide"))
+                print_answer(lines + [""] * (number != most))
+            if number == most:
+                return
 
 
+@_verb("history", options.History, exclusive=("csv", "json"))
 def show_history(given: options.History, request: Request) -> None:
     from hook import report, system
     from hook.node.files import Unreadable
@@ -125,8 +275,7 @@ def show_history(given: options.History, request: Request) -> None:
     if request.is_json:
         print_answer(history.jobs_to_json(given.history, found, given.by))
     elif given.csv:
-        for line in history.list_csv(found, given.by):
-            write(line)
+        write(history.format_csv(found, given.by))
         if text := found.explain():
             report.say(text, to_syslog=False)
     elif given.by is None:
@@ -135,6 +284,13 @@ def show_history(given: options.History, request: Request) -> None:
         print_answer(history.format_sums(found, given.by, get_screen()))
 
 
+# The units and the chart end metrics and reconcile after 50 s.
+@_verb(
+    "metrics",
+    options.Metrics,
+    limit=Limit(45, 2, "the metrics are not complete"),
+    exclusive=("textfile", "listen", "json"),
+)
 def metrics(given: options.Metrics, request: Request) -> None:
     from hook.show import prometheus
 
@@ -154,7 +310,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
 
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
-    """Serve metrics; each answer gets the samples of the one before, so that no counter dips."""
+    """Serve metrics. Each answer gets the samples of the one before, so that no counter dips."""
     from hook import system
     from hook.show import prometheus, server
 
@@ -172,9 +328,9 @@ def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> N
 
 
 def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:
-    """Take a snapshot, and make its metrics. `former`: the samples exported before.
+    """Take a snapshot, and make its metrics. No counter dips below the `former` samples.
 
-    Raises HookError, as take_snapshot, and `usage` for an event that does not exist on this machine.
+    Raises HookError as take_snapshot does, and `usage` for an event that does not exist on this machine.
     """
     from hook.counters import EVENTS
     from hook.errors import HookError, Reason
@@ -212,6 +368,7 @@ def parse_address(text: str) -> tuple[str, int]:
         raise Usage(problem) from None
 
 
+@_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"))
 def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Site, format_findings, to_objects
     from hook.node import engines
@@ -230,33 +387,26 @@ def doctor(given: options.Doctor, request: Request) -> int:
 
 def examine(site: Site) -> list[Finding]:
     """Run all checks. If doctor is ended early, add a failure that names the last check."""
-    from hook.cli.deadline import Ended
     from hook.doctor import FAILURE, Finding
     from hook.doctor.checks import CHECKS
 
     findings: list[Finding] = []
-    with Meter() as meter:
-        for check in CHECKS:
-            meter.show(f"checking {check.subject}")
-            try:
-                for finding in check.run(site):
-                    findings.append(finding)
-            except Ended as error:
-                remedy = "see why this takes so long; this check and those after it are not complete"
-                why = f"doctor ended {error}, during this check"
-                return [*findings, Finding(FAILURE, check.subject, why, remedy)]
+    for check in CHECKS:
+        try:
+            for finding in check.run(site):
+                findings.append(finding)
+        except Ended as error:
+            remedy = "see why this takes so long; this check and those after it are not complete"
+            return [*findings, Finding(FAILURE, check.subject, f"doctor ended {error}, during this check", remedy)]
     return findings
-
-
-def complete(given: options.Completion, _request: Request) -> None:
-    write(_open_pyz().text(f"packaging/completions/{given.shell}"))
 
 
 # --- Commands that change something
 
 
+# It asks runtimes for 13 s at most.
+@_verb("reconcile", options.Reconcile, ALL, limit=Limit(45, 1, "the next run does the rest"))
 def reconcile(given: options.Reconcile, request: Request) -> int:
-    from hook.cli.deadline import Ended
     from hook.node import runtimes
     from hook.reconcile.run import Work, plan_repairs, repair
     from hook.show.repairs import RepairLog, format_left, format_outcome, result_to_json
@@ -285,7 +435,7 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
 
 
 def _read_live_keys(path: str) -> set[str]:
-    """Read the keys in a file, one a line. Usage: one is invalid. If that were skipped, a live key would end."""
+    """Read the keys in a file, one a line. Raises Usage for an invalid one: skipped, a live key would end."""
     from hook import names, system
     from hook.entry import STDIN_PATIENCE
     from hook.node import files
@@ -303,12 +453,14 @@ def _read_live_keys(path: str) -> set[str]:
         raise Usage(f"--live={path}: {error}") from None
 
 
+@_verb("watch", options.RunWatch, HOOK, limit=None)
 def watch(_given: options.RunWatch, request: Request) -> None:
     from hook.watch import run
 
     run(request.hook)
 
 
+@_verb("install", options.Install, ALL, limit=_STEPS)
 def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
     from hook.install.steps import Refused
@@ -337,6 +489,7 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
         print_printable(remarks)
 
 
+@_verb("uninstall", options.Uninstall, limit=_STEPS)
 def uninstall_program(given: options.Uninstall, request: Request) -> int:
     from hook.install.install import format_removal, uninstall
 
@@ -347,6 +500,11 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     return 1 if done.unfinished else 0
 
 
+@_verb(
+    "bytecode",
+    options.MakeBytecode,
+    limit=Limit(100, 2, "the program may still lack its bytecode; run it again"),
+)
 def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
     """Compile the program that runs, if its Python needs it."""
     from hook.install import steps
@@ -362,6 +520,7 @@ def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
     _print_steps(request, taken, [], {})
 
 
+@_verb("base-runtime-spec", options.BaseRuntimeSpec, ALL)
 def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> None:
     """Print the specification on stdin with the hook that install would write."""
     from hook.install.install import Wanted, add_hook, make_hook_file
@@ -377,8 +536,13 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
         raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
 
 
+@_verb("completion", options.Completion, ())
+def complete(given: options.Completion, _request: Request) -> None:
+    write(_open_pyz().text(f"packaging/completions/{given.shell}"))
+
+
 def _open_pyz() -> PyzFile:
-    """The running .pyz. Raises Refused."""
+    """Open the running .pyz. Raises Refused."""
     from hook.install.bytecode import PyzFile
     from hook.install.steps import Refused
 
@@ -396,67 +560,13 @@ def _choose_places(given: options.Install | options.Uninstall, default: str) -> 
 
 
 def _find_own_path() -> str:
-    """The path of the running file as it was called, which the first line of the .pyz puts into sys.argv."""
+    """Return the path of the running file as it was called, which the first line of the .pyz puts into sys.argv."""
     return os.path.abspath(sys.argv[1])
 
 
 def _find_own_prefix() -> str:
-    """The prefix of the running file; /usr if it is not installed."""
+    """Return the prefix of the running file, or /usr if it is not installed."""
     from hook.node.paths import USR, find_prefix
 
     found = find_prefix(os.path.realpath(_find_own_path()))
     return USR if found is None else found
-
-
-# --- The table
-
-PLACES = ("resctrl_root", "run_dir", "group_prefix")
-HOOK = tuple(dict(Options()))
-SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
-"""The options of most commands, and of those that act like a hook."""
-
-WRITERS = ("install", "base-runtime-spec", "bytecode")
-"""The commands that do not take the options of the hook from its hooks.d files."""
-
-
-@dataclass
-class Verb:
-    """A command. `form`: the model of its own arguments. `run` gets these and the rest of the command line.
-
-    `options`: the shared options that it takes. `limit`: seconds that it may take, its exit status if it is ended then,
-    and a text that says what is left undone; only for commands that end by themselves, and that a timer or package
-    manager may run. `exclusive`: arguments of which only one may be given.
-    """
-
-    form: type[Any]
-    run: Callable[[Any, Request], int | None]
-    options: tuple[str, ...] = SHARED
-    limit: Limit | None = None
-    exclusive: tuple[str, ...] = ()
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether it takes all options of the hook."""
-        return set(HOOK) <= set(self.options)
-
-
-_STEPS_LEFT = "some steps are left; run it again, which does only these"
-_NO_BYTECODE = "the program may still lack its bytecode; run it again"
-VERBS = {
-    "list": Verb(options.List, list_keys),
-    "show": Verb(options.Show, show_key),
-    "top": Verb(options.Top, top),
-    "history": Verb(options.History, show_history, exclusive=("csv", "json")),
-    # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 13 s at most.
-    "metrics": Verb(
-        options.Metrics, metrics, SHARED, (45, 2, "the metrics are not complete"), ("textfile", "listen", "json")
-    ),
-    "doctor": Verb(options.Doctor, doctor, SHARED, (100, 1, "not everything was checked")),
-    "reconcile": Verb(options.Reconcile, reconcile, ALL, (45, 1, "the next run does the rest")),
-    "watch": Verb(options.RunWatch, watch, HOOK),
-    "install": Verb(options.Install, install_program, ALL, (100, 2, _STEPS_LEFT)),
-    "uninstall": Verb(options.Uninstall, uninstall_program, SHARED, (100, 2, _STEPS_LEFT)),
-    "bytecode": Verb(options.MakeBytecode, make_bytecode, SHARED, (100, 2, _NO_BYTECODE)),
-    "base-runtime-spec": Verb(options.BaseRuntimeSpec, make_base_runtime_spec, ALL),
-    "completion": Verb(options.Completion, complete, ()),
-}

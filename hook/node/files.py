@@ -102,13 +102,6 @@ def read_head(path: str, size: int) -> bytes:
     return content
 
 
-def read_pieces(path: str) -> Iterator[bytes]:
-    """Yield the content of a regular file of any size, in small pieces. Raises Unreadable."""
-    with opened(path) as descriptor, _failing(path):
-        while piece := os.read(descriptor, _PIECE):
-            yield piece
-
-
 def read_text(path: str, limit: int) -> str:
     """Read a regular UTF-8 file of at most `limit` bytes. Raises Unreadable."""
     try:

@@ -62,9 +62,15 @@ class Exit:
         return None if self.status == 0 else f"exit status {self.status}: {shown}"
 
 
+is_starting = False
+"""Whether a program is being started: an exception of a signal's handler would leave the program behind then."""
+
+
 def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
+    global is_starting  # noqa: PLW0603  the handler asks for it
     deadline, pipe = system.monotonic() + seconds, subprocess.PIPE
+    is_starting = True
     try:
         # A new session, so that the program can be killed together with all its children.
         program = subprocess.Popen(
@@ -72,6 +78,8 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
         )
     except OSError as error:
         return Exit(None, "", f"cannot start: {errno_name(error)}")
+    finally:
+        is_starting = False
     try:
         output, remark = _talk(program, stdin, deadline)
         status = program.wait(max(0.0, deadline - system.monotonic()))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import csv
 import errno
+import gzip
 import io
 import os
 import re
 import zlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,9 +40,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z?)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 # What logrotate puts behind a name: .1, or with dateext -20261124; and what compresses a file.
 _ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
-_GZIP = 16 + zlib.MAX_WBITS
-_PIECE = 1 << 16
-_MOST_ROUNDS = 3  # of looking for files that logrotate has moved meanwhile
+_MOST_ROUNDS = 3  # of looking for files that logrotate has moved since
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 _FORMULA = ("=", "+", "-", "@")
@@ -51,45 +49,35 @@ _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 
 @dataclass
 class Jobs:
-    """What was read. `lines`: by ID, of each job that is selected, its end, its line, whether it has one of `names`,
-    and those of `names` with which one of its own begins. `skipped`: lines, by file.
-
-    `exact`, `begun`: the names that a job has, or that begin one of its names, also of jobs that `since` leaves out.
-    `problems`: a line for each file that could not be read to its end. `absent`: names that match no job at all.
-    """
+    """The jobs that were read and selected, by their names (none: all) and the time of their end."""
 
     names: Sequence[str] = ()
     since: str = ""
-    lines: dict[str, tuple[str, bytes, bool, tuple[str, ...]]] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    lines: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by the ID of a job: its end, its line
+    skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
+    problems: list[str] = field(default_factory=list)  # a line for each file that could not be read to its end
     events: set[str] = field(default_factory=set)
-    exact: set[str] = field(default_factory=set)
-    begun: set[str] = field(default_factory=set)
+    found: set[str] = field(default_factory=set)  # the names that a job has, also one that ended before `since`
 
     @property
     def absent(self) -> list[str]:
-        return [name for name in self.names if name not in self.begun]
+        """The names that no job has."""
+        return [name for name in self.names if name not in self.found]
 
     def list_jobs(self) -> Iterator[Job]:
-        """The selected jobs, in the order of their ends. A name's beginning counts only if no whole name matches."""
-        for _end, line, is_exact, begun in sorted(self.lines.values()):
-            if not self.names or is_exact or not self.exact.issuperset(begun):
-                yield Job.model_validate(jsontext.loads(line.decode()))
+        """List the selected jobs in the order of their ends."""
+        return (Job.model_validate(jsontext.loads(line.decode())) for _end, line in sorted(self.lines.values()))
 
     def add(self, job: Job, line: bytes) -> None:
         """Count a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
-        names = {*_list_names_of(job)} if self.names else set[str]()
-        exact = names.intersection(self.names)
-        begun = tuple(name for name in self.names if any(it.startswith(name) for it in names))
-        self.exact |= exact
-        self.begun.update(begun)
-        if (begun or not self.names) and job.end >= max(self.since, self.lines.get(job.id, ("",))[0]):
-            self.lines[job.id] = (job.end, line, bool(exact), begun)
+        matching = {*_list_names_of(job)}.intersection(self.names)
+        self.found |= matching
+        if (matching or not self.names) and job.end >= max(self.since, self.lines.get(job.id, ("",))[0]):
+            self.lines[job.id] = (job.end, line)
             self.events |= job.use.keys()
 
     def explain(self) -> str:
-        """What was skipped, in one line; empty: nothing."""
+        """Say in one line what was skipped; empty if nothing was."""
         parts = list(self.problems)
         if count := sum(self.skipped.values()):
             parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
@@ -97,7 +85,7 @@ class Jobs:
 
 
 def parse_since(text: str, now: float) -> str:
-    """The time, RFC 3339, of an age or a date. Raises ValueError."""
+    """Parse an age or a date to a time as RFC 3339. Raises ValueError."""
     if age := _AGE.fullmatch(text):
         return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
     if _DATE.fullmatch(text):
@@ -112,35 +100,27 @@ def parse_since(text: str, now: float) -> str:
 def read(path: str, names: Sequence[str], since: str) -> Jobs:
     """Read a file and its rotated ones. Raises Unreadable if there is none of them, or if the directory is unreadable.
 
-    logrotate may rename them meanwhile: then what is new under one of the names is read, too. What is read twice counts
-    once, by its ID.
+    logrotate may rename them in between: then what is new under one of the names is read, too. What is read twice
+    counts once, by its ID.
     """
     found = Jobs(names, since)
     seen: set[tuple[int, int]] = set()
-    files: dict[str, tuple[int, int]] = {}
+    there: dict[str, tuple[int, int]] = {}
     for number in range(_MOST_ROUNDS):
-        former, files = files, _list_files(path)
-        if not (files or number):
+        former, there = there, _list_files(path)
+        if not (there or number):
             raise Unreadable(path, "there is no such file", errno.ENOENT)
-        if files == former:
+        if there == former:
             break
-        for file in sorted(files, key=lambda it: files[it][1]):  # a file's last line decides, see Jobs.add
-            if files[file] not in seen:
-                seen.add(files[file])
+        for file in sorted(there, key=lambda it: there[it][1]):  # a file's last line decides, see Jobs.add
+            if there[file] not in seen:
+                seen.add(there[file])
                 _read_file(file, found)
     return found
 
 
-def list_recent_names(path: str, most: int) -> Iterator[str]:
-    """The names of the last jobs in a file, less their IDs, for completion. Raises Unreadable."""
-    for line in deque(_split(files.read_pieces(path)), most):
-        for job, _text in parse_line(line):
-            if job is not None:
-                yield from {*_list_names_of(job)} - {it.id for it in job.containers}
-
-
 def _list_files(path: str) -> dict[str, tuple[int, int]]:
-    """The files with this name and the names that logrotate gives, with their inodes and the times of their ends."""
+    """List the files with this name and those that logrotate gives, with their inodes and the times of their ends."""
     directory, name = os.path.split(path)
     paths = [
         os.path.join(directory, it)
@@ -153,61 +133,48 @@ def _list_files(path: str) -> dict[str, tuple[int, int]]:
 
 
 def _read_file(path: str, found: Jobs) -> None:
-    name, pieces = os.path.basename(path), files.read_pieces(path)
+    """Add the jobs of a file. A file that is damaged loses what is behind the damage."""
+    name = os.path.basename(path)
     try:
-        for line in _split(_unpack(pieces, path) if path.endswith(".gz") else pieces):
-            jobs = [*parse_line(line)]
-            for job, text in jobs:
-                if job is not None:
-                    found.add(job, text)
-            if any(job is None for job, _text in jobs):
-                found.skipped[name] = found.skipped.get(name, 0) + 1
+        with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
+            for line in read_lines(gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream):
+                jobs = [*parse_line(line)]
+                for job, text in jobs:
+                    if job is not None:
+                        found.add(job, text)
+                if any(job is None for job, _text in jobs):
+                    found.skipped[name] = found.skipped.get(name, 0) + 1
     except Unreadable as error:
         found.problems.append(f"{name}: {error.why}")
+    except (OSError, EOFError, zlib.error) as error:
+        found.problems.append(f"{name}: not read to its end: {error}")
 
 
-def _unpack(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
-    """Decompress what gzip has made. Raises Unreadable."""
-    reader, is_begun = zlib.decompressobj(_GZIP), False
-    try:
-        for piece in pieces:
-            left = piece
-            while left:
-                is_begun = True
-                yield reader.decompress(left, _PIECE)
-                left = reader.unconsumed_tail
-                if reader.eof:  # another member may follow, or zeros
-                    left, reader, is_begun = reader.unused_data.lstrip(b"\0"), zlib.decompressobj(_GZIP), False
-        yield reader.flush()
-    except zlib.error as error:
-        raise Unreadable(path, f"not read to its end: {error}") from None
-    if is_begun:
-        raise Unreadable(path, "not read to its end: gzip's data are cut short")
-
-
-def _split(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines that are not blank; of one that is much longer than LINE, its end."""
+def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
+    """Read the lines that are not blank; of one that is much longer than LINE, its end."""
     rest = b""
-    for piece in pieces:
-        *lines, rest = (rest + piece).split(b"\n")
-        yield from filter(bytes.strip, lines)
-        if len(rest) > 2 * LINE:
-            rest = rest[-LINE:]
-    if rest.strip():
-        yield rest
+    while piece := stream.readline(LINE):
+        rest = (rest + piece)[-2 * LINE :]
+        if piece.endswith(b"\n"):
+            yield from filter(bytes.strip, [rest])
+            rest = b""
+    yield from filter(bytes.strip, [rest])
 
 
 def parse_line(line: bytes) -> Iterator[tuple[Job | None, bytes]]:
-    """The jobs in a line, each with its own text; None for a part that is none: a torn line may be glued to a whole."""
+    """Parse the jobs in a line, each with its own text; None is a part that is no job.
+
+    A torn line may be glued to a whole one.
+    """
     job = _parse(line)
     if job is not None:
         yield job, line
         return
     before, *parts = line.split(_BEGIN)
-    if before or not parts:
+    if before.strip() or not parts:
         yield None, before
     for part in parts:
-        text = (_BEGIN + part).strip(b"\0 \t\r")
+        text = (_BEGIN + part).strip(b"\0 \t\r\n")
         yield _parse(text), text
 
 
@@ -223,30 +190,24 @@ def _parse(text: bytes) -> Job | None:
 
 
 def _list_names_of(job: Job) -> Iterator[str]:
-    """All names by which a job can be found."""
-    yield job.key
+    """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
+    yield name_job(job)
     yield from list_pod_names(job.namespace, job.pod)
-    if (shown := name_job(job)) != short_id(job.key):
-        yield shown
-    for it in job.containers:
-        yield from filter(None, (it.id, it.name))
+    yield from filter(None, (it.name for it in job.containers))
+    for name in (job.key, *(it.id for it in job.containers)):
+        yield from (name, short_id(name))
 
 
 def name_job(job: Job) -> str:
-    """`namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
+    """Name a job: `namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
     pod = name_pod(job.namespace, job.pod)
     names = [it.name for it in job.containers if it.name]
-    own = names[0] if len(names) == 1 and (job.kind != "pod" and not (job.kind == "sandbox" and pod)) else None
-    return "/".join(filter(None, (pod, own))) or ",".join(names) or short_id(job.key)
-
-
-def _name_group(job: Job, by: str) -> str:
-    pod = name_pod(job.namespace, job.pod)
-    return {"name": name_job(job), "pod": pod, "namespace": job.namespace or "", "day": job.end[:10]}[by]
+    is_container = len(names) == 1 and job.kind != "pod" and not (job.kind == "sandbox" and pod)
+    return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job.key)
 
 
 def count_job(job: Job) -> Uses:
-    """The use of a job by event, and its seconds."""
+    """Return the use of a job by event, and its seconds."""
     values = {**dict.fromkeys([*job.use, *job.unknown]), **job.use, _ALL: job.seconds}
     return {
         event: make_total(None if it is None else round(it * MILLION), in_part=event in job.unknown)
@@ -255,11 +216,12 @@ def count_job(job: Job) -> Uses:
 
 
 def sum_jobs(jobs: Iterable[Job], by: str | None) -> dict[str, Uses]:
-    """The sums of jobs, by name; `by`: None: of all of them, by the empty name."""
+    """Add up jobs by name, pod, namespace or day; None adds up all of them, under the empty name."""
     found: dict[str, Uses] = {}
     for job in jobs:
-        name = _name_group(job, by) if by else ""
-        found[name] = sum_uses([found.get(name, {}), count_job(job)])
+        pod, namespace = name_pod(job.namespace, job.pod), job.namespace or ""
+        group = {"name": name_job(job), "pod": pod, "namespace": namespace, "day": job.end[:10]}[by] if by else ""
+        found[group] = sum_uses([found.get(group, {}), count_job(job)])
     return found
 
 
@@ -271,7 +233,7 @@ def _count_jobs(use: Uses) -> int:
 
 
 def format_jobs(found: Jobs, screen: Screen) -> list[str]:
-    """A line for each job, and their total."""
+    """Format a line for each job, and their total."""
     rows, ends, lives = list[tuple[str, Uses]](), list[str](), list[int]()
     for job in found.list_jobs():
         shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
@@ -283,7 +245,7 @@ def format_jobs(found: Jobs, screen: Screen) -> list[str]:
 
 
 def format_sums(found: Jobs, by: str, screen: Screen) -> list[str]:
-    """A line for each name, pod, namespace or day, and the total."""
+    """Format a line for each name, pod, namespace or day, and the total."""
     rows = _add_total(sorted(sum_jobs(found.list_jobs(), by).items()))
     jobs = numbers("JOBS", [str(_count_jobs(use)) for _, use in rows])
     return [*_format_rows(by.upper(), rows, [jobs], [], screen), *_format_end(found)]
@@ -296,7 +258,7 @@ def _add_total(rows: list[tuple[str, Uses]]) -> list[tuple[str, Uses]]:
 def _format_rows(
     head: str, rows: list[tuple[str, Uses]], columns: list[Column], more: list[Column], screen: Screen
 ) -> list[str]:
-    """A table of names and use. `columns`, `more`: those before and behind the seconds."""
+    """Lay out a table of names and use, with `columns` before and `more` behind the seconds."""
     names, uses = [to_word(name) or "-" for name, _ in rows], [use for _, use in rows]
     seconds = [format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}") for use in uses]
     columns = [Column(head, names, least=LEAST_NAME), *columns, numbers("SECONDS", seconds), *more]
@@ -312,7 +274,7 @@ def _format_end(found: Jobs) -> list[str]:
 
 
 def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
-    """`history --json`."""
+    """Make the object of `history --json`."""
     jobs = [*found.list_jobs()]
     lines: dict[str, Any] = {"jobs": [*map(_job_to_json, jobs)]}
     if by is not None:
@@ -333,8 +295,8 @@ def _sum_to_json(use: Uses) -> dict[str, Any]:
     return {"jobs": _count_jobs(use), "seconds": to_number(use[_ALL].value), "use": known, "unknown": unknown}
 
 
-def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
-    """`history --csv`: the lines, the head first. A column for each event of the jobs."""
+def format_csv(found: Jobs, by: str | None) -> str:
+    """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
     events = [*(it for it in _USUAL if it in found.events), *sorted(found.events - {*_USUAL})]
     rows: Iterable[dict[str, Any]]
     if by is None:
@@ -344,22 +306,21 @@ def list_csv(found: Jobs, by: str | None) -> Iterator[str]:
         sums = sorted(sum_jobs(found.list_jobs(), by).items())
         rows = ({by: name, **_sum_to_json(use)} for name, use in sums)
         first, last = [by, "jobs", "seconds"], ["unknown"]
-    yield _join_cells([*first, *events, *last])
+    text = io.StringIO()
+    table = csv.DictWriter(text, [*map(_to_cell, [*first, *events, *last])], extrasaction="ignore", lineterminator="\n")
+    table.writeheader()
     for row in rows:
-        called = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))
-        cells = {**row, **row["use"], "containers": called, "unknown": " ".join(row["unknown"])}
-        yield _join_cells(cells.get(name) for name in (*first, *events, *last))
-
-
-def _join_cells(cells: Iterable[str | float | None]) -> str:
-    """A line of CSV; empty: unknown."""
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow([*map(_to_cell, cells)])
-    return line.getvalue()
+        containers = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))
+        cells = {**row, **row["use"], "containers": containers, "unknown": " ".join(row["unknown"])}
+        table.writerow({_to_cell(name): _to_cell(cell) for name, cell in cells.items() if not isinstance(cell, dict)})
+    return text.getvalue()
 
 
 def _to_cell(it: str | float | None) -> str:
-    """A number as a spreadsheet reads it. A text that would be a formula gets a quote, since tenants choose names."""
+    """Format a number as a spreadsheet reads it; empty is unknown.
+
+    A text that would be a formula gets a quote, since tenants choose names.
+    """
     if not isinstance(it, str):
         return "" if it is None else str(to_number(round(it * MILLION)))
     safe = printable(it)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats the output of `list`, `show` and `top`: lines for people, and objects for JSON.
 
-Text that a tenant can write (pod names, text quoted in a failure) is escaped by `printable`, and in a table it is one
-word, so that it never spans two cells.
+`printable` escapes the text that a tenant can write (names of pods, text quoted in a failure). In a table such a text
+is one word, so it never spans two cells.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 from hook import counters, names, procfs, system
 from hook.counters import EVENTS, MILLION
-from hook.explain import format_count, printable, who
-from hook.models import Failure
+from hook.explain import format_count, list_pod_names, printable, who
+from hook.models import Failure, KeyState
 from hook.node.records import name_unhooked
 from hook.show.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
 from hook.show.terminal import Column, Screen, lay_out, numbers
@@ -21,8 +21,6 @@ from hook.show.terminal import Column, Screen, lay_out, numbers
 STATES = {it.split()[-1]: it for it in ("live", "taken", "group missing", "recovering", "lingering", "completed")}
 """SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
 RUNNING = [word for word in STATES if word != "completed"]
-TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
-"""The columns by which `top` can sort; on a terminal the first letter of each is its key."""
 _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
     **dict.fromkeys(("traffic", "memory"), lambda it: -it.get_known("mbm_total_bytes")),
@@ -38,7 +36,7 @@ _TOP_HEADS = {  # in the table, and in JSON
     "mbm_local_bytes": ("LOCAL(B/s)", "traffic_local_bytes_per_second"),
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
-_OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
+_OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
 _NAMED = 20  # pods in a line, if the output is not a terminal
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
@@ -57,7 +55,7 @@ _SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
-    """Choose the keys of these namespaces and states (words of STATES; none: all), and sort them, with their use."""
+    """Choose the keys of these namespaces and states (words of STATES), or all, and sort them, with their use."""
     order, conditions = _ORDERS[sort], [*STATES.values()]
     wanted = [STATES[word] for word in states or STATES]
     found = [
@@ -70,7 +68,7 @@ def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequ
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
-    """The lines of `list`: RMIDs, at most `limit` of the selected keys, and a summary of unmonitored containers."""
+    """Format `list`: RMIDs, at most `limit` of the selected keys, and a summary of unmonitored containers."""
     shown = selected[:limit]
     lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
     lines += _format_table(selected, shown, screen)
@@ -78,13 +76,12 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
     for head, found in _list_problems(seen, screen):
-        if found:
-            lines += ["", *([screen.paint("red", head)] if head else []), *found]
+        lines += ["", *filter(None, [screen.paint("red", head)]), *found] if found else []
     return lines
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
-    """The lines of `list unmonitored`: each container that is not monitored, and why."""
+    """Format `list unmonitored`: each container that is not monitored, and why."""
     failures = sorted(seen.failures, key=lambda it: (it.reason, _name_failed(it)))
     lines = [line for failure in failures for line in format_failure(failure)]
     unhooked = name_unhooked(seen.unhooked) if seen.unhooked is not None else []
@@ -94,7 +91,7 @@ def format_unmonitored(seen: Inventory) -> list[str]:
 
 
 def format_waiting(seen: Inventory) -> list[str]:
-    """A line for each file of the history that lines wait for, and one for the lines that were dropped."""
+    """Format a line for each history file that lines wait for, and one for the lines that were dropped."""
     lines = [
         printable(f"not in the history yet: {format_count(waiting.lines, 'line')} for {waiting.file}: {waiting.why}")
         for waiting in seen.list_owed()
@@ -106,19 +103,16 @@ def format_waiting(seen: Inventory) -> list[str]:
 
 
 def format_missing(seen: Inventory) -> list[str]:
-    """A line for each reason why failures may have no record."""
-    lines = []
-    if seen.is_full:
-        remedy = "free space or inodes there (df -h /run, df -i /run)"
-        lines.append(f"more containers may be unmonitored: the file system of the run directory is full; {remedy}")
-    if seen.unrecorded:
-        count = format_count(seen.unrecorded, "failure")
-        lines.append(f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook")
-    return lines
+    """Format a line for each reason why failures may have no record."""
+    remedy = "free space or inodes there (df -h /run, df -i /run)"
+    full = f"more containers may be unmonitored: the file system of the run directory is full; {remedy}"
+    count = format_count(seen.unrecorded, "failure")
+    lost = f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook"
+    return [full] * seen.is_full + [lost] * (seen.unrecorded > 0)
 
 
 def format_failure(failure: Failure) -> list[str]:
-    """A line with the problem and its time, and one for each further detail."""
+    """Format a line with the problem and its time, and one for each further detail."""
     but = ", but monitored" if failure.monitored else ""
     about = f"({failure.stage}, {failure.time or '?'}{but})"
     head = f"{_name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
@@ -140,20 +134,18 @@ def _format_rmids(seen: Inventory) -> str:
 
 
 def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
-    """The rows of the keys that are shown, and the total of all that match."""
+    """Format the rows of the keys that are shown, and the total of all that match."""
     keys = [it.key for it in shown]
     short_states = {condition: word for word, condition in STATES.items()}
     ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys]
     columns = [
         Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
         Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
-        numbers("ALIVE", [*map(_format_members, keys)]),
+        numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
-    rows = [_make_row(it) for it in shown]
-    if len(found) > 1:
-        rows.append(("total", "", sum_uses(it.use for it in found)))
-    head, *lines = _lay_out_rows(rows, columns, LIST_HEADS, screen)
+    total = [("total", "", sum_uses(it.use for it in found))] if len(found) > 1 else []
+    head, *lines = _lay_out_rows([*map(_make_row, shown), *total], columns, LIST_HEADS, screen)
     over = [screen.paint("faint", line) if key.state.completed_at else line for line, key in zip(lines, keys)]
     return [head, *over, *lines[len(keys) :]]
 
@@ -165,50 +157,50 @@ def _make_row(it: KeyUse) -> tuple[str, str, Uses]:
 def _lay_out_rows(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
-    """A table of names, keys and their use, and the legend of its marks. `heads`: of the columns, by event."""
-    name = Column("NAME", [name for name, _, _ in rows], least=LEAST_NAME)
-    key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
-    return lay_out_uses([name, key, *columns], [use for *_, use in rows], heads, screen)
+    """Lay out a table of names, keys and their use, with these columns in between."""
+    names, keys, uses = zip(*rows) if rows else ((), (), ())
+    name = Column("NAME", names, least=LEAST_NAME)
+    key = Column("KEY", keys, [key[:_SHORT_KEY] for key in keys])
+    return lay_out_uses([name, key, *columns], uses, heads, screen)
 
 
 def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
-    """A table of these columns and of use, and the legend of its marks. `heads`: of the columns of use, by event."""
+    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks."""
     sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
 
 def _format_members(key: SeenKey) -> str:
-    """The number of live members and of all, `2/3`; `?`: unknown."""
+    """Format the number of live members and of all, `2/3`, or `?` if that is unknown."""
     alive = key.count_alive()
     return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
 
 
 def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | None, list[SeenKey], Uses]]:
-    """The keys of each namespace, and the sum of their use, sorted by `--sort` of list; None: they are in none."""
+    """Return the keys of each namespace, or of none, and the sum of their use, sorted as `list --sort` does."""
     of_each: dict[str | None, list[KeyUse]] = {}
     for it in found:
         of_each.setdefault(it.key.state.pod_namespace, []).append(it)
     traffic = ("mbm_total_bytes",)
-    events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}.get(sort, ())
+    events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}
     rows = [(name, [it.key for it in those], sum_uses(it.use for it in those)) for name, those in of_each.items()]
-    rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events], row[0] or ""))
+    rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events.get(sort, ())], row[0] or ""))
     return rows
 
 
 def _count_alive(keys: Iterable[SeenKey]) -> int | None:
-    """The number of the live members of these keys; None: unknown."""
+    """Count the live members of these keys; None if that is unknown."""
     counts = [key.count_alive() for key in keys]
     return None if None in counts else sum(filter(None, counts))
 
 
 def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, screen: Screen) -> list[str]:
-    """The lines of `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
+    """Format `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
     found = _group_by_namespace(selected, sort)
     rows = [(to_word(name) or NOTHING, keys, use) for name, keys, use in found[:limit]]
     if len(found) > 1:
-        every = [it.key for it in selected]
-        rows.append(("total", every, sum_uses(use for *_, use in found)))
+        rows.append(("total", [it.key for it in selected], sum_uses(use for *_, use in found)))
     alive = [_count_alive(keys) for _, keys, _ in rows]
     columns = [
         Column("NAMESPACE", [name for name, _, _ in rows], least=LEAST_NAME),
@@ -219,24 +211,18 @@ def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, 
 
 
 def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
-    """What `list` shows below its table: heads, and the lines below them."""
+    """List what `list` shows below its table: heads, and the lines below them."""
     full = ", ".join(seen.rmids.full) if seen.rmids is not None else ""
     yield "", [f"no RMID is left in ctrl_group {printable(full)}: see doctor"] if full else []
     count = format_count(len(seen.unassigned), "group")
     yield "", [f"memory traffic is not counted in {count}: see doctor"] if seen.unassigned else []
     for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
-        by_reason: dict[str, list[str]] = {}
-        for failure in seen.failures:
-            if failure.monitored is is_monitored:
-                by_reason.setdefault(to_word(failure.reason), []).append(_name_failed(failure))
-        found = [_name_some(f"  {reason}", sorted(those), screen) for reason, those in sorted(by_reason.items())]
-        yield f"{head} (see list unmonitored):", found
-    by_group: dict[str, list[str]] = {}
-    for key, container, path in seen.list_taken():
-        by_group.setdefault(path, []).append(key.name_member(container))
-    lines = [_name_some(f"  {to_word(path)}", sorted(those), screen) for path, those in sorted(by_group.items())]
-    yield "taken: another tool has moved them to its group, and counts what they use:", _limit_lines(lines)
-    if (record := seen.reconciled) is not None and record.elsewhere:
+        failed = ((it.reason, _name_failed(it)) for it in seen.failures if it.monitored is is_monitored)
+        yield f"{head} (see list unmonitored):", _name_groups(failed, screen)
+    taken = ((path, key.name_member(container)) for key, container, path in seen.list_taken())
+    head = "taken: another tool has moved them to its group, and counts what they use:"
+    yield head, _limit_lines(_name_groups(taken, screen))
+    if (record := seen.reconciled) is not None:
         counts = sorted(record.elsewhere.items(), key=lambda it: (-it[1], it[0]))
         lines = [f"  {to_word(path)}: {format_count(number, 'thread')}" for path, number in counts]
         yield "in groups of other tools or in other ctrl_groups, as of the last reconcile:", _limit_lines(lines)
@@ -249,23 +235,29 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
         never = name_unhooked(unhooked)
         head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
         yield head, [_name_some("  never hooked", never, screen)] if never else []
-        unchecked = (
-            f"could not check {format_count(unhooked.unchecked, 'container')} without a record, as of {unhooked.since}"
-        )
-        yield "", [unchecked] if unhooked.unchecked else []
+        count = format_count(unhooked.unchecked, "container")
+        yield "", [f"could not check {count} without a record, as of {unhooked.since}"] * (unhooked.unchecked > 0)
     yield "", [screen.paint("red", line) for line in [*format_waiting(seen), *format_missing(seen)]]
     early = format_count(seen.dropped_snapshots, "snapshot")
-    yield "", [f"{early} removed early since boot: /run had no room"] if seen.dropped_snapshots else []
+    yield "", [f"{early} removed early since boot: /run had no room"] * (seen.dropped_snapshots > 0)
+
+
+def _name_groups(named: Iterable[tuple[str, str]], screen: Screen) -> list[str]:
+    """Format a line for each group of containers, with as many of their names as fit."""
+    groups: dict[str, list[str]] = {}
+    for group, name in sorted(named):
+        groups.setdefault(to_word(group), []).append(name)
+    return [_name_some(f"  {group}", names, screen) for group, names in groups.items()]
 
 
 def _limit_lines(lines: list[str]) -> list[str]:
-    """The first lines, and the number of the others."""
+    """Return the first lines, and the number of the others."""
     more = [f"  and {len(lines) - _NAMED} more groups"] if len(lines) > _NAMED else []
     return [*lines[:_NAMED], *more]
 
 
 def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
-    """`head: 236 containers: a, b, c, and 233 more`: as many names as fit."""
+    """Format `head: 236 containers: a, b, c, and 233 more`, with as many names as fit."""
     start = f"{head}: {format_count(len(called), 'container')}"
     for number in range(min(len(called), _NAMED), 0, -1):
         more = f", and {len(called) - number} more" if number < len(called) else ""
@@ -279,7 +271,7 @@ def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
 
 
 def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
-    """The lines of `show`: a key, its total use, its containers, its life. `is_wide`: also each counter's values."""
+    """Format `show`: a key, its total use, its containers, its life, and if it `is_wide` each counter's values."""
     state = key.state
     facts = {
         "key": state.key,
@@ -306,7 +298,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
 
 
 def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
-    """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
+    """Format the sum of each event over all domains and ctrl_groups; a gauge has its present value."""
     sums = sum_key(key, has_gauges=True)
     events = [event for event in EVENTS if event in sums]
     if not events:
@@ -342,7 +334,7 @@ def _name_member(key: SeenKey, container: str) -> str:
 
 
 def _format_life(key: SeenKey) -> list[str]:
-    """The recorded events of a key with their times, the earliest first."""
+    """Format the recorded events of a key with their times, the earliest first."""
     state, booted = key.state, system.unix_time() - system.boottime()
     events = [(state.created_at, "created"), (state.completed_at, "completed")]
     for container, member in state.members.items():
@@ -376,22 +368,22 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
 # --- top
 
 
-def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> list[str]:
-    """The lines of one table of `top`: the node, the tasks in no pod, and the keys. `notes`: help for a terminal."""
+def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
+    """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
     listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]
-    return [title, *([screen.paint("faint", notes)] if notes else []), "", *_lay_out_rows(rows, [], heads, screen)]
+    return [title, "", *_lay_out_rows(rows, [], heads, screen)]
 
 
 # --- The same with --json
 
 
 def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
-    """`list --json`."""
+    """Make the object of `list --json`."""
     rmids, unhooked = seen.rmids, seen.unhooked
     return {
         "mounted": rmids is not None,
@@ -416,7 +408,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
 
 
 def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
-    """`show --json`: the fields of `list --json`, and more."""
+    """Make the object of `show --json`, which has the fields of `list --json` and more."""
     members = {
         container: {**member.model_dump(), "alive": key.alive[container], "taken_by": key.taken.get(container)}
         for container, member in key.state.members.items()
@@ -454,7 +446,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
 
 
 def rates_to_json(rates: Rates) -> dict[str, Any]:
-    """One object of `top --json`."""
+    """Make one object of `top --json`."""
     keys = sorted(rates.keys, key=lambda it: (_ORDERS["energy"](it), it.key.state.key))
     return {
         "time": rates.time,
@@ -497,7 +489,7 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
 
 
 def namespaces_to_json(selected: Iterable[KeyUse], sort: str) -> list[dict[str, Any]]:
-    """The objects of `list --by=namespace --json`."""
+    """Make the objects of `list --by=namespace --json`."""
     return [
         {"namespace": name, "keys": len(keys), "members_alive": _count_alive(keys), "use": _uses_to_json(use)}
         for name, keys, use in _group_by_namespace(selected, sort)
@@ -505,13 +497,12 @@ def namespaces_to_json(selected: Iterable[KeyUse], sort: str) -> list[dict[str, 
 
 
 def _uses_to_json(use: Uses) -> dict[str, Any]:
+    marks = ("at_least", "unknown", "from_nothing")
     return {
         event: {
             "value": to_number(total.value),
-            "at_least": total.at_least,
             "unit": EVENTS[event].unit,
-            "unknown": total.unknown,
-            "from_nothing": total.from_nothing,
+            **{name: getattr(total, name) for name in marks},
         }
         for event, total in use.items()
     }
@@ -521,14 +512,23 @@ def _uses_to_json(use: Uses) -> dict[str, Any]:
 
 
 def format_name(key: SeenKey) -> str:
-    """`namespace/pod`, with `/container` if the key is one; Podman's pods have no namespace; `-`: unknown."""
+    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace."""
     state = key.state
     known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), key.container]
     return "/".join(to_word(it) for it in known if it is not None) or NOTHING
 
 
+def list_names(state: KeyState) -> Iterator[str]:
+    """List the names of a key: those of its pod and its containers, and their IDs."""
+    shown = format_name(SeenKey(state, [], {}))
+    yield from list_pod_names(state.pod_namespace, state.pod_name)
+    yield from state.members
+    named = (state.name, *(member.name for member in state.members.values()), shown if shown != NOTHING else None)
+    yield from filter(None, named)
+
+
 def to_word(text: str | None) -> str:
-    """Any text as one escaped word of bounded length."""
+    """Escape any text to one word of bounded length."""
     safe = printable(text or "").replace(" ", "\\x20")
     return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
@@ -540,7 +540,7 @@ def format_sum(total: Total | None, event: str) -> str:
 
 
 def format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
-    """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
+    """Format a total: `-` without a counter, `?` if no value is known; `>=` and `*` as in `explain_marks`."""
     if total is None or total.value is None:
         return NOTHING if total is None else _UNKNOWN
     at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
@@ -548,7 +548,7 @@ def format_total(total: Total | None, format_value: Callable[[int], str]) -> str
 
 
 def explain_marks(totals: Iterable[Total]) -> list[str]:
-    """The legend of the marks of these totals, after an empty line; none without marks."""
+    """Return the legend of the marks that these totals have, after an empty line."""
     marked, legend = [it for it in totals if it.counted], list[str]()
     if any(it.at_least for it in marked):
         legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
@@ -558,7 +558,7 @@ def explain_marks(totals: Iterable[Total]) -> list[str]:
 
 
 def format_number(value: float, *, binary: bool = False) -> str:
-    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
+    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`, or in `binary` ones `45.3Gi`."""
     base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
     power = 0
     while value >= base - 0.5 and power < len(prefixes) - 1:

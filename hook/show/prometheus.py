@@ -21,14 +21,14 @@ from hook.counters import EVENTS, MILLION, Event
 from hook.errors import Reason
 from hook.explain import printable
 from hook.node import files
-from hook.node.models import ReconcileRecord
+from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.show.lists import NOTHING, format_name
 from hook.show.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
 
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
-"""The samples of one metric by their labels, in millionths, as in `counters`; None: unknown."""
+"""The samples of one metric by their labels, in millionths, as in `counters`; None is unknown."""
 Numbers = dict[Labels, "int | float"]
 """The samples of one metric by their labels, in whole units."""
 PREFIX = "resctrl_mon_"
@@ -36,6 +36,7 @@ NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
 _NAMES = ("namespace", "pod", "container")
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
+_STATES = ("live", "taken", "lingering", "completed", "recovering")  # "group missing" counts as live
 _LIMIT = 64 << 20
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("bytes", "cycles", "farads", "joules", "seconds")
@@ -44,15 +45,11 @@ END_OF_OPEN_METRICS = "# EOF\n"
 
 @dataclass(frozen=True)
 class Choice:
-    """Which series are exported: one for each event, domain and ctrl_group of a pod.
+    """The choice of what is exported: by default a series for each event, domain and ctrl_group of a pod."""
 
-    `events`: only these, by the kernel's names; None: all. `sum_domains`: one series for all domains. `has_created`: in
-    OpenMetrics with the time at which each counter of a key was 0.
-    """
-
-    events: frozenset[str] | None = None
-    sum_domains: bool = False
-    has_created: bool = False
+    events: frozenset[str] | None = None  # only these, by the kernel's names
+    sum_domains: bool = False  # one series for all domains
+    has_created: bool = False  # in OpenMetrics with the time at which each counter of a key was 0
 
     def has(self, counter: str) -> bool:
         return self.events is None or get_event(counter) in self.events
@@ -64,12 +61,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Family:
-    """A metric with its samples ("metric family" in Prometheus). `created`: when they began with 0, in Unix time."""
+    """A metric with its samples ("metric family" in Prometheus)."""
 
     name: str
     meaning: str
     samples: Values
-    created: dict[Labels, int] = field(default_factory=dict)
+    created: dict[Labels, int] = field(default_factory=dict)  # the Unix time at which a sample began with 0
 
     @property
     def kind(self) -> str:
@@ -77,7 +74,7 @@ class Family:
 
 
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
-    """Make all metrics. `former`: the samples exported before."""
+    """Make all metrics. No counter dips below the `former` samples, which were exported before."""
     former, choice = former or Former(), choice or Choice()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [it for it in seen.keys if not it.state.recovering or any(record.read_labels(it.state).values())]
@@ -94,24 +91,24 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
-    """The metric of the connections that the endpoint cut off, by reason."""
+    """Make the metric of the connections that the endpoint cut off, by reason."""
     name, meaning = "endpoint_dropped_connections_total", "Connections that the endpoint cut off, by reason"
     return _make_family(name, meaning, _by("reason", counts))
 
 
 def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Family:
-    """A metric of these numbers, by their labels; a number is a single sample, None is none."""
+    """Make a metric of numbers by their labels, of a single number, or without a sample."""
     samples: Numbers = numbers if isinstance(numbers, dict) else {} if numbers is None else {(): numbers}
     return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in samples.items()})
 
 
 def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
-    """The metrics in Prometheus' text format, in a stable order; or as OpenMetrics, but for END_OF_OPEN_METRICS."""
+    """Format metrics in Prometheus' text format, or as OpenMetrics, but for END_OF_OPEN_METRICS."""
     return "".join(line + "\n" for it in families for line in _format_family(it, is_open=is_open))
 
 
 def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
-    """OpenMetrics has units and times of creation, and a counter's name without the `_total` of its samples' names."""
+    """Format a metric. OpenMetrics has units, times of creation, and names of counters without `_total`."""
     name = family.name.removesuffix("_total") if is_open else family.name
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
@@ -131,7 +128,7 @@ def format_series(name: str, labels: Labels) -> str:
 
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
-    """The object that `metrics --json` prints."""
+    """Make the object that `metrics --json` prints."""
     found = []
     for it in families:
         samples = [{"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(it.samples.items())]
@@ -161,10 +158,9 @@ class Former:
     """The samples exported before, in millionths, so that no counter dips.
 
     `metrics --textfile` reads them from the file that it replaces, `metrics --listen` has those of its last reading.
-    `age`: seconds since they were exported.
     """
 
-    age: float = 0.0
+    age: float = 0.0  # seconds since they were exported
     samples: dict[Series, int] = field(default_factory=dict)
 
     def hold(self, series: Series, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
@@ -180,7 +176,7 @@ class Former:
         return value
 
     def hold_difference(self, series: Series, value: int | None) -> int | None:
-        """As `hold`, for a difference of counters that are read one after the other.
+        """Choose as `hold` does, for a difference of counters that are read one after the other.
 
         It dips by the use between the reads. A new mount restarts it, so a value below half of the former is a restart.
         """
@@ -191,7 +187,7 @@ class Former:
 
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
-    """The samples of metrics that were exported `age` seconds ago."""
+    """Keep the samples of metrics that were exported `age` seconds ago."""
     return Former(age, {(it.name, labels): value for it in families for labels, value in it.samples.items()})
 
 
@@ -220,7 +216,7 @@ def parse_former(text: str, age: float) -> Former:
 def _make_event_families(
     used: dict[str, Values], prefix: str, whose: str, created: dict[str, dict[Labels, int]] | None = None
 ) -> Iterator[Family]:
-    """The metrics of events: known events in the order of EVENTS, then the others."""
+    """Make the metrics of events: known events in the order of EVENTS, then the others."""
     for name in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
         event = _describe_event(name)
         meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}{whose}"
@@ -236,7 +232,7 @@ def _describe_event(name: str) -> Event:
 def sum_series(
     keys: Iterable[SeenKey], choice: Choice, former: Former
 ) -> tuple[dict[str, Values], Values, dict[str, dict[Labels, int]]]:
-    """The known use by event and labels, the uses of which a part is unknown, and when the other uses were 0.
+    """Return the known use by event and labels, the uses of which a part is unknown, and when the other uses were 0.
 
     A key can have two groups with equal labels (after a change of the mount point): these are added up.
     """
@@ -289,7 +285,7 @@ def _mark_taken(keys: Iterable[SeenKey], choice: Choice) -> Values:
 
 
 def _count_taken(seen: Inventory) -> Values:
-    """The number of containers that another tool has taken, by key and by that tool's group, which has an RMID."""
+    """Count the containers that another tool has taken, by key and by that tool's group, which has an RMID."""
     found: Values = {}
     for key, _container, path in seen.list_taken():
         labels = (*_identify(key), ("group", printable(path)))
@@ -298,7 +294,7 @@ def _count_taken(seen: Inventory) -> Values:
 
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
-    """The use of tasks outside of all mon_groups, by event and labels."""
+    """Add up the use of tasks outside of all mon_groups, by event and labels."""
     parts: list[tuple[str, Labels, int | None]] = []
     for ctrl_group, of_group in seen.uncharged.items():
         place = (("ctrl_group", printable(ctrl_group)),)
@@ -328,7 +324,7 @@ def _sum_parts(
 
 
 def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
-    """The exported value of each chosen counter of a group; None: no sample."""
+    """Return the exported value of each chosen counter of a group; None is no sample."""
     found = dict(list_counted(group, together=choice.sum_domains))
     found.update((counter, total.known) for counter, total in group.gauges.items() if total.counted)
     for counter, text in group.now.items():
@@ -338,7 +334,7 @@ def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
 
 
 def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
-    """The cumulative counters of a group in a form that Prometheus can add up; None: no sample.
+    """List the cumulative counters of a group in a form that Prometheus can add up; None is no sample.
 
     If a part of earlier use is unknown, this is the use of the present incarnation: a counter that restarts has to
     restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
@@ -358,7 +354,7 @@ def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str,
 
 
 def _identify(key: SeenKey) -> Labels:
-    """The labels of a key. `namespace`, `pod` and `container` are always among them, even if empty.
+    """Return the labels of a key. `namespace`, `pod` and `container` are always among them, even if empty.
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
@@ -368,7 +364,7 @@ def _identify(key: SeenKey) -> Labels:
 
 
 def _name_keys(keys: Iterable[SeenKey]) -> Values:
-    """The names by which `list` shows the keys that have no namespace in their labels."""
+    """Return the names by which `list` shows the keys that have no namespace in their labels."""
     found = {(*_identify(it), ("name", format_name(it))): MILLION for it in keys}
     return {it: one for it, one in found.items() if not dict(it)["namespace"] and dict(it)["name"] != NOTHING}
 
@@ -376,31 +372,55 @@ def _name_keys(keys: Iterable[SeenKey]) -> Values:
 # --- The health of the hook
 
 
-def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    """For each metric its name, its meaning, and its samples: a number for a single one, None for none."""
-    yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _count_states(seen)
+Measured = Iterator[tuple[str, str, "Numbers | float | None"]]
+"""For each metric its name, its meaning, and its samples: a number is a single one, None is none."""
+
+
+def _measure_health(seen: Inventory) -> Measured:
+    yield from _measure_keys(seen)
+    if seen.rmids is not None:
+        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", seen.rmids.limit
+        in_use = _by("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
+        yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
+        orphans = len(seen.orphans) if seen.host_pids else None
+        yield "orphan_groups", "mon_groups with our prefix, but without a record and a live member", orphans
+    yield from _measure_losses(seen)
+    if seen.reconciled is not None:
+        yield from _measure_reconcile(seen.reconciled)
+    if seen.watched is not None:
+        yield from _measure_watch(seen.watched)
+    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
+    yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
+    yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
+
+
+def _measure_keys(seen: Inventory) -> Measured:
+    states = Counter({**dict.fromkeys(_STATES, 0), "unreadable": len(seen.unreadable)})
+    states.update(key.condition if key.condition in _STATES else "live" for key in seen.keys)
+    yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _by("state", states)
     alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
     yield "members", "Containers that are members of a key", _by("state", counted) if seen.host_pids else None
     taken = sum(member.taken_from is not None for key in seen.keys for member in key.state.members.values())
     yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
-    if (rmids := seen.rmids) is not None:
-        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", rmids.limit
-        in_use = _by("owner", {"ours": rmids.ours, "others": rmids.others})
-        yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
-        orphans = len(seen.orphans) if seen.host_pids else None
-        yield "orphan_groups", "mon_groups with our prefix, but without a record and a live member", orphans
-    yield "unmonitored_containers", "Containers on record as not monitored, by reason", _count_reasons(seen)
+
+
+def _measure_losses(seen: Inventory) -> Measured:
+    """Measure what is not monitored, not recorded or not written."""
+    reasons = Counter(dict.fromkeys(_REASONS, 0))
+    reasons.update(printable(it.reason) for it in seen.failures if not it.monitored)
+    yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
     full = "Whether the file system of the run directory is full: records may be missing"
     yield "run_directory_full", full, seen.is_full
-    yield "history_owed", "Lines of history that wait to be written, by the errno of the last try", _count_owed(seen)
+    owed = Counter[str]()
+    for waiting in seen.list_owed():
+        owed[waiting.why.rpartition(": ")[2]] += waiting.lines
+    why = "Lines of history that wait to be written, by the errno of the last try"
+    yield "history_owed", why, _by("reason", owed or {"none": 0})
     yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", seen.dropped_lines
-    yield (
-        "snapshots_dropped_total",
-        "Snapshots that were removed early since boot, to make room",
-        seen.dropped_snapshots,
-    )
+    early = "Snapshots that were removed early since boot, to make room"
+    yield "snapshots_dropped_total", early, seen.dropped_snapshots
     if (unhooked := seen.unhooked) is not None:
         never = "Running containers that never got the hook, as of the last reconcile"
         yield "unhooked_containers", never, len(unhooked.containers)
@@ -408,67 +428,34 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
         yield "unchecked_containers", unchecked, unhooked.unchecked
     runs: Numbers = {tuple(zip(("stage", "result"), map(printable, it))): count for it, count in seen.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
-    if seen.reconciled is not None:
-        yield from _measure_reconcile(seen.reconciled)
-    if (watch := seen.watched) is not None:
-        yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
-        yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
-        yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
-        followed = "Containers that watch followed to another ctrl_group, since its start"
-        yield "watch_followed_containers_total", followed, watch.followed
-        yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
-        yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
-    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
-    yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
-    yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
 
 
-def _measure_reconcile(run: ReconcileRecord) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    """The same of what reconcile has recorded."""
+def _measure_watch(watch: WatchRecord) -> Measured:
+    yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
+    yield "watch_alive_timestamp_seconds", "Unix time at which watch last wrote its record", watch.alive_at
+    yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
+    followed = "Containers that watch followed to another ctrl_group, since its start"
+    yield "watch_followed_containers_total", followed, watch.followed
+    yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
+    yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
+
+
+def _measure_reconcile(run: ReconcileRecord) -> Measured:
     yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", run.started_at
     yield "reconcile_end_timestamp_seconds", "Unix time at which it last ended without an error", run.ended_at
-    duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
+    duration = run.seconds if run.ended_at is not None else None
     yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
     yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
     elsewhere = "Threads in another ctrl_group, or a mon_group of another tool, by that group"
     yield "elsewhere_threads", elsewhere, _by("group", dict(run.elsewhere))
     yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
-    undone = _by("kind", {"failed": run.failed, "left": run.left, "unread": run.unread})
-    yield (
-        "reconcile_undone",
-        "What the reconcile that last ended left: failed actions, others' problems, what it could not read",
-        undone,
-    )
-    actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
-    yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
+    left = "What the reconcile that last ended left: failed actions, others' problems, what it could not read"
+    yield "reconcile_undone", left, _by("kind", {"failed": run.failed, "left": run.left, "unread": run.unread})
+    every = dict.fromkeys(VERBS, 0)
+    done, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
+    yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", done
     yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
 
 
 def _by(label: str, counts: dict[str, int]) -> Numbers:
     return {((label, printable(name)),): count for name, count in counts.items()}
-
-
-def _count_states(seen: Inventory) -> Numbers:
-    counts = {
-        "live": 0,
-        "taken": 0,
-        "lingering": 0,
-        "completed": 0,
-        "recovering": 0,
-        "unreadable": len(seen.unreadable),
-    }
-    for key in seen.keys:
-        counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
-    return _by("state", counts)
-
-
-def _count_owed(seen: Inventory) -> Numbers:
-    counts = Counter[str]()
-    for waiting in seen.list_owed():
-        counts[waiting.why.rpartition(": ")[2]] += waiting.lines
-    return _by("reason", counts or {"none": 0})
-
-
-def _count_reasons(seen: Inventory) -> Numbers:
-    found = Counter(printable(it.reason) for it in seen.failures if not it.monitored)
-    return _by("reason", {**dict.fromkeys(_REASONS, 0), **found})

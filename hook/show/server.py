@@ -2,33 +2,29 @@
 """Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, `/`, which links to it, and
 `/-/healthy`, which measures nothing.
 
-The request's Accept header decides between Prometheus' text format and OpenMetrics, Accept-Encoding whether the answer
-is compressed (RFC 9110, section 12). Each variant of a measurement is made once, and only if it is asked for.
-
-One thread serves all connections, a task each, and closes some when there are too many. Another thread measures, so
-that other requests need not wait for that.
-
-A connection sends its request, waits for the answer, and receives it. If there are too many, one that receives nothing
-of its answer is closed first, then the oldest one without a request, since a scraper sends its request at once. One
-that waits for its answer is never closed; if all wait, new ones stay in the kernel's queue. If one address has too many
-of them, one of its own is closed: one without a request, or that receives nothing, or the new one.
+Each connection has a thread, and a deadline as a whole. If there are too many connections, one is cut off: a client
+that does not read its answer, else the oldest one without a request, since a scraper sends its request at once. If one
+address has too many of them, this is one of its own, else the new one. A scrape that waits for its answer or receives
+it is never cut off: if all do, new connections wait in the kernel's queue.
 """
 
 from __future__ import annotations
 
-import asyncio
+import gzip
 import os
 import re
 import signal
 import socket
 import struct
-import zlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from socketserver import TCPServer
+from typing import NamedTuple
 
 from hook import report, system
 from hook.errors import HookError
@@ -42,190 +38,161 @@ _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
 METHODS = "GET, HEAD"
-_GZIP = 31  # wbits of zlib for a stream with gzip's head
-_FASTEST = 1  # level of zlib: a tenth of the text, in a third of the time of its default
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
 _MOST = 512
 _MOST_OF_ONE = 64  # connections of one address
 _PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
-_STALLED = 0.5  # seconds without progress, after which a connection with an answer may be closed to make room
+_STALLED = 0.5  # seconds without progress, after which a connection with an answer may be cut off to make room
 _TICK = 0.25  # seconds
 _LONGEST_REQUEST = 8 << 10
-_QUEUE = 4096  # the kernel's own limit, net.core.somaxconn, is the same by default
 _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
 _PIECE = 16 << 10  # bytes that count as progress
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
 
 
-@dataclass(frozen=True)
-class Answer:
-    """An answer of HTTP: its status, the type of its content, its content, and further headers."""
+class Answer(NamedTuple):
+    """An answer of HTTP."""
 
     status: int
-    kind: str
+    kind: str  # of its content
     body: bytes
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """What a client prefers of the metrics: as OpenMetrics, compressed."""
-
-    is_open: bool = False
-    is_gzip: bool = False
+    headers: dict[str, str]
 
 
 PAGES = {
-    "/": Answer(200, "text/html; charset=utf-8", _LINK),
-    "/-/healthy": Answer(200, _TEXT, b"healthy\n"),
+    "/": Answer(200, "text/html; charset=utf-8", _LINK, {}),
+    "/-/healthy": Answer(200, _TEXT, b"healthy\n", {}),
 }
 """The answers that never change, by path."""
-_NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n")
+_NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n", {})
 _NOT_ALLOWED = Answer(405, _TEXT, f"only {METHODS}\n".encode(), {"Allow": METHODS})
 
 
 @dataclass(eq=False)
 class Connection:
-    """A client, and the task that serves it. `asks`: its request is not complete.
-
-    `took_at`: the time of the last progress of its answer, or of the answer's start.
-    """
+    """A client whose connection is open."""
 
     client: socket.socket
     host: str
-    task: asyncio.Task[None] = field(init=False)
-    asks: bool = True
-    took_at: float = float("inf")
+    ends_at: float = field(default_factory=lambda: system.monotonic() + _PATIENCE)
+    asks: bool = True  # its request is not complete
+    took_at: float = float("inf")  # when its answer began, or the client last took a piece of it
 
     def has_sent(self) -> bool:
-        """Whether the kernel has a part of its request that its task will read next."""
+        """Whether the kernel has a part of its request that its thread will read next."""
         try:
-            return self.asks and bool(self.client.recv(1, socket.MSG_PEEK))
+            return bool(self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
             return False
 
 
-class Server:
-    """Serves what `measure` returns. `dropped`: the number of connections cut off, by reason."""
+class Server(ThreadingHTTPServer):
+    """Serves what `measure` returns, and shares it between the requests of a second."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 4096  # the kernel's own limit, net.core.somaxconn, is the same by default
 
     def __init__(self, address: tuple[str, int], measure: Callable[[], Reading]) -> None:
         self.dropped = dict.fromkeys(REASONS, 0)
-        self._measure = measure
-        self._turn: asyncio.Lock  # held by the task that measures, if the last measurement is too old
-        self._worker = ThreadPoolExecutor(1)
-        self._reading: Reading | str = ""  # a text: why the measurement failed
-        self._read_at = float("-inf")
-        self._answers: dict[Variant, Answer] = {}  # of this reading
-        self._listener = _listen(address)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self.connections: dict[socket.socket, Connection] = {}  # the oldest first
+        self.change = threading.Condition()  # held to change the connections, and what they ask
         self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
-        self._all: dict[Connection, None] = {}  # the oldest first
+        self._measure = measure
+        self._turn = threading.Lock()  # held to measure
+        self._reading: Reading | str = ""  # a text says why the measurement failed
+        self._read_at = float("-inf")
+        self._answers: dict[tuple[bool, bool], Answer] = {}  # of this reading
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
 
-    async def run(self) -> None:
-        """Serve until this is cancelled."""
-        loop = asyncio.get_running_loop()
-        self._turn = asyncio.Lock()
-        with self._listener:
-            while True:
-                try:
-                    client, address = await loop.sock_accept(self._listener)
-                except ConnectionError:
-                    continue
-                except OSError:  # no descriptor or no memory is left: another try at once would fail, too
-                    await asyncio.sleep(_TICK)
-                    continue
-                connection = Connection(client, address[0])
-                self._all[connection] = None
-                connection.task = loop.create_task(self._serve(connection))
-                await asyncio.sleep(0)  # a task that was cut off before it began would not close its connection
-                await self._make_room_for(connection)
-                await asyncio.sleep(0)  # let all others read their requests before the next connection comes
+    def server_bind(self) -> None:
+        """Bind a socket whose connections have small buffers. HTTPServer would also ask DNS for our name."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_THE_KERNEL)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LONGEST_REQUEST)
+        TCPServer.server_bind(self)
+        self.server_port = self.socket.getsockname()[1]
 
     # --- The set of connections
 
-    async def _make_room_for(self, newest: Connection) -> None:
-        """Cut off other connections until this one has room, or it; wait while none may be cut off."""
-        while newest in self._all:
-            others = [it for it in self._all if it is not newest]
-            own = [it for it in others if it.host == newest.host]
-            if len(own) >= _MOST_OF_ONE:
-                dispensable = [*(it for it in own if it.asks), *_find_stalled(own), newest]
-            elif len(others) < self._most:
-                return
-            else:
-                asking: dict[str, list[Connection]] = {}
-                for it in others:
-                    if it.asks:
-                        asking.setdefault(it.host, []).append(it)
-                dispensable = [*_find_stalled(others), *max(asking.values(), key=len, default=[])]
-            if not dispensable:
-                await asyncio.wait([it.task for it in others], timeout=_TICK, return_when=asyncio.FIRST_COMPLETED)
-            elif dispensable[0].has_sent():
-                await asyncio.sleep(0)
-            else:
-                self._cut_off(dispensable[0], "too_many")
+    def verify_request(self, request: socket.socket, client_address: tuple[str, int]) -> bool:  # type: ignore[override]
+        """Cut off other connections until this one has room; wait while none may be cut off.
+
+        Returns False if this one is cut off itself.
+        """
+        host = client_address[0]
+        with self.change:
+            while True:
+                own = [it for it in self.connections.values() if it.host == host]
+                is_greedy = len(own) >= _MOST_OF_ONE
+                if not is_greedy and len(self.connections) < self._most:
+                    self.connections[request] = Connection(request, host)
+                    return True
+                found = self._find_dispensable(own if is_greedy else self.connections.values())
+                if found is not None:
+                    self._cut_off(found, "too_many")
+                elif is_greedy and not any(it.asks for it in own):
+                    self._cut_off(Connection(request, host), "too_many")
+                    return False
+                else:
+                    self.change.wait(_TICK)
+                    self.service_actions()
+
+    def _find_dispensable(self, among: Collection[Connection]) -> Connection | None:
+        """Find the client that has not read for the longest time, else the oldest one without a request.
+
+        This is one of the address that has most of them.
+        """
+        stalled = [it for it in among if it.took_at < system.monotonic() - _STALLED]
+        asking = [it for it in among if it.asks and not it.has_sent()]
+        hosts = Counter(it.host for it in asking)
+        oldest = max(asking, key=lambda it: hosts[it.host], default=None)
+        return min(stalled, key=lambda it: it.took_at, default=oldest)
+
+    def service_actions(self) -> None:
+        """Cut off the connections whose time is over."""
+        with self.change:
+            now = system.monotonic()
+            for connection in [it for it in self.connections.values() if it.ends_at < now]:
+                self._cut_off(connection, "too_slow")
 
     def _cut_off(self, connection: Connection, reason: str) -> None:
-        """End a connection at once, and let the kernel drop its unsent data (a reset)."""
-        if connection not in self._all:
-            return  # it was just closed to make room, and its time is over as well
+        """End a connection at once: its thread wakes up, and the kernel drops its unsent data (a reset)."""
         self.dropped[reason] += 1
-        connection.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.task.cancel()
-        del self._all[connection]
+        self.connections.pop(connection.client, None)
+        with suppress(OSError):  # the client has ended it
+            connection.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.client.shutdown(socket.SHUT_RDWR)
 
-    # --- One connection
+    def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
+        """Close a connection."""
+        with self.change:
+            self.connections.pop(request, None)
+            request.close()
+            self.change.notify_all()
 
-    async def _serve(self, connection: Connection) -> None:
-        deadline = asyncio.get_running_loop().call_later(_PATIENCE, self._cut_off, connection, "too_slow")
-        try:
-            # An exception: the client is gone, or confused http.server. The others go on.
-            with suppress(Exception):
-                await self._answer(connection)
-        finally:
-            deadline.cancel()
-            self._all.pop(connection, None)
-            connection.client.close()
+    def handle_error(self, *_arguments: object) -> None:
+        """Ignore an error: the client is gone, or confused http.server. The others go on."""
 
-    async def _answer(self, connection: Connection) -> None:
-        loop, client = asyncio.get_running_loop(), connection.client
-        request = _Request(await _receive(client))
-        connection.asks = False
-        if request.is_valid:
-            request.answer(await self._find_answer(request))
-        connection.took_at = system.monotonic()
-        for part in (memoryview(request.head.getvalue()), memoryview(request.body)):
-            for at in range(0, len(part), _PIECE):
-                await loop.sock_sendall(client, part[at : at + _PIECE])
-                connection.took_at = system.monotonic()
-        client.shutdown(socket.SHUT_WR)
-        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
-        # any number of clients that do not read.
-        while client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ON_THE_WAY:
-            await asyncio.sleep(_TICK)
+    # --- Measurements
 
-    async def _find_answer(self, request: _Request) -> Answer:
-        path = request.path.partition("?")[0]
-        if path != "/metrics" and path not in PAGES:
-            return _NOT_FOUND
-        if request.command not in METHODS.split(", "):
-            return _NOT_ALLOWED
-        return await self._read(request.choose_variant()) if path == "/metrics" else PAGES[path]
-
-    async def _read(self, variant: Variant) -> Answer:
-        """The measurement of the last second. One connection starts a new one; all that wait meanwhile share it."""
+    def read(self, variant: tuple[bool, bool]) -> Answer:
+        """Return the measurement of the last second. One request starts a new one, which all that wait share."""
         since = system.monotonic()
-        run = asyncio.get_running_loop().run_in_executor
-        async with self._turn:
+        if not self._turn.acquire(timeout=_PATIENCE):
+            raise TimeoutError
+        try:
             if self._read_at < since - _SHARED:
                 now = system.monotonic()
-                self._reading, self._answers = await run(self._worker, self._measure_all), {}
+                self._reading, self._answers = self._measure_all(), {}
                 self._read_at = now
             if variant not in self._answers:
-                self._answers[variant] = await run(self._worker, self._format, self._reading, variant)
+                self._answers[variant] = self._format(self._reading, *variant)
             return self._answers[variant]
+        finally:
+            self._turn.release()
 
     def _measure_all(self) -> Reading | str:
         try:
@@ -235,127 +202,101 @@ class Server:
             report.say(problem, to_syslog=False)
             return f"{problem}\n"
 
-    def _format(self, reading: Reading | str, variant: Variant) -> Answer:
+    def _format(self, reading: Reading | str, is_open: bool, is_gzip: bool) -> Answer:
         if isinstance(reading, str):
-            return Answer(500, _TEXT, reading.encode("utf-8", "replace"))
-        end = prometheus.format_text([prometheus.count_dropped(self.dropped)], is_open=variant.is_open)
-        end += prometheus.END_OF_OPEN_METRICS if variant.is_open else ""
-        body, headers = (reading(variant.is_open) + end).encode("utf-8", "replace"), {"Vary": "Accept, Accept-Encoding"}
-        if variant.is_gzip:
-            packer = zlib.compressobj(_FASTEST, wbits=_GZIP)
-            body, headers = packer.compress(body) + packer.flush(), {**headers, "Content-Encoding": "gzip"}
-        return Answer(200, _OPEN_METRICS if variant.is_open else _METRICS, body, headers)
+            return Answer(500, _TEXT, reading.encode("utf-8", "replace"), {})
+        end = prometheus.format_text([prometheus.count_dropped(self.dropped)], is_open=is_open)
+        text = reading(is_open) + end + prometheus.END_OF_OPEN_METRICS * is_open
+        body, headers = text.encode("utf-8", "replace"), {"Vary": "Accept, Accept-Encoding"}
+        if is_gzip:  # a tenth of the text, at a third of the time of the default level
+            body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        return Answer(200, _OPEN_METRICS if is_open else _METRICS, body, headers)
 
 
-def serve(address: tuple[str, int], measure: Callable[[], Reading], say: Callable[[str], None]) -> None:
-    """Answer requests until SIGTERM or SIGINT. `say` gets the address once it listens.
+class _Handler(BaseHTTPRequestHandler):
+    """Reads a request and answers it."""
 
-    `measure` returns the metrics; calls of it never overlap. HookError: the address cannot be used.
-    """
-    try:
-        server = Server(address, measure)
-    except OSError as error:
-        raise system_error(f"cannot listen on {_name(address)}", error) from error
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        serving = loop.create_task(server.run())
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, serving.cancel)
-        say(f"listening on http://{_name(server.address)}/metrics\n")
-        with suppress(asyncio.CancelledError):
-            await serving
-
-    asyncio.run(run())
-
-
-def _name(address: tuple[str, int]) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _listen(address: tuple[str, int]) -> socket.socket:
-    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _IN_THE_KERNEL)  # those of connections are the same
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LONGEST_REQUEST)
-        listener.setblocking(False)
-        listener.bind(address)
-        listener.listen(_QUEUE)
-    except BaseException:
-        listener.close()
-        raise
-    return listener
-
-
-def _find_stalled(connections: list[Connection]) -> list[Connection]:
-    """The connections whose answers made no progress for _STALLED or longer, the slowest first."""
-    last = system.monotonic() - _STALLED
-    return sorted((it for it in connections if it.took_at < last), key=lambda it: it.took_at)
-
-
-async def _receive(client: socket.socket) -> bytes:
-    """Read a request up to its empty line, or the beginning of one that is too long.
-
-    The bytes stay in the kernel until it has all of them, so that a cancelled task loses none.
-    """
-    loop, request = asyncio.get_running_loop(), b""
-    while b"\n\r\n" not in request and b"\n\n" not in request and len(request) < _LONGEST_REQUEST:
-        has_come = asyncio.Event()
-        loop.add_reader(client, has_come.set)
-        try:
-            await has_come.wait()
-        finally:
-            loop.remove_reader(client)
-        data = client.recv(_LONGEST_REQUEST - len(request))
-        if not data:
-            raise ConnectionResetError
-        request += data
-    return request
-
-
-class _Request(BaseHTTPRequestHandler):
-    """A complete request and its answer, of which http.server writes the `head`, and all of it if it refuses a request.
-
-    `is_valid`: it accepts the request, and the caller has to set the answer.
-    """
-
+    server: Server
     server_version = "resctrl-mon-hook"
     sys_version = ""
-    is_valid = False
-    body = b""
 
-    def __init__(self, request: bytes) -> None:
+    def handle(self) -> None:
+        """Read a request up to its empty line, or the beginning of one that is too long, and answer it."""
+        connection, request = self.server.connections[self.request], b""
+        while connection.asks:
+            self.request.recv(1, socket.MSG_PEEK)  # waits; the rest is one step for those that look for room
+            with self.server.change:
+                if not (data := self.request.recv(_LONGEST_REQUEST - len(request))):
+                    return
+                request += data
+                is_whole = b"\n\r\n" in request or b"\n\n" in request
+                connection.asks = not is_whole and len(request) < _LONGEST_REQUEST
         self.rfile = BytesIO(request)
-        self.wfile = self.head = BytesIO()
         self.handle_one_request()
 
     def do_GET(self) -> None:
-        self.is_valid = True
+        path = self.path.partition("?")[0]
+        if path != "/metrics" and path not in PAGES:
+            self._answer(_NOT_FOUND)
+        elif self.command not in METHODS.split(", "):
+            self._answer(_NOT_ALLOWED)
+        else:
+            self._answer(self.server.read(self._choose_variant()) if path == "/metrics" else PAGES[path])
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_GET  # noqa: N815
 
-    def choose_variant(self) -> Variant:
-        """The variant that its headers prefer; a client that names none gets plain text."""
+    def _choose_variant(self) -> tuple[bool, bool]:
+        """Choose what the headers prefer: OpenMetrics, gzip (RFC 9110, section 12). Plain text is the default."""
         accepted, encodings = (_rate(self.headers.get_all(it, [])) for it in ("Accept", "Accept-Encoding"))
         text = next((accepted[name] for name in _TEXTS if name in accepted), 0.0)
         packed = next((encodings[name] for name in ("gzip", "x-gzip", "*") if name in encodings), 0.0)
         is_open = accepted.get("application/openmetrics-text", 0.0) > text
-        return Variant(is_open, is_gzip=packed > 0 and packed >= encodings.get("identity", 0.0))
+        return is_open, packed > 0 and packed >= encodings.get("identity", 0.0)
 
-    def answer(self, answer: Answer) -> None:
-        """Set the answer, without copying the body, which connections share."""
+    def _answer(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.kind)
         self.send_header("Content-Length", str(len(answer.body)))
         for name, value in answer.headers.items():
             self.send_header(name, value)
+        connection = self.server.connections[self.request]
+        connection.took_at = system.monotonic()
         self.end_headers()
-        self.body = b"" if self.command == "HEAD" else answer.body
+        body = memoryview(b"" if self.command == "HEAD" else answer.body)
+        for at in range(0, len(body), _PIECE):
+            self.wfile.write(body[at : at + _PIECE])
+            connection.took_at = system.monotonic()
+        self.request.shutdown(socket.SHUT_WR)
+        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
+        # any number of clients that do not read.
+        while self.request in self.server.connections:
+            if self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in _ON_THE_WAY:
+                break
+            system.sleep(_TICK)
 
     def log_message(self, *_arguments: object) -> None:
         """Log no request: a client must not fill the log."""
+
+
+def serve(address: tuple[str, int], measure: Callable[[], Reading], say: Callable[[str], None]) -> None:
+    """Answer requests until SIGTERM or SIGINT; `say` gets the address once it listens.
+
+    `measure` returns the metrics; calls of it never overlap. Raises HookError if the address cannot be used.
+    """
+    try:
+        server = Server(address, measure)
+    except OSError as error:
+        raise system_error(f"cannot listen on {_name(address)}", error) from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
+    say(f"listening on http://{_name((address[0], server.server_port))}/metrics\n")
+    with suppress(KeyboardInterrupt):
+        server.serve_forever(_TICK)
+
+
+def _name(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # --- What a client prefers
@@ -364,10 +305,11 @@ _TEXTS = ("text/plain", "text/*", "*/*")
 """The media ranges that mean the text format, the most specific first."""
 _VERSIONS = {"application/openmetrics-text": "1.0.0"}
 """The version of a format, if it is not that of the text format."""
+_QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 
 def _rate(headers: list[str]) -> dict[str, float]:
-    """The quality of each name that a client accepts in our version, or without one: 0 is "never"."""
+    """Return the quality of each name that a client accepts in our version, or without one; 0 is "never"."""
     found: dict[str, float] = {}
     for item in ",".join(headers).split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -376,6 +318,3 @@ def _rate(headers: list[str]) -> dict[str, float]:
         if pairs.get("version") in (None, _VERSIONS.get(name, "0.0.4")):
             found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)
     return found
-
-
-_QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)

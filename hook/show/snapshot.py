@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored. Adds up use.
 
-It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced atomically, so each read is
-consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in between is
-left out, an invalid one is reported.
+It takes no lock and writes nothing, so the node may change while it reads. State files are replaced atomically, so each
+read is consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in
+between is left out, an invalid one is reported.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -42,16 +42,12 @@ out.
 
 
 class Total(NamedTuple):
-    """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
-
-    `from_nothing`: the number of counters that are counted from 0 without an initial value
-    (counters.starts_from_nothing).
-    """
+    """A sum of counters, in millionths."""
 
     known: int = 0
-    counted: int = 0
-    unknown: int = 0
-    from_nothing: int = 0
+    counted: int = 0  # how many counters have a known value
+    unknown: int = 0  # of how many counters a part is unknown
+    from_nothing: int = 0  # how many are counted from 0 without an initial value (counters.starts_from_nothing)
 
     @property
     def at_least(self) -> bool:
@@ -60,22 +56,18 @@ class Total(NamedTuple):
 
     @property
     def value(self) -> int | None:
-        """The sum of the known values; None: no value is known."""
+        """The sum of the known values, or None if no value is known."""
         return self.known if self.counted else None
 
 
 @dataclass(frozen=True)
 class Group:
-    """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
-
-    `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
-    `read_at`: system.monotonic() of the read.
-    """
+    """A mon_group of a key."""
 
     record: MonGroup
-    exists: bool
-    read_at: float
-    now: dict[str, str]
+    exists: bool  # the kernel has it; False if it has ended, because the path may belong to another group then
+    read_at: float  # system.monotonic() of the read
+    now: dict[str, str]  # the kernel's counters, or the recorded final ones if it has ended
 
     @cached_property
     def totals(self) -> Uses:
@@ -91,7 +83,7 @@ class Group:
 
     @cached_property
     def use(self) -> dict[str, int | None]:
-        """The lifetime use of each cumulative counter; None: a part is unknown."""
+        """The lifetime use of each cumulative counter; None if a part is unknown."""
         return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
 
     @property
@@ -105,7 +97,7 @@ class Group:
         return self.record.end is not None
 
     def list_counters(self) -> list[str]:
-        """The names of all its counters, in order."""
+        """List the names of all its counters, in order."""
         return sorted({**self.begin, **self.now, **self.record.before})
 
     @property
@@ -117,26 +109,23 @@ class Group:
 
 @dataclass(frozen=True)
 class SeenKey:
-    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown (in another pid namespace).
-
-    `taken`: the live members whose init is in a mon_group of another tool, with its path.
-    """
+    """A key in a snapshot."""
 
     state: KeyState
     groups: list[Group]
-    alive: dict[str, bool | None]
-    taken: dict[str, str] = field(default_factory=dict)
+    alive: dict[str, bool | None]  # whether each member is; None is unknown, as in another pid namespace
+    taken: dict[str, str] = field(default_factory=dict)  # live members with their init in another tool's group (path)
 
     @property
     def name(self) -> str | None:
-        """Podman's name for the key: of its container, or of its pod; None: unknown, or it is not Podman's."""
+        """Podman's name for the container or pod that the key is, if that is known."""
         if self.state.pod_namespace is not None or self.state.kind == "pod":
             return None
         return self.container if self.state.kind == "container" else self.state.pod_name
 
     @property
     def container(self) -> str | None:
-        """The name of the container that the key is; None: unknown, or it is a pod."""
+        """The name of the container that the key is, if it is one, and that is known."""
         return record.find_name(self.state)
 
     @property
@@ -165,7 +154,7 @@ class SeenKey:
 
     @property
     def created(self) -> int | None:
-        """The Unix time at which the key was created, rounded down to a second; None: unknown."""
+        """The Unix time at which the key was created, rounded down to a second, if known."""
         from datetime import datetime
 
         try:
@@ -179,11 +168,11 @@ class SeenKey:
         return who(container, state.pod_namespace, state.pod_name, state.members[container].name)
 
     def list_alive(self) -> list[str]:
-        """The members that are not known to be dead."""
+        """List the members that are not known to be dead."""
         return [container for container, alive in self.alive.items() if alive is not False]
 
     def count_alive(self) -> int | None:
-        """The number of live members; None: unknown for any member."""
+        """Count the live members; None if that is unknown for any member."""
         return None if None in self.alive.values() else len(self.list_alive())
 
 
@@ -197,37 +186,27 @@ class Waiting(NamedTuple):
 
 @dataclass(frozen=True)
 class Inventory:
-    """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
+    """A snapshot of a node."""
 
-    `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
-    containers without the hook that reconcile found; None if it has not run. `reconciled`, `watched`: the records of
-    reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
-    cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
-    `is_supported`: whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted.
-    `is_full`: the file system is full, and no completed key is left to make room, so that failures may lack records;
-    `unrecorded`: at least so many do. `dropped_lines`, `dropped_snapshots`: how many lines of history were dropped
-    since boot, and how many snapshots went early, to make room. `uncharged`: empty unless requested.
-    """
-
-    at: float
+    at: float  # system.monotonic() of the snapshot
     keys: list[SeenKey]
     unreadable: list[Broken]
     failures: list[Failure]
     unreadable_failures: list[Broken]
-    rmids: Rmids | None
-    orphans: list[str]
-    runs: dict[tuple[str, str], int]
-    unhooked: Unhooked | None
+    rmids: Rmids | None  # None if resctrl is not mounted
+    orphans: list[str]  # paths of mon_groups; in another pid namespace it is empty
+    runs: dict[tuple[str, str], int]  # the number of hook runs by stage and result
+    unhooked: Unhooked | None  # the containers without the hook that reconcile found; None if it has not run
     reconciled: ReconcileRecord | None
-    watched: WatchRecord | None
-    host_pids: bool
-    assignable: AssignableCounters | None
-    is_supported: bool
-    is_full: bool
-    unrecorded: int
-    dropped_lines: int
-    dropped_snapshots: int
-    uncharged: Uncharged
+    watched: WatchRecord | None  # of the watch that runs
+    host_pids: bool  # this is the host's pid namespace; in another one dead members cannot be recognized
+    assignable: AssignableCounters | None  # None if each group has hardware counters to itself
+    is_supported: bool  # the machine has resctrl with monitoring, as far as it shows before resctrl is mounted
+    is_full: bool  # the run directory has no room, and no completed key is left to make some: records may be missing
+    unrecorded: int  # how many failures lack a record, at least
+    dropped_lines: int  # of history, since boot
+    dropped_snapshots: int  # those that went early since boot, to make room
+    uncharged: Uncharged  # empty unless requested
 
     @property
     def unassigned(self) -> list[str]:
@@ -236,11 +215,11 @@ class Inventory:
         return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
 
     def list_taken(self) -> list[tuple[SeenKey, str, str]]:
-        """The containers that another tool has taken: the key, the container and the path of that tool's group."""
+        """List the containers that another tool has taken: the key, the container and the path of that tool's group."""
         return [(key, container, path) for key in self.keys for container, path in key.taken.items()]
 
     def list_owed(self) -> list[Waiting]:
-        """The lines of history that wait to be written, added up by file and reason."""
+        """Count the lines of history that wait to be written, by file and reason."""
         found = Counter[tuple[str, str]]()
         for state in (key.state for key in self.keys):
             if state.owed is not None:
@@ -248,16 +227,13 @@ class Inventory:
         return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
 
     def list_unreadable(self) -> list[Broken]:
-        """The unreadable records of all kinds."""
+        """List the unreadable records of all kinds."""
         return [*self.unreadable, *self.unreadable_failures]
 
 
-def take_snapshot(
-    options: Options, *, has_uncharged: bool = False, follow: Callable[[str], None] | None = None
-) -> Inventory:
-    """Take a snapshot. `has_uncharged`: with the use of tasks in no pod, which reads the counters of all groups.
+def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
+    """Take a snapshot; if it `has_uncharged`, with the use of tasks in no pod, for which it reads all groups' counters.
 
-    `follow`: gets a text that says how far it is.
     Raises HookError `io` if the run directory is unreadable.
     """
     at = system.monotonic()
@@ -270,11 +246,7 @@ def take_snapshot(
         states = {name: records.state(name) for name in records.names(KeyState)}
         few = has_uncharged and hardware.tracks_few(kernel.root)
         uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=few) if has_uncharged else ({}, {})
-        found = []
-        for number, (name, state) in enumerate(states.items(), 1):
-            if follow is not None:
-                follow(f"reading key {number} of {len(states)}")
-            found.append(read_key(records, kernel, name, state, readings))
+        found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
         keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
         known = list_recorded(it.state for it in keys)
         keys = _add_taken(keys, Groups(kernel, options.group_prefix, lambda: known), ctrl_groups)
@@ -306,17 +278,18 @@ def take_snapshot(
         )
 
 
-def read_key(
+def _read_key(
     records: Records,
     kernel: Resctrl,
     name: str,
     state: KeyState | Broken | None,
-    readings: Readings | None = None,
+    readings: Readings | None,
 ) -> SeenKey | Broken | None:
-    """Read a key with its counters; None: it does not exist. `state`: its record, read before `readings` were taken.
+    """Read a key, whose record is `state`, with its counters; None if it does not exist.
 
-    Counters are read between two equal reads of the state, so that they belong to its incarnations. Set against the
-    initial value of another incarnation they would show use that never happened.
+    `readings` of counters must be younger than the state. Counters are read between two equal reads of the state, so
+    that they belong to its incarnations. Set against the initial value of another incarnation they would show use that
+    never happened.
     """
     for _ in range(_MOST_READS):
         if not isinstance(state, KeyState):
@@ -358,14 +331,8 @@ def _add_taken(keys: list[SeenKey], groups: Groups, ctrl_groups: dict[str, list[
     return [replace(it, taken=_find_taken(it, there)) for it in keys] if there else keys
 
 
-def add_taken_to_one(key: SeenKey, records: Records, kernel: Resctrl, prefix: str) -> SeenKey:
-    """Add its members that another tool has taken to a key that was read alone. `prefix`: of our mon_groups' names."""
-    listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) or {}
-    return _add_taken([key], Groups(kernel, prefix, lambda: list_recorded(records.list_states())), listed)[0]
-
-
 def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:
-    """The members of a key among the tasks of other tools' groups. Pids are the host's, so `alive` must be known."""
+    """Find members of a key among the tasks of other tools' groups. Pids are the host's, so `alive` must be known."""
     inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
     return {container: there[pid] for container, pid in inits.items() if pid in there}
 
@@ -388,7 +355,7 @@ def _find_ours(
 
 
 def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
-    """Those of one kind: readable or Broken. What vanished is in neither."""
+    """Choose those of one kind: readable or Broken. What vanished is in neither."""
     return [it for it in found if isinstance(it, kind)]
 
 
@@ -400,9 +367,9 @@ def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
 
 
 def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) -> tuple[Uncharged, Readings]:
-    """The use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
+    """Return the use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
 
-    `tracks_few`: as in hardware. The sum of a ctrl_group then lacks what is untracked, and an RMID that is tracked
+    With `tracks_few` (as in hardware) the sum of a ctrl_group lacks what is untracked, and an RMID that is tracked
     again says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one
     of the two readings may be in the sum or not.
     """
@@ -427,7 +394,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) 
 
 
 def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
-    """The mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
+    """List the mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
     top = path + "/mon_groups"
     return {
         f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in system.try_call(system.list_directory, top) or ()
@@ -437,7 +404,7 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
 def _subtract(counter: str, whole: str, parts: Readings, first: dict[str, dict[str, str]]) -> str:
     """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too.
 
-    `first`: what was read before the sum. Empty if a mon_group may be in one of the two only.
+    A mon_group that is untracked in one of its readings, before the sum (`first`) and after, leaves the rest unknown.
     """
     total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
     for path, of_group in first.items():
@@ -459,12 +426,12 @@ class KeyUse:
     use: Uses
 
     def get_known(self, event: str) -> int:
-        """The known part of its use of an event; 0 if no part is known."""
+        """Return the known part of its use of an event; 0 if no part is known."""
         return self.use[event].known if event in self.use else 0
 
 
 def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
-    """The Total of one counter, whose value may be unknown (None), or known `in_part`."""
+    """Make the Total of one counter, whose value may be unknown (None), or known `in_part`."""
     return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
 
 
@@ -482,7 +449,7 @@ def sum_uses(uses: Iterable[Uses]) -> Uses:
 
 
 def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
-    """Add up the lifetime use of these groups over all domains, by event. `has_gauges`: and their present levels."""
+    """Add up the lifetime use of these groups over all domains, by event, and gauges as they are if it `has_gauges`."""
     every = ({**it.totals, **(it.gauges if has_gauges else {})} for it in groups)
     return add_up((get_event(counter), total) for use in every for counter, total in use.items())
 
@@ -499,7 +466,7 @@ def _mark_part(use: Uses) -> Uses:
 
 
 def get_event(counter: str) -> str:
-    """The event of a counter `<domain>/<event>`."""
+    """Return the event of a counter `<domain>/<event>`."""
     return counter.rpartition("/")[2]
 
 
@@ -515,20 +482,17 @@ def to_number(millionths: int | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of the keys that are not completed, in millionths per second; for the cache, its present occupancy.
+    """The rates of keys that are not completed, in millionths per second; the cache has its present occupancy."""
 
-    `rest`: of tasks in no key; `node`: of these and all keys. `seconds`: between the snapshots. `time`: RFC 3339, UTC.
-    """
-
-    time: str
-    seconds: float
+    time: str  # RFC 3339, UTC
+    seconds: float  # between the snapshots
     keys: list[KeyUse]
-    rest: Uses
-    node: Uses
+    rest: Uses  # of tasks in no key
+    node: Uses  # of these and all keys
 
 
 def compare(first: Inventory, second: Inventory, time: str) -> Rates:
-    """The rates between two snapshots; none for a key that only one of them has."""
+    """Compare two snapshots. A key that only one of them has gets no rate."""
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
     rates = [KeyUse(key, _measure_speed(key, former)) for key in second.keys if key.state.completed_at is None]
     seconds = second.at - first.at
@@ -542,7 +506,7 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
 
 
 def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group]) -> Uses:
-    """The rates of a key. While another tool has a container of it, a part is unknown."""
+    """Measure the rates of a key. While another tool has a container of it, a part is unknown."""
     found = add_up(_list_speeds_of_key(key, former))
     return _mark_part(found) if key.taken else found
 
@@ -557,7 +521,7 @@ def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> I
 
 
 def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
-    """The use of each counter per second, if any have passed; of the cache, what is in use now."""
+    """List the use of each counter per second, if any have passed; of the cache what is in use now."""
     for counter, text in now.items():
         event, begin = get_event(counter), before.get(counter)
         if counters.is_untracked(counter, begin):

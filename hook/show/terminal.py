@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of commands: lines, tables or JSON on stdout, the terminal that it may be, how far long work is on stderr.
+"""Prints the output of commands: lines, tables or JSON on stdout, which may be a terminal.
 
-A table is whole for a pipe or file, and has shortened names if a terminal is too narrow for it. The unit of a column is
-in its head.
+A pipe or a file gets a whole table; a terminal that is too narrow for it gets shortened names. The head of a column has
+its unit.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
@@ -20,9 +18,6 @@ from hook import jsontext
 from hook.explain import printable
 
 _ELLIPSIS = "\u2026"
-PATIENCE = 1.0  # seconds before a line of progress
-_INTERVAL = 0.2  # seconds between two
-_ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
 _GAP = "  "
 _CUT = "..."
 _LEAST_POD = 10  # characters of a pod's name, before its namespace is cut, too
@@ -32,18 +27,15 @@ _STYLES, _PLAIN = {"bold": "\x1b[1m", "faint": "\x1b[2m", "red": "\x1b[31m"}, "\
 
 @dataclass(frozen=True)
 class Screen:
-    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited.
+    """The device that output goes to."""
 
-    `cut`: the mark of a cut in a name.
-    """
-
-    width: int | None = None
+    width: int | None = None  # of a terminal, in characters; None is no limit
     height: int | None = None
     colour: bool = False
-    cut: str = _CUT
+    cut: str = _CUT  # the mark of a cut in a name
 
     def paint(self, style: str, text: str) -> str:
-        """A text in this style (of _STYLES), if the device has colours."""
+        """Give a text this style (of _STYLES), if the device has colours."""
         return f"{_STYLES[style]}{text}{_PLAIN}" if self.colour and text else text
 
 
@@ -52,9 +44,9 @@ def is_terminal() -> bool:
 
 
 def get_screen(*, is_wide: bool = False) -> Screen:
-    """The terminal on stdout; a pipe or a file has no limits. `is_wide`: no limits on a terminal, either.
+    """Return the terminal on stdout, whose width is no limit if `is_wide`; a pipe or a file has no limits.
 
-    Colours only on a terminal that has them, and not with NO_COLOR (no-color.org).
+    Only a terminal that has colours gets them, and not with NO_COLOR (no-color.org).
     """
     if not is_terminal():
         return Screen()
@@ -67,7 +59,7 @@ def get_screen(*, is_wide: bool = False) -> Screen:
 
 
 def _choose_mark() -> str:
-    """The mark of a cut in a name. LC_CTYPE does not count, since Python sets it in a C locale (PEP 538)."""
+    """Choose the mark of a cut in a name. LC_CTYPE does not count, since Python sets it in a C locale (PEP 538)."""
     words = os.environ.get("LC_ALL") or os.environ.get("LANG") or "", sys.stdout.encoding or ""
     return _ELLIPSIS if all("utf8" in word.lower().replace("-", "") for word in words) else "..."
 
@@ -86,7 +78,7 @@ def write(text: str) -> None:
 
 
 def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
-    """Print lines with texts that other users may have chosen, as printable text. `dry_run`: they are a plan."""
+    """Print lines with texts that other users may have chosen as printable text; with `dry_run` as a plan."""
     if dry_run:
         done = ["would do:", *("  " + line for line in lines), "nothing was changed (--dry-run)"]
         lines = done if lines else ["nothing to do"]
@@ -98,18 +90,14 @@ def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. If a terminal is too narrow for all columns, it shows its `short` cells, or is left out (`is_extra`).
-
-    One with fewer cells than the others is empty below them. `least`: the number of characters to which its cells
-    may be cut on such a terminal; 0: they are never cut.
-    """
+    """A column of a table. If it has fewer cells than the others, it is empty below them."""
 
     head: str
     cells: Sequence[str]
-    short: Sequence[str] | None = None
-    is_number: bool = False
-    is_extra: bool = False
-    least: int = 0
+    short: Sequence[str] | None = None  # its cells on a terminal that is too narrow for all columns
+    is_number: bool = False  # it is aligned to the right
+    is_extra: bool = False  # such a terminal does not show it
+    least: int = 0  # the number of characters to which its cells may be cut there; 0 is not at all
 
     @property
     def width(self) -> int:
@@ -117,12 +105,12 @@ class Column:
 
 
 def numbers(head: str, cells: Sequence[str]) -> Column:
-    """A column of numbers, aligned to the right."""
+    """Make a column of numbers, aligned to the right."""
     return Column(head, cells, is_number=True)
 
 
 def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
-    """The lines of a table, the heads first."""
+    """Lay out a table, its heads first."""
     if screen.width is None or _sum_widths(columns) <= screen.width:
         return _align(columns, screen)
     narrow = [replace(it, cells=it.short or it.cells) for it in columns if not it.is_extra]
@@ -169,57 +157,3 @@ def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
     rows = zip_longest(*([it.head, *it.cells] for it in columns), fillvalue="")
     head, *lines = (_GAP.join(layouts).format(*row).rstrip() for row in rows)
     return [screen.paint("bold", head), *lines]
-
-
-# --- The progress of long work
-
-
-class Meter:
-    """A line of progress on stderr, if that is a terminal: it comes after PATIENCE, and is erased at the end.
-
-    A thread draws it, so that it also comes while one step takes long.
-    """
-
-    def __init__(self) -> None:
-        self._text = self._drawn = ""
-        self._lock = threading.Lock()
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> Meter:
-        if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-            with suppress(RuntimeError):  # too many threads: the work goes on without a line
-                threading.Thread(target=self._run, daemon=True).start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._is_over.set()
-        with self.hide():
-            pass
-
-    def show(self, text: str) -> None:
-        """Note what the work is at."""
-        self._text = text
-
-    @contextmanager
-    def hide(self) -> Iterator[None]:
-        """Keep the line away while something else is printed."""
-        with self._lock:
-            if self._drawn:
-                self._draw("")
-            yield
-
-    def _run(self) -> None:
-        seconds = PATIENCE
-        while not self._is_over.wait(seconds):
-            seconds = _INTERVAL
-            with self._lock:
-                if not self._is_over.is_set() and self._text != self._drawn:
-                    self._draw(self._text)
-
-    def _draw(self, text: str) -> None:
-        """Replace the line, cut to one row: a line of two rows could not be erased."""
-        with suppress(OSError, ValueError):  # the terminal is gone
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            sys.stderr.write(_ERASE + printable(text)[: columns - 1])
-            sys.stderr.flush()
-        self._drawn = text

@@ -12,20 +12,14 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hook import record
-from hook.node import podman as keeper
-from hook.show.prometheus import format_text, make_families
-from hook.show.snapshot import take_snapshot
 from tests.support import prometheus
 from tests.support.chart import ROOT
-from tests.support.prometheus import TARGET, Labels, Prometheus
+from tests.support.prometheus import Labels, Prometheus
 from tests.unit.documents import blocks, page
-from tests.unit.nodes import NodeFiles
 
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
@@ -34,13 +28,9 @@ TARGETS: dict[str, dict[str, Any]] = {
 TIMER = (ROOT / "packaging/systemd/resctrl-mon-hook-textfile.timer").read_text(encoding="utf-8")
 START = 1_700_000_000
 HOUR = 3600
-INTERVALS = range(5, 61)
+INTERVALS = (5, 7, 15, 29, 30, 60)
 WATTS = 3988.0
 ENERGY = "resctrl_mon_core_energy_joules_total"
-COUNTER = "mon_PERF_PKG_00/core_energy"
-DIGITS = "0d174e60a699"
-ID = "c" * 64
-IN_POD = f":/machine.slice/machine-libpod_pod_{DIGITS + 'a' * 52}.slice/libpod-{ID}.scope"
 TTL = 300
 """`--snapshot-ttl`: how long the counters of a job stay after its end."""
 LIVES = (1, 2, 7, 20, 45, 90, 200)
@@ -149,14 +139,14 @@ def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, lo
         assert low * WATTS < min(values) <= max(values) < high * WATTS, name
 
 
-@pytest.mark.parametrize("interval", INTERVALS)
-def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus, interval: int) -> None:
-    asked = fill_in(TARGETS["Energy by pod"], "jobs", namespace=f"every-{interval}")
-    found = {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()}
-    steady, restarted = found.pop("steady"), found.pop("restarted")
-    assert found == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
-    assert HOUR // 2 - 2 * interval <= steady / WATTS <= HOUR // 2
-    assert restarted / WATTS == pytest.approx(HOUR // 2, abs=2 * interval)
+def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus) -> None:
+    for interval in INTERVALS:
+        asked = fill_in(TARGETS["Energy by pod"], "jobs", namespace=f"every-{interval}")
+        found = {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()}
+        steady, restarted = found.pop("steady"), found.pop("restarted")
+        assert found == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
+        assert HOUR // 2 - 2 * interval <= steady / WATTS <= HOUR // 2
+        assert restarted / WATTS == pytest.approx(HOUR // 2, abs=2 * interval)
 
 
 def test_the_queries_of_the_documents_are_right_too(server: Prometheus) -> None:
@@ -181,48 +171,3 @@ def test_a_node_that_is_scraped_by_two_jobs_counts_once(server: Prometheus) -> N
 
 
 # --- A container in a pod of Podman's, whose name reconcile finds while it runs
-
-
-def list_looks(directory: Path) -> Iterator[tuple[int, str]]:
-    """The metrics every 15 seconds: before and after the pod's name is known, and after the container is gone."""
-    node = NodeFiles(directory)
-    place = node.path(f"oci-{ID}")
-    begin = {"path": str(place), "ctrl_group": "/", "begin": {COUNTER: "5"}}
-    member = node.alive(str(place), cgroup=IN_POD, name="app")
-    given = keeper.Names()
-    given.__dict__.update(pods={DIGITS: "keep"}, containers={})
-    node.make(f"oci-{ID}")
-    state = node.record(ID, pod_name=DIGITS, name="app", groups=[begin], members={ID: member})
-    for number, at in enumerate(range(START + HOUR - 900, START + HOUR + 1, 15)):
-        node.count(f"oci-{ID}", {COUNTER: str(5 + 10 * min(number, 40))})
-        if number == 20:  # as the action `name` does
-            state = node.record(**record.keep_labels(state, keeper.add_names(state, given)).model_dump())
-            assert state.pod_name == "keep"
-        if number == 40:
-            over = {**begin, "end": {COUNTER: str(5 + 400)}}
-            state = node.record(**{**state.model_dump(), "groups": [over], "members": {}, "completed_at": "now"})
-        yield at, format_text(make_families(take_snapshot(node.options)))
-
-
-@pytest.mark.parametrize("honors", [True, False])
-def test_one_key_is_one_series_whenever_its_pods_name_becomes_known(tmp_path: Path, honors: bool) -> None:
-    if (reason := prometheus.missing()) is not None:
-        pytest.skip(reason)
-    samples = [
-        (name, prometheus.attach(labels, {**TARGET, "instance": "n"}, honor_labels=honors), value, at)
-        for at, text in list_looks(tmp_path / "node")
-        for name, labels, value in prometheus.read_samples(text)
-        if name in (ENERGY, "resctrl_mon_key_info")
-    ]
-    with prometheus.serving(tmp_path, prometheus.backfill(tmp_path, samples)) as server:
-        assert len(server.list_series(ENERGY)) == 1
-        asked = fill_in(TARGETS["Energy of containers without a pod"], TARGET["job"])
-        assert [*server.ask(asked, START + HOUR).values()] == [400.0]
-        power = fill_in(TARGETS["Power of containers without a pod (rate)"], TARGET["job"])
-        points = server.ask_range(power, START + HOUR - 600, START + HOUR - 300, 15)
-        assert [value for of_series in points.values() for value in of_series.values()] == pytest.approx([10 / 15] * 21)
-        for text in blocks(page("docs/metrics.md", "Jobs that are shorter than a scrape")):
-            assert [*server.ask(text, START + HOUR).values()] == [400.0]
-        (by_name,) = blocks(page("docs/metrics.md", "Podman's pods"))
-        ((labels, energy),) = server.ask(by_name, START + HOUR).items()
-        assert (dict(labels)["name"] in ("keep/app", f"{DIGITS}/app"), energy) == (True, 400.0)

@@ -7,7 +7,6 @@ What is in a line: tests/unit/test_ending.py. Beside other hooks, and killed at 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -145,40 +144,3 @@ def test_twelve_jobs_while_the_file_cannot_be_written_are_twelve_lines(
     assert sorted(line["key"] for line in recording.read()) == sorted(names)
     assert 'resctrl_mon_history_owed{reason="none"} 0\n' in recording.hook.ask("metrics").stdout
     assert recording.hook.answer("list")["keys"] == []
-
-
-def test_a_container_without_a_poststop_has_its_line_by_a_reconcile_without_the_option(recording: Recording) -> None:
-    with task() as init:
-        assert recording.hook(created("c1", init.pid)).stderr == ""
-    assert recording.hook.ask("reconcile").status == 0
-    assert [line["key"] for line in recording.read()] == ["c1"]
-
-
-@pytest.mark.knobs(rmids=200)
-def test_short_containers_on_a_small_run_directory_are_each_monitored_and_recorded(hook: Hook) -> None:
-    """Four times as many as it has room for; a thousand: tests/unit/test_damage.py."""
-    hook.run_dir.mkdir(mode=0o755)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1M,mode=755", "tmpfs", str(hook.run_dir)], check=True)
-    try:
-        for number in range(60):
-            with task() as init:
-                name = f"c{number}"
-                assert (hook(created(name, init.pid)).stderr, hook.tasks(f"oci-{name}")) == ("", {init.pid})
-            assert hook(stopped(name)).stderr == ""
-            assert hook.recorded(name)["groups"][0]["end"]
-        early = hook.answer("list")["dropped_snapshots"]
-        kept = len(hook.answer("list")["keys"])
-        assert (early + kept, hook.reasons()) == (60, {})
-        assert early > 30
-        assert f"resctrl_mon_snapshots_dropped_total {early}\n" in hook.ask("metrics").stdout
-        assert hook.ask("reconcile").status == 0
-        room = os.statvfs(hook.run_dir)
-        assert room.f_bfree * 2 > room.f_blocks
-    finally:
-        subprocess.run(["umount", str(hook.run_dir)], check=True)
-
-
-def test_into_a_fifo_no_line_is_written_and_the_container_goes_all_the_same(recording: Recording) -> None:
-    subprocess.run(["mkfifo", recording.file], check=True)
-    (said,) = recording.live("c1")
-    assert "Not a regular file" in said

@@ -19,7 +19,6 @@ from tests.support.hook import DEADLINE, UID, Hook, Task, created
 from tests.support.waiting import wait
 
 ENERGY = {"domain": "mon_PERF_PKG_00", "event": "core_energy"}
-OCCUPANCY = {"domain": "mon_L3_00", "event": "llc_occupancy"}
 
 
 @contextmanager
@@ -62,12 +61,6 @@ def test_a_server_measures_when_it_is_asked_and_ends_at_a_signal(
         assert process.stderr.read() == b""
 
 
-def test_only_the_server_counts_whom_it_cuts_off(hook: Hook) -> None:
-    with listening(hook) as (_, url):
-        assert scrape(url)["resctrl_mon_endpoint_dropped_connections_total"] == 0
-    assert "resctrl_mon_endpoint" not in hook.ask("metrics").stdout
-
-
 def test_a_server_needs_no_capability(hook: Hook, resctrl: Mounted, init: Task) -> None:
     """As in its unit."""
     hook(created("c1", init.pid, pod_uid=UID))
@@ -76,15 +69,3 @@ def test_a_server_needs_no_capability(hook: Hook, resctrl: Mounted, init: Task) 
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
         assert re.findall(r"^CapEff:\t(0+)$", status, re.MULTILINE) != []
         assert scrape(url)["resctrl_mon_core_energy_joules_total"] == 12.5
-
-
-def test_a_dip_is_no_new_start(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    seen = []
-    with listening(hook) as (_, url):
-        for number, value in enumerate(("50", "49.5", "51"), start=1):
-            resctrl.control(do="set_counter", group=f"/mon_groups/oci-{UID}", value=value, **ENERGY)
-            resctrl.control(do="set_counter", group=f"/mon_groups/oci-{UID}", value=str(number), **OCCUPANCY)
-            wait(lambda: scrape(url)["resctrl_mon_llc_occupancy_bytes"] == number)  # noqa: B023  called at once
-            seen.append(scrape(url)["resctrl_mon_core_energy_joules_total"])
-    assert seen == [50, 50, 51]

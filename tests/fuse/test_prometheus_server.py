@@ -86,7 +86,7 @@ def target_of(node: str) -> Labels:
     return {**TARGET, "instance": f"10.0.0.{ord(node) - ord('a') + 1}:9753"}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["honor_labels", "no honor_labels"])
+@pytest.fixture(scope="module", params=[False], ids=["no honor_labels"])
 def server(
     request: pytest.FixtureRequest, story: TenMinutes, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Prometheus]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -18,7 +17,7 @@ import pytest
 
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, deep_cgroup, enter_cgroup, place_in_pod
-from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
+from tests.support.hook import UID, Hook, Task, created, end, stopped, task
 from tests.support.waiting import wait
 
 ID = "5f3c" * 16
@@ -320,25 +319,6 @@ def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> No
 
 
 # --- What it prints
-
-
-@pytest.mark.parametrize(("verb", "status"), [("reconcile", 1), ("metrics", 2)])
-def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
-    hook: Hook, resctrl: Mounted, verb: str, status: int
-) -> None:
-    """No exception gets through there."""
-    with task() as it:
-        assert hook(created("c1", it.pid)).stderr == ""
-        resctrl.process.send_signal(signal.SIGSTOP)
-        try:
-            process = hook.open(verb)
-            wait(lambda: "fuse" in Path(f"/proc/{process.pid}/stack").read_text())
-            process.send_signal(signal.SIGTERM)
-            outcome = finish(process)
-        finally:
-            resctrl.process.send_signal(signal.SIGCONT)
-    assert outcome.status == status
-    assert outcome.stderr.startswith(f"resctrl-mon-hook: {verb}: ended by ")
 
 
 @pytest.mark.knobs(rmids=2, decay_ms=0)

@@ -17,7 +17,6 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,12 +24,10 @@ import pytest
 
 from hook.explain import format_count
 from tests.kernel.inside import REAL_ROOT
-from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ
 from tests.unit.nodes import NodeFiles
 
 pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
-CLEAR = "\x1b[H\x1b[2J"
 COLOURS = re.compile(r"\x1b\[\d*m")
 NUMBER = r"(?:>=)?(?:\d[\d.]*(?:[kMGTPE]i?|Ki)?\*?|[-?])"
 DEPLOYMENTS = ("web", "cart", "checkout-service-with-quite-a-long-name", "postgres-operator")
@@ -47,7 +44,6 @@ class PtyProgram:
 
     def __init__(self, command: list[str], columns: int, rows: int, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
-        self.modes = termios.tcgetattr(theirs)  # before the program is there, which changes them at once
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         variables = {"TERM": "xterm", **environment}
@@ -67,9 +63,6 @@ class PtyProgram:
                 assert self._process.poll() is None, self.text
         return self.text
 
-    def press(self, key: str) -> None:
-        os.write(self._ours, key.encode())
-
     def finish(self) -> int:
         """Read to the end; returns the exit status."""
         deadline = time.monotonic() + DEADLINE
@@ -79,10 +72,6 @@ class PtyProgram:
                 self.text += os.read(self._ours, 1 << 16).decode()
         self.text = self.text.replace("\r\n", "\n")
         return int(self._process.returncode)
-
-    @property
-    def modes_now(self) -> list[Any]:
-        return termios.tcgetattr(self._theirs)
 
     def close(self) -> None:
         self._process.kill()
@@ -157,75 +146,21 @@ def test_each_line_of_list_fits_and_ends_in_numbers(
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_top_fits_its_terminal_and_obeys_keys(
+def test_top_prints_tables_that_fit_its_terminal_until_it_is_interrupted(
     pods: tuple[int, NodeFiles], terminals: list[PtyProgram], columns: int
 ) -> None:
     number, node = pods
-    terminals.append(terminal := PtyProgram(run(node, "top", "--interval=0.1"), columns, 24))
-    terminal.read(lambda text: text.count(CLEAR) > 3)
-    terminal.press("n")
-    pressed = terminal.text.count(CLEAR)
-    terminal.read(lambda text: text.count(CLEAR) > pressed + 3)
-    terminal.press("q")
+    terminals.append(terminal := PtyProgram(run(node, "top", "--interval=0.1", "--sort=name"), columns, 24))
+    terminal.read(lambda text: text.count("no pod ") > 2)
+    os.kill(terminal._process.pid, signal.SIGINT)
     assert terminal.finish() == 0
-    assert terminal.modes_now == terminal.modes
-    screens = [plain(screen) for screen in terminal.text.split(CLEAR)[1:]]
-    for lines in screens:
-        assert len(lines) < 24
-        assert max(map(len, lines)) <= columns
-        assert lines[4].startswith("node ")
-        assert lines[5].startswith("no pod ")
     live = number - sum(at % 10 == 3 for at in range(number))
-    shown = min(live, 14)
+    shown = min(live, 15)
     of_all = f"{shown} of {live} keys" if shown < live else format_count(live, "key")
-    assert all(lines[0].endswith(of_all) for lines in screens)
-    names = [line.split()[0] for line in screens[-1][6 : 6 + shown]]
-    whole = [name for name in names if "..." not in name]
-    assert whole == sorted(whole)
-
-
-@pytest.mark.parametrize("number", ["15", "2"])
-def test_a_signal_leaves_the_terminal_as_it_was(
-    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], number: str
-) -> None:
-    terminals.append(terminal := PtyProgram(run(pods[1], "top"), 80, 24))
-    terminal.read(lambda text: CLEAR in text)
-    os.kill(terminal._process.pid, int(number))
-    assert terminal.finish() == 0
-    assert terminal.modes_now == terminal.modes
-
-
-def test_list_on_a_slow_node_says_which_key_it_reads(tmp_path: Path, terminals: list[PtyProgram]) -> None:
-    """The counter is a FIFO, which no reader opens before its writer is there."""
-    node = NodeFiles(tmp_path)
-    key = node.live("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", kind="pod", pod_namespace="shop", pod_name="web-0")
-    counter = Path(key.groups[0].path, "mon_data/mon_PERF_PKG_00/core_energy")
-    counter.unlink()
-    os.mkfifo(counter)
-    terminals.append(terminal := PtyProgram(run(node, "list"), 80, 24))
-    assert terminal.read(lambda text: "reading key 1 of 1" in text).isascii()
-    counter.write_text("7\n", encoding="ascii")
-    assert terminal.finish() == 0
-    assert terminal.text.startswith("\r\x1b[Kreading key 1 of 1\r\x1b[KRMIDs: ")
-    assert "shop/web-0" in terminal.text
-
-
-def test_install_says_which_step_it_takes(tmp_path: Path, terminals: list[PtyProgram]) -> None:
-    """The trial of the program waits for a writer of a FIFO, because its Python does."""
-    if reason := machine.missing():
-        pytest.skip(reason)
-    node = machine.ScratchMachine(tmp_path)
-    slow, barrier = node.path("/usr/bin/slow-python"), node.path("/run/barrier")
-    slow.parent.mkdir()
-    slow.write_text(
-        '#!/bin/sh\n[ "$3" != --version ] || read -r _ < /run/barrier\nexec python3 "$@"\n', encoding="ascii"
-    )
-    slow.chmod(0o755)
-    os.mkfifo(barrier)
-    command = [*node.enter(), str(PYZ), "install", "--for=podman", "--python=/usr/bin/slow-python"]
-    terminals.append(terminal := PtyProgram(command, 80, 24))
-    terminal.read(lambda text: f"try {machine.PROGRAM}" in text)
-    barrier.write_text("\n", encoding="ascii")
-    assert terminal.finish() == 0
-    assert terminal.text.startswith("\r\x1b[K")
-    assert f"\r\x1b[Kwrite {machine.PROGRAM}\n" in terminal.text
+    for table in re.split(r"\n(?=\d{4}-)", "\n".join(plain(terminal.text)))[:2]:
+        lines = table.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert (lines[0].endswith(of_all), lines[3][:5], lines[4][:7]) == (True, "node ", "no pod ")
+        names = [line.split()[0] for line in lines[5 : 5 + shown]]
+        whole = [name for name in names if "..." not in name]
+        assert whole == sorted(whole)

@@ -4,12 +4,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.support.hook import DEADLINE, PYZ
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
@@ -44,55 +40,30 @@ class Recorded:
         where = {"group": f"/mon_groups/oci-{container}", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
         self.node.resctrl.control(do="add", amount=joules, **where)
 
-    def live_twice(self) -> str:
-        """Run job-17, restart it, and kill it: 2.5 J in its first life, 0.5 J in its second. Returns its ID."""
-        gate = self.lab.run("job-17")
-        container = self.lab.container_id("job-17")
-        self.use(container, "2.5")
-        self.lab.podman("restart", "--time=0", "job-17")
-        self.lab.watch.wait("poststop", container)
-        gate.wait_up()
-        self.use(container, "0.5")
-        self.lab.podman("kill", "job-17")
-        return container
-
-
-@pytest.fixture
-def recorded(start_node: StartNode, tmp_path: Path) -> Recorded:
-    return Recorded(start_node, tmp_path / "log")
-
 
 def names(lines: list[dict[str, Any]]) -> list[list[str]]:
     return [[it["name"] for it in line["containers"]] for line in lines]
 
 
-def test_each_run_of_a_short_job_is_a_line_also_of_one_that_fails(recorded: Recorded) -> None:
+def test_each_run_is_a_line_with_its_own_use_however_it_ends(start_node: StartNode, tmp_path: Path) -> None:
+    """Of a job that ends, of one that crashes, and of a container that is restarted and then killed."""
+    recorded = Recorded(start_node, tmp_path / "log")
     recorded.run("/bin/sleep", "0.5")
-    recorded.run("/bin/sh", "-c", "exit 3")
     recorded.run("/bin/sh", "-c", "kill -SEGV $$")
-    lines = recorded.wait_for_lines(3)
-    assert names(lines) == [["job-17"]] * 3
+    gate = recorded.lab.run("job-17")
+    container = recorded.lab.container_id("job-17")
+    recorded.use(container, "2.5")
+    recorded.lab.podman("restart", "--time=0", "job-17")
+    recorded.lab.watch.wait("poststop", container)
+    gate.wait_up()
+    recorded.use(container, "0.5")
+    recorded.lab.podman("kill", "job-17")
+    lines = recorded.wait_for_lines(4)
+    assert names(lines) == [["job-17"]] * 4
     assert {(line["kind"], line["lives"], tuple(line["unknown"])) for line in lines} == {("container", 1, ())}
+    assert [line["use"]["core_energy"] for line in lines[2:]] == [2.5, 0.5]
     assert lines[0]["seconds"] >= 0.5
     wait(lambda: recorded.node.groups() == {})
-
-
-def test_each_life_of_a_container_that_is_restarted_has_its_own_use(recorded: Recorded) -> None:
-    recorded.live_twice()
-    lines = recorded.wait_for_lines(2)
-    assert [line["use"]["core_energy"] for line in lines] == [2.5, 0.5]
-    assert names(lines) == [["job-17"]] * 2
-
-
-def test_lives_that_linger_joins_are_one_line(start_node: StartNode, tmp_path: Path) -> None:
-    recorded = Recorded(start_node, tmp_path / "log", "--linger=3600")
-    container = recorded.live_twice()
-    recorded.lab.watch.wait("poststop", container)
-    assert not recorded.file.exists()
-    words = [str(PYZ), "reconcile", *recorded.node.directories, "--linger=0", f"--history={recorded.file}"]
-    subprocess.run(words, check=True, capture_output=True, timeout=DEADLINE)
-    (line,) = recorded.wait_for_lines(1)
-    assert (line["lives"], line["use"]["core_energy"], names([line])) == (2, 3.0, [["job-17"]])
 
 
 def test_a_pod_of_podmans_is_one_line_with_all_its_containers(start_node: StartNode, tmp_path: Path) -> None:

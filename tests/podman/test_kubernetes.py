@@ -34,7 +34,7 @@ BASE, IMAGE = "localhost/python", "localhost/resctrl-mon-hook"
 PYTHON = Path("/usr/bin/python3")
 # Run by the machine's Python: which of its extensions the scripts and the program load ...
 EXTENSIONS = """
-import argparse, asyncio, ctypes, hashlib, http.server, json, mmap, selectors, ssl, subprocess, sys, tempfile
+import argparse, ctypes, hashlib, http.server, json, mmap, selectors, ssl, subprocess, sys, tempfile
 import urllib.request, zipfile
 print(*(it.__file__ for it in list(sys.modules.values()) if str(getattr(it, "__file__", "")).endswith(".so")))
 """
@@ -49,7 +49,7 @@ with zipfile.PyZipFile(sys.argv[1], "w") as file:
             file.writepy(f"{top}/{name}", filterfunc=lambda path: "test" not in path)
 """
 PACKAGES = """
-asyncio collections concurrent concurrent/futures ctypes email encodings html http importlib json logging re urllib
+collections concurrent concurrent/futures ctypes email encodings html http importlib json logging re urllib
 """
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
 DAC_OVERRIDE, NET_ADMIN = 1 << 1, 1 << 12

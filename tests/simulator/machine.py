@@ -133,7 +133,7 @@ class SimulatedMachine:
             "select": SimpleNamespace(poll=lambda: poll, POLLIN=1, POLLOUT=4),
             "_signal": SimpleNamespace(
                 SIGALRM=14, SIG_UNBLOCK=1, SIG_SETMASK=2, SIG_DFL=0, ITIMER_REAL=0, pthread_sigmask=ignore,
-                signal=self._signal, setitimer=self._setitimer,
+                signal=self._signal, setitimer=self._setitimer, getitimer=lambda _which: (0.0, 0.0),
             ),
             "_socket": SimpleNamespace(
                 AF_UNIX=1, SOCK_DGRAM=2, MSG_DONTWAIT=0, MSG_NOSIGNAL=0, socket=lambda *_: socket

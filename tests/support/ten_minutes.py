@@ -46,7 +46,7 @@ KILLED = 10
 MOVED = 3
 """Tasks that it moves in each step until then."""
 RMIDS = 8
-SERVER = "from hook.show import serve; serve._SHARED = 0.0; import hook.__main__"
+SERVER = "from hook.show import server; server._SHARED = 0.0; import hook.__main__"
 """`metrics --listen` without a second between two readings: here it lasts longer than a step."""
 
 

@@ -33,6 +33,8 @@ MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tok
 BY_DOOR = ("files",)
 """The functions of this module are the door's."""
 ELSEWHERE = {
+    "show/history": {"gzip"},  # of a descriptor that came through the door
+    "show/server": {"gzip"},  # of what it sends
     # Of bytes that came through the door, of the program itself in the interpreter that compiles it, and a copy for it
     "install/bytecode": {"ZipFile", "NamedTemporaryFile"},
     "node/programs": {"shutil"},  # finds programs

@@ -118,7 +118,7 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"system"}
-    assert users({"select", "termios"}) == {"system", "cli/top", "watch/connector"}
+    assert users({"select", "termios"}) == {"system", "watch/connector"}
     assert users({"selectors"}) == {"node/programs"}
 
 
@@ -200,7 +200,7 @@ def test_watch_loads_nothing_of_the_other_commands() -> None:
         waiting += new
     assert {name.split("/")[0] for name in {*found} - {*CORE}} == {"node", "reconcile", "watch", "show", "cli"}
     assert {name for name in found if name.startswith("show/")} == {"show/terminal"}
-    assert not found & {"cli/deadline", "cli/progress", "reconcile/run"}
+    assert not found & {"cli/progress", "reconcile/run"}
 
 
 @pytest.mark.parametrize("module", sorted({*CORE} - PYDANTIC))

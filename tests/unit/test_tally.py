@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hook import system
-from hook.cli.deadline import Ended
+from hook.cli.verbs import Ended
 from hook.entry import Context
 from hook.errors import HookError
 from hook.models import KeyState, Options

@@ -93,16 +93,8 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
 
 
 def test_a_long_line_takes_little_memory() -> None:
-    longest = 0
-
-    def pieces() -> Any:  # noqa: ANN401
-        for _ in range(400):
-            yield b"x" * 65536
-        yield b"\n" + WHOLE
-
-    for it in history._split(pieces()):
-        longest = max(longest, len(it))
-    assert longest <= 3 * history.LINE
+    stream = io.BytesIO(b"x" * (100 * history.LINE) + b"\n" + WHOLE)
+    assert [len(it) for it in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE)]
 
 
 # --- Files
@@ -134,11 +126,15 @@ def test_rotated_files_are_read_by_the_names_that_logrotate_gives(
     assert sorted(ids(read())) == expected + ([99] if has_current else [])
 
 
+CUT = "Compressed file ended before the end-of-stream marker was reached"
 DAMAGED: dict[str, tuple[bytes, str]] = {
-    "cut short": (gzip.compress(line(make(1)) + line(make(2)))[:-4], "cut short"),
-    "cut in its head": (gzip.compress(b"")[:5], "cut short"),
-    "of another kind": (b"BZh91AY&SY", "not read to its end: Error -3"),
-    "garbage behind": (gzip.compress(line(make(1)) + line(make(2))) + b"garbage", "not read to its end: Error -3"),
+    "cut short": (gzip.compress(line(make(1)) + line(make(2)))[:-4], CUT),
+    "cut in its head": (gzip.compress(b"")[:5], CUT),
+    "of another kind": (b"BZh91AY&SY", "not read to its end: Not a gzipped file"),
+    "garbage behind": (
+        gzip.compress(line(make(1)) + line(make(2))) + b"garbage",
+        "not read to its end: Not a gzipped file",
+    ),
 }
 
 
@@ -267,14 +263,11 @@ SOME = [
     [
         ("", [6, 1, 3, 4, 5, 2]),
         ("job-17", [1]),
-        ("job-1", [1, 2]),
         ("job-17 db", [1, 3]),
         ("stack", [3]),
         ("stack/db", [3]),  # as `list` and `history` show it
-        ("stack/d", [3]),
         ("web-0", [6, 4]),
         ("shop/web-0", [4]),
-        ("shop/", [4, 5]),
         ("000000000003", [3]),
         (make(3)["key"], [3]),
         ("--since=2026-11-17", [1, 3, 4, 5, 2]),
@@ -285,7 +278,7 @@ SOME = [
         ("--since=1h", [2]),
         ("--since=2d", [1, 3, 4, 5, 2]),
         ("--since=999999999w", [6, 1, 3, 4, 5, 2]),
-        ("job-17 --since=1h", []),  # not job-170, which only begins so
+        ("job-17 --since=1h", []),
     ],
 )
 def test_names_and_times_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
@@ -312,6 +305,7 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("job-17 nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is neither an age"),
@@ -405,9 +399,6 @@ def test_json_says_what_was_skipped(shown: Print) -> None:
     found = json.loads(shown("--json"))
     assert (found["skipped"], found["problems"]) == (
         1,
-        ["history.jsonl.1.gz: not read to its end: gzip's data are cut short"],
+        [f"history.jsonl.1.gz: not read to its end: {CUT}"],
     )
-    assert shown().splitlines()[-1] == (
-        "skipped: 1 torn or unknown line in history.jsonl; "
-        "history.jsonl.1.gz: not read to its end: gzip's data are cut short"
-    )
+    assert shown().splitlines()[-1] == (f"skipped: 1 torn or unknown line in history.jsonl; history.jsonl.1.gz: {CUT}")

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time limits of commands: what ends one, in any system call, and with the programs that it runs."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import hook.doctor.checks
+from hook import system
+from hook.cli import command_line as cli
+from hook.cli import verbs
+from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
+from hook.doctor import FAILURE, OK, Check, Finding, Site
+from hook.models import Options
+from hook.node import programs
+from hook.node.paths import Places
+from hook.reconcile import run as reconcile
+from hook.show import server
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).resolve().parents[2]
+ENDING = (signal.SIGTERM, signal.SIGINT)
+SOON, NEVER = 0.05, 300.0  # seconds; a test whose command is not ended fails after NEVER
+LIMITS = {name: verb.limit for name, verb in VERBS.items() if verb.limit is not None and verb.limit.seconds < 1e9}
+
+
+@pytest.fixture
+def block() -> Iterator[Callable[[], int]]:
+    """A function that blocks in read(2)."""
+    reader, writer = os.pipe()
+    yield lambda: len(os.read(reader, 1))
+    os.close(writer)
+    os.close(reader)
+
+
+def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
+    """The exit status of a command with this limit."""
+    limit = Limit(seconds, 2, "it is not complete")
+    verb = Verb(int, lambda *_: command(), (), limit, ())
+    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), [], is_json=False))
+
+
+def look_at_handlers() -> tuple[object, ...]:
+    """What a command must leave as it was."""
+    return (*(signal.getsignal(it) for it in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
+
+
+def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], int], capfd: Capture) -> None:
+    before = look_at_handlers()
+    assert run(block, SOON) == 2
+    assert capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
+    assert run(lambda: 5) == 5
+    assert look_at_handlers() == before
+
+
+@pytest.mark.parametrize("number", [*ENDING, signal.SIGALRM])
+def test_a_read_that_blocks_is_ended_by_a_signal_also_if_the_caller_had_blocked_it(
+    block: Callable[[], int], capfd: Capture, number: int
+) -> None:
+    def command() -> int:
+        os.kill(os.getpid(), number)
+        return block()
+
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        assert run(command, SOON if number == signal.SIGALRM else NEVER) == 2
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    why = "after 0 s" if number == signal.SIGALRM else f"by {signal.Signals(number).name}"
+    assert f"metrics: ended {why}: " in capfd.readouterr().err
+
+
+def test_a_signal_that_came_just_before_a_call_ends_it_at_the_next_tick(
+    block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a program is started, which an exception would leave behind."""
+    steps: list[str] = []
+    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
+    monkeypatch.setattr(verbs, "_TICK", SOON)
+
+    def command() -> int:
+        monkeypatch.setattr(programs, "is_starting", True, raising=False)
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append("started")
+        monkeypatch.setattr(programs, "is_starting", False, raising=False)
+        return block()
+
+    assert run(command) == 2
+    assert steps == ["started"]
+
+
+def test_it_is_ended_once_and_may_say_what_it_has_done() -> None:
+    def command() -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except Ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 7
+        return 0
+
+    assert run(command) == 7
+
+
+def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Callable[[], int]) -> None:
+    path = tmp_path / "lock"
+
+    def command() -> int:
+        assert not system.wait_for_flock(other.fileno(), system.monotonic() + SOON)
+        return block()
+
+    with path.open("w") as holder, path.open("w") as other:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert run(command, 3 * SOON) == 2
+
+
+def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    os.mkfifo(path)
+    found: list[str] = []
+
+    def end_it_once_it_runs() -> None:
+        found.append(path.read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end_it_once_it_runs, daemon=True)
+    script = f"echo $$ >{path}; exec sleep {NEVER:.0f}"
+    thread.start()
+    assert run(lambda: programs.run_program(["sh", "-c", script]).status) == 2
+    thread.join(NEVER)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(found[0]), 0)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_command_that_takes_long_says_on_a_terminal_that_it_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, block: Callable[[], int], is_terminal: bool
+) -> None:
+    stderr = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
+    monkeypatch.setattr(verbs, "_TICK", SOON)
+    assert run(block, 4 * SOON) == 2
+    assert stderr.getvalue().count("metrics: still at work after 0 s\n") == is_terminal
+
+
+# --- Which commands, and what they say
+
+
+@pytest.mark.parametrize("verb", LIMITS)
+def test_a_command_that_no_person_may_watch_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str
+) -> None:
+    def command(*_arguments: object) -> int:
+        raise Ended("by SIGTERM")
+
+    monkeypatch.setattr(VERBS[verb], "run", command)
+    assert cli.main([verb]) == (1 if verb in ("reconcile", "doctor") else 2)
+    assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
+
+
+def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    former, seen = look_at_handlers(), list[object]()
+    monkeypatch.setattr(server, "serve", lambda *_: seen.append(look_at_handlers()))
+    assert cli.main(["metrics", "--listen=9753"]) == 0
+    assert seen == [former]
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "commands.md", ROOT / "packaging" / "man" / "resctrl-mon-hook.8"])
+def test_the_documents_state_each_limit(path: Path) -> None:
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    stated = dict(re.findall(r"(?:\| `|\.D1 Cm )([a-z]+)`?(?: \|| No) ([0-9]+) s\b", text))
+    assert stated == {verb: f"{limit.seconds:.0f}" for verb, limit in LIMITS.items()}
+
+
+def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def run(*_arguments: object, **_more: object) -> None:
+        raise Ended("after 45 s")
+
+    monkeypatch.setattr(reconcile, "repair", run)
+    assert cli.main(["reconcile"]) == 1
+    line = "ended after 45 s: 0 actions done, 0 left for the next run; it was looking for more\n"
+    assert capsys.readouterr().out == line
+    assert cli.main(["reconcile", "--json"]) == 1
+    answer = '{"dry_run":false,"actions":[],"left":[],"ended":"after 45 s","undone":0}'
+    assert capsys.readouterr().out.replace(" ", "").strip() == answer.replace(" ", "")
+
+
+def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_site: Site) -> Iterator[dict[str, object]]:
+        yield {}
+        raise Ended("after 100 s")
+
+    def other(_site: Site) -> Iterator[dict[str, object]]:
+        yield {}
+
+    rows = [(other, "ok a: well"), (check, "ok b: well"), (other, "ok c: well")]
+    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [Check(find, text, "") for find, text in rows])
+    *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
+    assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
+    assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")
