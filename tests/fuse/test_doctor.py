@@ -15,7 +15,7 @@ import pytest
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, OWNER, PROGRAM, UNITS, ScratchMachine
+from tests.support.machine import HOOKS_DIR, LINK, NOBODY, OWNER, PROGRAM, UNITS, ScratchMachine
 
 OTHER = f"{HOOKS_DIR}/50-x.json"
 
@@ -69,7 +69,7 @@ def containerd(node: InstalledNode) -> None:
 
 def installed_by_chart(node: InstalledNode) -> None:
     """What the chart has on a node: the program, the JSON for pods, and the owner's file."""
-    for path in (LINK, f"{HOOKS_DIR}/10-resctrl-mon-hook-podman.json", CONF, f"{UNITS}.service", f"{UNITS}.timer"):
+    for path in (LINK, f"{HOOKS_DIR}/10-resctrl-mon-hook-podman.json", f"{UNITS}.service", f"{UNITS}.timer"):
         node.path(path).unlink()
     node.write(OWNER, "chart\n")
 

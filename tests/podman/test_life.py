@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -259,28 +257,3 @@ def command_of(pid: int) -> list[str]:
 
 def cgroups_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cgroup").read_text()
-
-
-def test_a_container_whose_bundle_is_lost_is_named_by_doctor(node: PodmanNode) -> None:
-    """As after a kill of CRI-O: its processes live, and its runtime cannot handle it any more. All was called well."""
-    gates = [node.lab.run(name) for name in ("lost", "well")]
-    lost, well = (node.lab.container_id(name) for name in ("lost", "well"))
-    bundle = Path(node.lab.inspect("lost", "{{.OCIConfigPath}}"))
-
-    def findings() -> list[str]:
-        command = [str(node.lab.hook), "doctor", "--json", *node.directories]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
-        return [it["found"] for it in json.loads(done.stdout)["findings"] if it["subject"] == "lost"]
-
-    assert findings() == []
-    aside = bundle.rename(bundle.with_name("aside"))
-    assert findings() == [f"lost ({lost[:12]}): its processes run, but its bundle is gone ({bundle.parent})"]
-    aside.rename(bundle)
-    state = Path("/run/runc") / lost
-    aside = state.rename(f"/run/aside-{lost}")
-    assert findings() == [f"lost ({lost[:12]}): its processes run, but no OCI runtime knows it"]
-    aside.rename(state)
-    assert findings() == []
-    for gate, container in zip(gates, (lost, well)):
-        gate.open()
-        node.lab.watch.wait("poststop", container)
