@@ -20,7 +20,7 @@ from hook.errors import UNNAMED
 from hook.explain import explain_exception, owner_error, system_error, who
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
-from hook.store import PARTS, PLACES, RunDir, file_of, replace
+from hook.store import PARTS, RunDir, file_of, replace
 from hook.view import count_files
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -37,17 +37,17 @@ MOST_LINES = 10_000
 
 @dataclass(frozen=True)
 class Broken:
-    """An unreadable record. `name`: the key or container that its file is named after."""
+    """A record that cannot be read."""
 
-    name: str
+    name: str  # the key or the container that its file is named after
     file: str
     problem: str
 
 
 class Records(RunDir):
-    """The run directory, open for reading, for `with`; empty if it does not exist.
+    """The run directory, open for reading, for `with`; one that does not exist is empty.
 
-    Raises HookError `io` if it cannot be read, or another user could write to it.
+    Raises HookError `io` if it cannot be read, or if another user could write to it.
     """
 
     def __init__(self, path: str) -> None:
@@ -74,29 +74,23 @@ class Records(RunDir):
             self.is_there = False
 
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
-        """As RunDir.read, also without a run directory."""
+        """Read a record as RunDir.read does, also without a run directory."""
         return super().read(model, name) if self.is_there else None
 
     def list_part(self, part: str) -> list[str]:
-        """As RunDir.list_part, also without a run directory. HookError `io`: it cannot be listed."""
-        try:
-            return super().list_part(part) if self.is_there else []
-        except OSError as error:
-            raise system_error(f"{self.path}/{part} cannot be read", error) from error
+        """List a directory as RunDir.list_part does, also without a run directory. Raises HookError `io`."""
+        return _list(self, part) if self.is_there else []
 
     def state(self, key: str) -> KeyState | Broken | None:
-        """Read the state of a key; None: it has none."""
-        found = self._examine(KeyState, key)
-        if isinstance(found, KeyState) and found.key != key:
-            return Broken(key, self.file(key), f"it is of {found.key!r}")
-        return found
+        """Read the state of a key; return None if it has none."""
+        return read_state(self, key)
 
     def failure(self, container: str) -> Failure | Broken | None:
-        """Read why a container is not monitored; None: nothing is recorded."""
-        return self._examine(Failure, container)
+        """Read why a container is not monitored; return None if nothing is recorded."""
+        return _examine(self, Failure, container)
 
     def file(self, key: str) -> str:
-        """The path of a key's state file, for messages."""
+        """Return the path of a key's state file, for messages."""
         return f"{self.path}/groups/{key}.json"
 
     def is_full(self) -> bool:
@@ -108,12 +102,12 @@ class Records(RunDir):
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
     def count(self, name: str) -> int:
-        """The number of events that RunDir.count_run has counted; fewer than there were if the file system is full."""
+        """Return how many events RunDir.count_run has counted: too few if the file system was full."""
         size = self._size("runs/" + name) if self.is_there else None
         return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
 
     def runs(self) -> dict[tuple[str, str], int]:
-        """The number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
+        """Return the number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
         counts = {}
         for name in self.list_part("runs"):
             stage, dash, result = name.partition("-")
@@ -126,37 +120,55 @@ class Records(RunDir):
         found = system.try_call(os.stat, path, dir_fd=self.descriptor, follow_symlinks=False)
         return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
 
-    def _examine(self, model: type[ModelT], name: str) -> ModelT | Broken | None:
-        try:
-            return self.read(model, names.container_id(name))
-        except (OSError, ValueError) as error:
-            return Broken(name, f"{self.path}/{file_of(model, name)}", explain_exception(error))
+
+def read_state(run: RunDir, key: str) -> KeyState | Broken | None:
+    """Read the state of a key without its lock; return None if it has none."""
+    found = _examine(run, KeyState, key)
+    if isinstance(found, KeyState) and found.key != key:
+        return Broken(key, f"{run.path}/groups/{key}.json", f"it is of {found.key!r}")
+    return found
+
+
+def _examine(run: RunDir, model: type[ModelT], name: str) -> ModelT | Broken | None:
+    try:
+        return run.read(model, names.container_id(name))
+    except (OSError, ValueError) as error:
+        return Broken(name, f"{run.path}/{file_of(model, name)}", explain_exception(error))
+
+
+def _list(run: RunDir, part: str) -> list[str]:
+    try:
+        return RunDir.list_part(run, part)
+    except OSError as error:
+        raise system_error(f"{run.path}/{part} cannot be read", error) from error
 
 
 def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
     """Return `seen` without the containers that were recorded since."""
-    return replace(seen, containers={it: names for it, names in seen.containers.items() if it not in recorded})
+    left = {container: names for container, names in seen.containers.items() if container not in recorded}
+    return replace(seen, containers=left)
 
 
 def name_unhooked(seen: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    found = sorted(seen.containers.items(), key=lambda it: (str(it[1].namespace), str(it[1].pod), str(it[1].name)))
-    return [who(container, it.namespace, it.pod, it.name) for container, it in found]
+    found = [(str(of.namespace), str(of.pod), str(of.name), container) for container, of in seen.containers.items()]
+    in_order = ((container, seen.containers[container]) for *_, container in sorted(found))
+    return [who(container, of.namespace, of.pod, of.name) for container, of in in_order]
 
 
 def list_recorded(states: Iterable[KeyState]) -> set[str]:
-    """The paths of the mon_groups that these keys have; those of a completed one are gone."""
+    """List the paths of the mon_groups that these keys have. A completed key has none: its groups are gone."""
     return {group.path for state in states if state.completed_at is None for group in state.groups}
 
 
 def glance_index(run: RunDir, container: str) -> str | None:
-    """Read a container's key from its index without a lock; None: no index, or an unreadable one."""
+    """Read a container's key from its index without a lock; return None if there is no readable index."""
     index = run.glance(Index, container)
     return index.key if index is not None else None
 
 
 def peek(run: RunDir, model: type[ModelT], name: str) -> ModelT | None:
-    """As RunDir.glance, but raises OSError if the file cannot be read: it is not taken for absent."""
+    """Read a record as RunDir.glance does, but raise OSError if the file cannot be read: it is not taken for absent."""
     try:
         return run.read(model, name)
     except ValueError:
@@ -168,13 +180,10 @@ def peek(run: RunDir, model: type[ModelT], name: str) -> ModelT | None:
 
 @dataclass(frozen=True)
 class Surplus:
-    """What has to go of completed keys, since they take too much room or owe too many lines of history.
+    """What has to go of completed keys, since they take too much room or owe too many lines of history."""
 
-    `snapshots`: the keys whose snapshots go. `lines`: by key, how many of its lines go, the oldest ones.
-    """
-
-    snapshots: set[str]
-    lines: Counter[str]
+    snapshots: set[str]  # the keys whose snapshots go
+    lines: Counter[str]  # by key, how many of its lines go, the oldest ones
 
 
 def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
@@ -186,28 +195,29 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
         oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
         lines.update(key for _, key in oldest)
     room = system.try_call(os.statvfs, run.descriptor)
-    if room is None or not (_is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree)):
+    if room is None or not _is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
     completed = sorted((state for state in states if state.completed_at is not None), key=rank)
+    # Blocks and files of each key: of its view, which goes with the snapshot, and of its record.
     views = {state.key: count_files(state) for state in completed}
-    sizes = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
-    blocks = sum(sizes.values()) + sum(of_view for of_view, _ in views.values())
-    files = len(sizes) + sum(of_view for _, of_view in views.values())
+    records = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
+    blocks = sum(records.values()) + sum(of_view for of_view, _ in views.values())
+    files = len(records) + sum(of_view for _, of_view in views.values())
     for state in completed:
         if state.groups and _is_over(room, blocks, files):
             snapshots.add(state.key)
-            is_whole = state.key not in owed
-            blocks -= views[state.key][0] + is_whole * sizes[state.key]
+            is_whole = state.key not in owed  # else the record stays with the lines
+            blocks -= views[state.key][0] + is_whole * records[state.key]
             files -= views[state.key][1] + is_whole
     for state in completed:
         if state.key in owed and _is_over(room, blocks, files):
             lines[state.key] = len(owed[state.key])
-            blocks, files = blocks - sizes[state.key], files - 1
+            blocks, files = blocks - records[state.key], files - 1
     return Surplus(snapshots, lines)
 
 
 def _read_end(line: str) -> str:
-    """The time in a line of the history at which its job ended; empty, so the oldest: it shows none."""
+    """Read when the job of a line of history ended; a line that shows no time counts as the oldest."""
     try:
         return str(jsontext.loads(line)["end"])
     except (ValueError, TypeError, KeyError):
@@ -215,44 +225,68 @@ def _read_end(line: str) -> str:
 
 
 def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
-    """Whether so many blocks or files are more than completed keys may have; 0 of either in all: without a limit."""
+    """Whether so many blocks or files are more than completed keys may have."""
+    # A file system that has 0 of either in all has no limit for it.
     return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
 
 
 # --- Whether anything changes
 
 
-def version(run: RunDir) -> int:
-    """A number that changes with each commit to a key, if the last one was a while ago (`is_settled`); 0: no keys."""
+def version(run: RunDir) -> int | None:
+    """Return a number that changes with each further commit to a key.
+
+    It is None if there are no keys, or while the last commit is so young that another may get the same number.
+    """
     try:
-        return os.stat("groups", dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
+        changed = os.stat("groups", dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
+        return changed if system.age("groups", run.descriptor) > _STEP else None  # the age last: it is of this commit
     except FileNotFoundError:
-        return 0
+        return None
 
 
-def is_settled(run: RunDir) -> bool:
-    """Whether each further commit changes `version`: the last one was not within the present step of the clock."""
-    try:
-        return system.age("groups", run.descriptor) > _STEP
-    except FileNotFoundError:
-        return False
+# --- All of it, as reconcile surveys it
 
 
-# --- Files that killed hooks left behind, and files that are kept only for some time
+@dataclass(frozen=True)
+class Contents:
+    """The records in the run directory, and the files there that should not stay."""
+
+    states: dict[str, KeyState]
+    unreadable: set[str]  # the keys with an unreadable state
+    index: dict[str, str | None]  # the key of each container; None if its entry is unreadable
+    failed: list[str]  # the containers with a failure record
+    half_failures: list[str]  # those whose failure record is incomplete, because the hook was killed
+    asides: dict[str, list[str]]  # by key, the unreadable files that were set aside more than a day ago
+    leftovers: set[str]  # the keys of which a killed hook left files, or a lock or a view that they must not have
 
 
-def find_leftovers(run: RunDir, live: Collection[str]) -> list[str]:
-    """Find the keys of which a killed hook left half-written files, or the lock of a key that is not `live`."""
-    found = {key for model in (KeyState, Index) for key in find_half_written(run, model)}
-    found |= {name.removesuffix(".old") for name in run.list_part("building")}
-    found |= {name for name in run.list_part("locks") if name not in live}
-    return sorted(filter(names.is_container_id, found))
+def read_contents(run: RunDir) -> Contents:
+    """Read all records, and list the files that should not stay. Raises HookError `io`, OSError."""
+    groups = _list(run, "groups")
+    found = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
+    failures, members = _list(run, "unmonitored"), _list(run, "members")
+    index = {container: glance_index(run, container) for container in _cut(members, "", ".json")}
+    states = {key: state for key, state in found.items() if isinstance(state, KeyState)}
+    unreadable = {key for key, state in found.items() if isinstance(state, Broken)}
+    asides: dict[str, list[str]] = {}
+    for name in groups:
+        # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
+        key, _, inode = name.rpartition(ASIDE)
+        if inode.isdecimal() and names.is_container_id(key) and _is_old(run, f"groups/{name}", _KEPT):
+            asides.setdefault(key, []).append(f"groups/{name}")
+    half_written = {*_cut(groups, ".", ".tmp"), *_cut(members, ".", ".tmp")}
+    building = {name.removesuffix(".old") for name in _list(run, "building")}
+    locks = {*_list(run, "locks")} - {key for key, state in states.items() if state.completed_at is None}
+    views = {*_list(run, "mon_groups")} - {key for key, state in states.items() if state.generation} - unreadable
+    leftovers = half_written | {name for name in building | locks if names.is_container_id(name)} | views
+    half_failures = _cut(failures, ".", ".tmp")
+    return Contents(states, unreadable, index, _cut(failures, "", ".json"), half_failures, asides, leftovers)
 
 
-def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
-    """Find the keys, or containers, that have a half-written record."""
-    files = run.list_part(PLACES[model])
-    found = [name[1 : -len(".tmp")] for name in files if name.startswith(".") and name.endswith(".tmp")]
+def _cut(files: list[str], start: str, end: str) -> list[str]:
+    """Return the IDs between this start and this end of the files' names."""
+    found = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
     return [name for name in found if names.is_container_id(name)]
 
 
@@ -269,7 +303,7 @@ def has_leftovers(run: RunDir, state: KeyState) -> bool:
 
 
 def remove_leftovers(run: RunDir, key: str) -> None:
-    """Remove the files of a key that killed hooks left. Under its lock."""
+    """Remove the files of a key that killed hooks left. Call it under the key's lock."""
     for place in _list_leftovers(key):
         system.remove_tree(place, run.descriptor)
 
@@ -278,17 +312,9 @@ def _list_leftovers(key: str) -> list[str]:
     return [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
 
 
-def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:
-    """Remove a half-written record; of a key, under its lock. A hook that is just writing a failure tries again."""
-    system.unlink(f"{PLACES[model]}/.{name}.tmp", run.descriptor)
-
-
-def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
-    """Find the unreadable files that were set aside more than a day ago; the key and path of each."""
-    parts = [name.rpartition(ASIDE) for name in run.list_part("groups")]
-    # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
-    found = [(key, f"groups/{key}{ASIDE}{inode}") for key, _, inode in parts if inode.isdecimal()]
-    return [(key, path) for key, path in found if names.is_container_id(key) and _is_old(run, path, _KEPT)]
+def remove_half_written(run: RunDir, container: str) -> None:
+    """Remove the half-written record of a failure. A hook that is just writing it tries again."""
+    system.unlink(f"unmonitored/.{container}.tmp", run.descriptor)
 
 
 def has_old_failure(run: RunDir, container: str) -> bool:
@@ -311,7 +337,7 @@ def list_asides(run: RunDir) -> list[str]:
 def _remove_locks(run: RunDir) -> None:
     """Remove the lock files, each under its lock: a hook that holds one may be about to make its group.
 
-    OSError: it holds the lock for too long.
+    Raises OSError if a hook holds a lock for too long.
     """
     for name in run.list_part("locks"):
         descriptor = system.open_lock(f"locks/{name}", run.descriptor)
@@ -326,7 +352,7 @@ def _remove_locks(run: RunDir) -> None:
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
-    OSError: a hook has used it since, and may have begun a key. A mount point stays, without content.
+    A mount point stays, without content. Raises OSError if a hook has used it since, and may have begun a key.
     """
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others

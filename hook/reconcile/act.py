@@ -9,21 +9,21 @@ each of which survives a kill.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import replace
 
 from hook import cgroups, create, damage, poststop, procfs, record, report, store, system
 from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import HookError, Reason
-from hook.explain import GroupGone, WrongCtrlGroup, cgroup_error, format_count
+from hook.explain import WrongCtrlGroup, cgroup_error, format_count
 from hook.identity import Container, Key
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, records
 from hook.node.processes import cpu_seconds
-from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, has_begun, name_members
-from hook.reconcile.move import Mover, count_late_cpu, limit_late, read_groups
-from hook.reconcile.survey import Looks, Survey, add_late_counters, find_containers, find_owner
+from hook.reconcile.diagnose import EARLY, Action, Looks, diagnose_failure, diagnose_key, has_begun, name_members
+from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
+from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.retry import is_recorded, remove_orphan, retire
 from hook.store import LockedKey
 
@@ -45,21 +45,26 @@ def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
     run = seen.context.run
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
-            looks.read_index(run, action.container)
-        # After a remake for another container of the key, this one only needs its threads moved in (adopt).
-        same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
+            looks.index[action.container] = records.glance_index(run, action.container)
         needed = diagnose_key(seen, looks, action.key, locked.state, action.container)
-        found = next((it for it in needed if it.id in same), None)
+        found = _find(needed, action)
         if found is None:
             return None
         state = locked.state or damage.unknown_state(action.key)
-        if action.verb in _LOCKED:
-            _LOCKED[action.verb](seen, locked, state, found)
+        if action.verb not in ("remake", "adopt"):
+            _act_locked(seen, locked, state, found)
             return found
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
         return action if remake(seen, looks, state, action.container) else None
     return describe(found, adopt(seen, looks, state, action.container))
+
+
+def _find(needed: Iterable[Action], action: Action) -> Action | None:
+    """Find an action among those that are needed now."""
+    # After a remake for another container of the key, this one only needs its threads moved in (adopt).
+    same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
+    return next((found for found in needed if found.id in same), None)
 
 
 def describe(action: Action, moved: int) -> Action | None:
@@ -74,23 +79,20 @@ def _act_on_failure(seen: Survey, looks: Looks, action: Action) -> Action | None
     run, container = seen.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        found = _find_again(seen, looks, action)
+        found = _find(diagnose_failure(seen, looks, container), action)
         return found if found is not None and retry(seen, looks, container) else None
     with run.lock(container, system.monotonic()):
-        records.remove_half_written(run, Failure, container)
-        if _find_again(seen, looks, action) is not None:
+        records.remove_half_written(run, container)
+        if _find(diagnose_failure(seen, looks, container), action) is not None:
             run.remove(Failure, container)
     return action
 
 
-def _find_again(seen: Survey, looks: Looks, action: Action) -> Action | None:
-    return next((it for it in diagnose_failure(seen, looks, action.container) if it.id == action.id), None)
-
-
 def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
-    """Write the lines of history that a key owes. Raises HookError, once a pass for each file, if that fails.
+    """Write the lines of history that a key owes; return None if nothing is changed.
 
-    Then the key's oldest lines are dropped if too many wait on the node. None: nothing is changed.
+    If that fails, this raises HookError, once a run for each file. Then the key's oldest lines are dropped if too many
+    wait on the node.
     """
     run = seen.context.run
     with run.lock(action.key, system.monotonic()) as locked:
@@ -120,50 +122,61 @@ def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
 # --- The actions that hold the lock of their key
 
 
-def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
+def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:  # noqa: C901, PLR0912
+    """Do an action under its key's lock; `state` is the recorded one, or an empty one if none is readable."""
+    context, verb = seen.context, action.verb
+    if verb == "rebuild":
+        _rebuild(seen, locked, state)
+    elif verb == "drop":
+        poststop.drop(context, locked, [action.container])
+    elif verb == "end":
+        poststop.end(context, locked, state)
+    elif verb == "evict":
+        _evict(context, action)
+    elif verb == "retire":
+        retire(context, locked)
+    elif verb == "forget":
+        context.run.remove(Index, action.container)
+    elif verb == "name":
+        locked.commit(record.keep_labels(state, name_members(seen, state)))
+    elif verb == "prune":
+        context.view.forget(locked)
+        if action.why == EARLY:
+            context.run.count_run(store.DROPPED_SNAPSHOTS)
+    elif verb == "note":
+        # A group that the other tool has removed ends: no view leads to it.
+        groups = [record.end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
+        _show(context, locked, store.change(state, groups, taken=True))
+    elif verb == "show":
+        _show(context, locked, store.change(state, [add_late_counters(context, group) for group in state.groups]))
+    elif action.path:  # tidy
+        system.remove_tree(action.path, context.run.descriptor)
+    else:
+        records.remove_leftovers(context.run, action.key)
+        if not state.generation:
+            context.view.remove(action.key)
+
+
+def _show(context: Context, locked: LockedKey, state: KeyState) -> None:
+    locked.commit(state)
+    context.view.show(state)
+
+
+def _evict(context: Context, action: Action) -> None:
     """Move out tasks that are not ours.
 
-    `tasks` lists whatever has the group's RMID: after an RMID is reused, that includes old tasks that nobody moved.
+    `tasks` lists every task that has the group's RMID: after an RMID is reused, that includes old tasks that no program
+    moved.
 
     A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
     has every container whose init is among them.
     """
     for tid in action.strangers:
         try:
-            seen.context.resctrl.expel(action.path, tid)
+            context.resctrl.expel(action.path, tid)
         except HookError as error:
             if error.reason != Reason.TASK_GONE:
                 raise
-
-
-def _note_taken(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    """Note that another tool has taken a container. A group that the tool has removed ends: no view leads to it."""
-    groups = [record.end_group(it, it.last or {}) if seen.is_gone(it) else it for it in state.groups]
-    now = store.change(state, groups, taken=True)
-    locked.commit(now)
-    seen.context.view.show(now)
-
-
-def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    now = store.change(state, [add_late_counters(seen.context, group) for group in state.groups])
-    locked.commit(now)
-    seen.context.view.show(now)
-
-
-def _prune(seen: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
-    seen.context.view.forget(locked)
-    if action.why == EARLY:
-        seen.context.run.count_run(store.DROPPED_SNAPSHOTS)
-
-
-def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
-    context = seen.context
-    if action.path:
-        system.remove_tree(action.path, context.run.descriptor)
-        return
-    records.remove_leftovers(context.run, action.key)
-    if not state.generation:
-        context.view.remove(action.key)
 
 
 # --- Rebuilding a lost or damaged record from the kernel and the index
@@ -178,23 +191,25 @@ def _rebuild_orphan(seen: Survey, action: Action) -> Action | None:
         state = locked.state or damage.unknown_state(key)
         if not state.recovering:
             return None
-        _rebuild(seen, locked, state, action)
+        _rebuild(seen, locked, state)
         return action
 
 
-def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    """Find the groups and the members of a key again. HookError: a task matches no known container.
+def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
+    """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
 
     Members are the containers whose IDs are in the names of the tasks' cgroups. The next pass drops dead ones, and
     ends a key without members.
     """
     context, key = seen.context, state.key
-    paths = {group.path for group in state.groups}
     # The groups with the key in their name, and those without a record, at the survey and now.
     others = {path for path, owner in seen.owners.items() if owner == key and not is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
-    there = (it for it in sorted(others - paths) if context.resctrl.exists(it))
-    groups = [*state.groups, *(_make_record(context, it) for it in there if find_owner(seen, it) == key)]
+    groups = [*state.groups]
+    for path in sorted(others.difference(group.path for group in state.groups)):
+        if context.resctrl.exists(path) and find_owner(seen, path) == key:
+            # Its initial counters are lost.
+            groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
@@ -210,14 +225,8 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     locked.commit(store.replace(name_members(seen, rebuilt), recovering=False))
 
 
-def _make_record(context: Context, path: str) -> MonGroup:
-    """Make the record of an existing group whose initial counters are lost."""
-    above = path.rpartition("/mon_groups/")[0]
-    return MonGroup(path=path, ctrl_group=above[len(context.resctrl.root) :].strip("/") or "/")
-
-
 def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
-    """The live containers of a key, by the index and by the tasks in one of its groups. Writes their index entries."""
+    """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index."""
     run, found = seen.context.run, {}
     for name, init in find_containers(seen, path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
@@ -243,8 +252,8 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     for tid in there - seen.processes.threads(known):
         if procfs.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
-        ids = filter(None, (cgroups.find_container(place, seen.index) for place in procfs.cgroups(tid)))
-        if all((seen.index.get(name) or state.key) == state.key for name in ids):
+        ids = filter(None, (cgroups.find_container(place, seen.records.index) for place in procfs.cgroups(tid)))
+        if all((seen.records.index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
 
@@ -253,11 +262,11 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
 
 
 def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
-    """The container of a hook, for one that runs already.
+    """Make the container of a hook, for one that runs already.
 
     The cgroup that its runtime was asked for names its pod, never the present one of its process, which the container
-    may have made itself. Without it the pod in the annotations is not trusted. `annotations`: None: read them from its
-    bundle's config.json.
+    may have made itself. Without it the pod in the annotations is not trusted. Without `annotations`, those in its
+    bundle's config.json count.
     """
     config = create.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
@@ -275,7 +284,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
 def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
     """Do createRuntime for a running container; if no key can be derived, under the one in its index.
 
-    False: filters leave it out.
+    Returns False if filters leave it out.
     """
     options, run = seen.context.options, seen.context.run
     if leaves_out(options, container.pod):
@@ -288,7 +297,7 @@ def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
 
 
 def retry(seen: Survey, looks: Looks, name: str) -> bool:
-    """Retry a failed createRuntime with its recorded key. False: the container has ended or succeeded since."""
+    """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
     failure = seen.context.run.glance(Failure, name)
     if failure is None:
         return False
@@ -310,7 +319,7 @@ def retry(seen: Survey, looks: Looks, name: str) -> bool:
 def remake(seen: Survey, looks: Looks, state: KeyState, name: str) -> bool:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
-    False: it has ended, or another tool has taken it.
+    Returns False if it has ended, or if another tool has taken it.
     """
     context, member = seen.context, state.members[name]
     container = Container(name, member.pid, "", {}, [])
@@ -326,7 +335,7 @@ def remake(seen: Survey, looks: Looks, state: KeyState, name: str) -> bool:
 
 
 def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
-    """Move the threads of a container that are outside its group into it; returns their number."""
+    """Move the threads of a container that are outside its group into it; return their number."""
     try:
         return _bring_in(seen, state.key, name, limit_late(seen.context, name))
     except WrongCtrlGroup:  # its init went to another ctrl_group after the survey, on a kernel that does not show it
@@ -335,11 +344,11 @@ def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
 
 
 def _monitor(seen: Survey, looks: Looks, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
-    """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
+    """Monitor a container under this key, or the one that createRuntime derives, and move all its tasks in.
 
-    Returns whether it is monitored; False: filters leave it out.
-    A failure is recorded like a hook's, unless the container has ended (`task_gone`). `was_in`: the group is
-    made again, so its tasks were counted for most of the time, and their CPU time so far is not added to late_cpu.
+    Returns whether it is monitored: filters may leave it out. A failure is recorded like a hook's, unless the container
+    has ended (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for most of the time,
+    and their CPU time so far is not added to late_cpu.
     """
     context = seen.context
     used = 0.0 if was_in else cpu_seconds(container.pid)
@@ -393,67 +402,30 @@ def _show_again(context: Context, key: str) -> None:
 
 
 def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
-    """Look at the threads of a container, and move each that is outside its group; returns their number.
+    """Look at the threads of a container, and move each that is outside its group; return their number.
 
-    `longest_late`: as limit_late; None: none of their CPU time is late.
     Raises HookError, and StillOutside with a mover to go on with, if two looks are not enough.
     """
     state = seen.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or procfs.is_dead(member.pid, member.starttime):
         return 0
-    seen.processes.add([(container, member)])
-    mover = _ContainerMover(seen, key, member, longest_late)
+    processes = seen.processes
+    processes.add([(container, member)])
+    has_others = bool(processes.beside_own_cgroup(member))
+
+    def read() -> set[int]:
+        # The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
+        own = processes.read_own_cgroup(member)
+        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
+        if has_others or not is_whole:
+            tids |= processes.look_again(member, beside_own_cgroup=is_whole)
+        return tids
+
+    mover = Mover(seen.context, Place(key, container, member), read, seen.groups)
+    mover.longest_late, mover.has_others = longest_late, has_others
     if not (mover.step() or mover.step()):  # the second look shows what the threads forked that sleep by then
         raise mover.explain()
     if mover.error is not None:
         raise mover.error
     return mover.moved
-
-
-class _ContainerMover(Mover):
-    """Moves all threads of a container: those in its own cgroup, and those of its other processes.
-
-    The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
-    """
-
-    def __init__(self, seen: Survey, key: str, member: Member, longest_late: float | None) -> None:
-        self._seen = seen
-        self._key = key
-        self._is_late = longest_late is not None
-        self._has_others = bool(seen.processes.beside_own_cgroup(member))
-        super().__init__(seen.context, member, self._read_all, seen.groups, longest_late or 0.0)
-
-    def step(self) -> bool:
-        before = self.late_cpu
-        try:
-            has_ended = super().step()
-        finally:
-            count_late_cpu(self._seen.context, self._key, self.late_cpu - before if self._is_late else 0.0)
-        if isinstance(self.error, GroupGone) and procfs.is_dead(self.member.pid, self.member.starttime):
-            self.error = None
-        return has_ended
-
-    def _read_all(self) -> set[int]:
-        processes = self._seen.processes
-        own = processes.read_own_cgroup(self.member)
-        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
-        if self._has_others or not is_whole:
-            tids |= processes.look_again(self.member, beside_own_cgroup=is_whole)
-        return tids
-
-
-_LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
-    "rebuild": _rebuild,
-    "drop": lambda seen, locked, _state, action: poststop.drop(seen.context, locked, [action.container]),
-    "end": lambda seen, locked, state, _action: poststop.end(seen.context, locked, state),
-    "evict": _evict,
-    "note": _note_taken,
-    "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
-    "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
-    "name": lambda seen, locked, state, _action: locked.commit(record.keep_labels(state, name_members(seen, state))),
-    "prune": _prune,
-    "show": _show_key,
-    "tidy": _tidy_key,
-}
-"""The actions that hold the lock of their key. They get its recorded state, or an empty one if none is readable."""

@@ -7,15 +7,20 @@ listed again under the key's lock, and it is skipped unless it is still among th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import NamedTuple
 
-from hook import names, procfs, record, retry, store
+from hook import cgroups, names, procfs, record, retry, store
+from hook.errors import HookError
 from hook.explain import format_count, short_id, who
-from hook.models import Failure, KeyState, State
+from hook.models import Failure, KeyState, Member, State
 from hook.node import podman, processes, records
-from hook.reconcile.survey import Looks, Survey, Threads
+from hook.node.processes import Processes
+from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
+from hook.reconcile.survey import Survey
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
@@ -26,31 +31,55 @@ VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
 """Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
+_LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
+_FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
+
+
+class Outside(NamedTuple):
+    """The threads of a container outside its group, by the last look."""
+
+    to_move: int = 0
+    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
+    unread: int = 0  # at least so many of its cgroups were not read
+
+
+class Looks:
+    """What a pass has learnt since its survey. Each look at a container replaces what the last one found."""
+
+    def __init__(self, seen: Survey, unwritable: dict[str, str] | None = None) -> None:
+        # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
+        self.outside: dict[tuple[str, str], Outside] = {}
+        self.taken: dict[tuple[str, str], str] = {}
+        # By key: why it could not be looked at.
+        self.unread: dict[str, OSError] = {}
+        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
+        # keys for RMIDs to reclaim, and waits for one that comes back.
+        self.refusal: HookError | None = None
+        # By file of the history: why this run could not write to it. It tries no other line there.
+        self.unwritable = unwritable if unwritable is not None else {}
+        self.further_looks = _FURTHER_LOOKS
+        # The key of each container in the index. An action reads the entry of its container again.
+        self.index = dict(seen.records.index)
 
 
 @dataclass(frozen=True)
 class Action:
-    """One repair: its verb, its object (`path`: a mon_group, or a file of the run directory), and why.
-
-    `reason`: of the failure that is retried. `strangers`: the threads to move out. `namespace`, `pod`, `name`: the
-    recorded names of the pod, and of the container in it. `state`: of the running container to adopt.
-    """
+    """One repair: its verb, its object, and why it is needed."""
 
     verb: str
     key: str = ""
     container: str = ""
-    path: str = ""
+    path: str = ""  # of a mon_group, or of a file of the run directory
     why: str = ""
-    reason: str = ""
-    strangers: tuple[int, ...] = ()
-    namespace: str | None = None
+    strangers: tuple[int, ...] = ()  # the threads to move out
+    namespace: str | None = None  # this and the next two are the recorded names of the pod and of the container in it
     pod: str | None = None
     name: str | None = None
-    state: State | None = None
+    state: State | None = None  # of the running container to adopt
 
     @property
     def id(self) -> str:
-        """Its verb and object without names, which may become known between two runs."""
+        """The verb and the object, without names, which may become known between two runs."""
         return " ".join(word for word in (self.verb, self.container, self.key, self.path) if word)
 
     def __str__(self) -> str:
@@ -61,37 +90,33 @@ class Action:
 
 def diagnose(seen: Survey, looks: Looks) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
-    actions = [it for key in seen.list_keys() for it in _diagnose_readable(seen, looks, key)]
-    actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
-    actions += [it for container in seen.failed for it in diagnose_failure(seen, looks, container)]
-    actions += [Action("forget", container=it, why="its record is incomplete") for it in seen.half_failures]
+    actions: list[Action] = []
+    for key in seen.list_keys():
+        try:
+            actions += diagnose_key(seen, looks, key, seen.states.get(key))
+        except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
+            looks.unread[key] = error
+    for path in seen.orphans:
+        actions += _diagnose_orphan(seen, path)
+    for container in seen.records.failed:
+        actions += diagnose_failure(seen, looks, container)
+    for container in seen.records.half_failures:
+        actions.append(Action("forget", container=container, why="its record is incomplete"))
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def _diagnose_readable(seen: Survey, looks: Looks, key: str) -> Iterator[Action]:
-    """The actions that a key needs. What cannot be read is not taken for absent, and stops no other key."""
-    try:
-        yield from diagnose_key(seen, looks, key, seen.states.get(key))
-    except OSError as error:
-        looks.unread[key] = error
-
-
-def diagnose_adoptable(adoptable: Iterable[State]) -> list[Action]:
-    """The actions for containers that run and that no hook has seen."""
-    why = "it is running, and is not in a group of ours"
-    return [Action("adopt", container=state.id, why=why, state=state) for state in adoptable]
-
-
 def diagnose_key(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
-    """The actions that a key needs, those that cost most to find last. `state`: None: it has no readable record.
+    """List the actions that a key needs, those that cost most to find last; `state` is its record, if readable.
 
-    `only`: a container of it; actions for others are left out.
+    With `only`, a container of the key, the actions for its other containers are left out.
     """
-    rules = [_diagnose_files(seen, looks, key, state, only)]
-    if state is not None:
-        rules += [_diagnose_record(seen, state), _diagnose_tasks(seen, looks, state, only)]
-    for action in chain.from_iterable(rules):
-        yield _add_names(action, state) if state is not None else action
+    of_files = _diagnose_files(seen, looks, key, state, only)
+    if state is None:
+        yield from of_files
+        return
+    of_tasks = _diagnose_tasks(seen, looks, state, only) if state.completed_at is None else ()
+    for action in chain(of_files, _diagnose_record(seen, state), of_tasks):
+        yield _add_names(action, state)
 
 
 def _add_names(action: Action, state: KeyState) -> Action:
@@ -102,25 +127,31 @@ def _add_names(action: Action, state: KeyState) -> Action:
     return replace(action, namespace=namespace, pod=pod, name=name)
 
 
+def _is_listed(seen: Survey, key: str | None) -> bool | None:
+    """Whether the list of --live has a key; None if there is no such list."""
+    return key in seen.live if seen.live is not None else None
+
+
 def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
-    """The actions that a key needs because of its files in the run directory."""
-    rebuilds = state.recovering if state is not None else key in seen.unreadable
+    """List the actions that a key needs because of its files in the run directory."""
+    found = seen.records
+    rebuilds = state.recovering if state is not None else key in found.unreadable
     if rebuilds:
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        if not (rebuilds or is_member) and looks.find_key(container) == key:
+        if not (rebuilds or is_member) and looks.index.get(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
-    for path in seen.asides.get(key, ()):
+    for path in found.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
     is_over = state is None or state.completed_at is not None
-    if key in seen.leftovers and (state is None or is_over or records.has_leftovers(seen.context.run, state)):
+    if key in found.leftovers and (state is None or is_over or records.has_leftovers(seen.context.run, state)):
         yield Action("tidy", key, why="a hook that was killed left temporary files")
 
 
 def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
-    """The actions that a key needs because of its record."""
-    key, is_listed = state.key, seen.is_listed(state.key)
+    """List the actions that a key needs because of its record."""
+    key, is_listed = state.key, _is_listed(seen, state.key)
     if state.owed is not None:
         yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
     # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
@@ -131,8 +162,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         # A time in the future is of another boot, if the run directory survives one.
         is_old = abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl
         if (state.groups or state.owed is None) and (is_old or key in seen.surplus.snapshots):
-            why = "its snapshot is older than --snapshot-ttl" if is_old else EARLY
-            yield Action("prune", key, why=why)
+            yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
     elif state.recovering or (is_listed and not state.members):
         return
     elif state.members:
@@ -147,13 +177,11 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
 
 
 def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> Iterator[Action]:
-    """The actions that a key, not completed, needs because of its processes and of the tasks in its groups."""
-    key, context = state.key, seen.context
-    if state.completed_at is not None:
-        return
+    """List the actions that a key needs because of its processes and of the tasks in its groups."""
+    key = state.key
     threads = Threads(seen, looks, state) if seen.is_mounted else None
-    has_several = threads is not None and len(state.groups) > 1
-    if has_several and len({retry.is_retired(context, state, group) for group in state.groups}) > 1:
+    retired = {retry.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
+    if threads is not None and len(retired) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
         action = _diagnose_member(seen, looks, state, container, threads)
@@ -162,7 +190,7 @@ def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> I
     if threads is None or only or state.recovering:  # a task may belong to a member without a record
         return
     for group in state.groups:
-        strangers = sorted(threads.find_strangers(group.path, seen.find_live(state)))
+        strangers = sorted(threads.find_strangers(group.path, state))
         if strangers:
             why = f"threads of none of its containers: {', '.join(map(str, strangers[:5]))}"
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
@@ -171,9 +199,9 @@ def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> I
 def _diagnose_member(
     seen: Survey, looks: Looks, state: KeyState, container: str, threads: Threads | None
 ) -> Action | None:
-    """The action that a member needs. Its threads are counted in any case, so that they do not count as strangers."""
+    """Find the action that a member needs. Its threads are counted in any case: else they would be strangers."""
     member, key = state.members[container], state.key
-    is_listed = seen.is_listed(key)
+    is_listed = _is_listed(seen, key)
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
@@ -184,32 +212,34 @@ def _diagnose_member(
         return Action("drop", key, container, why=why)
     if taker is not None:
         why = f"another tool has moved it to {taker}: a part of its use is unknown"
-        is_noted = state.taken and not any(it.path == member.group and seen.is_gone(it) for it in state.groups)
+        is_noted = state.taken and not any(group.path == member.group and seen.is_gone(group) for group in state.groups)
         return Action("note", key, container, why=why) if not is_noted else None
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
-    # A former life of a container has no index entry (names.former_life).
-    if container == names.container_of(container) and looks.find_key(container) is None:
+    # A former process of this ID has no index entry (names.former_life).
+    if looks.index.get(container) is None and container == names.container_of(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
+    if not outside:
+        return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     is_counted = bool(seen.context.options.snapshot_ttl or seen.context.history_of(state))
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
-    return Action(verb, key, container, why=f"{outside} of its threads are not in its group") if outside else None
+    return Action(verb, key, container, why=f"{outside} of its threads are not in its group")
 
 
 def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
-    """The action that a group without a record needs."""
-    if seen.context.resctrl.has_live_task(path):
-        if path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
-            yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
-    elif not seen.is_listed(retry.parse_key(seen.context, path)):
-        yield Action("remove", path=path, why="this group has no record, and it has no tasks")
+    """List the action that a group without a record needs."""
+    if not seen.context.resctrl.has_live_task(path):
+        if not _is_listed(seen, retry.parse_key(seen.context, path)):
+            yield Action("remove", path=path, why="this group has no record, and it has no tasks")
+    elif path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
+        yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
 
 
 def diagnose_failure(seen: Survey, looks: Looks, container: str) -> Iterator[Action]:
-    """The action that a container with a failure record needs."""
+    """List the action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
-    is_lone = looks.find_key(container) is None  # else the failure record goes when the member is dropped
+    is_lone = looks.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
@@ -217,12 +247,10 @@ def diagnose_failure(seen: Survey, looks: Looks, container: str) -> Iterator[Act
     why = "it failed, and is gone"
     action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    is_over = is_lone if failure.pid is None else _has_dead_process(failure)
-    if is_over:
+    if _has_dead_process(failure) if failure.pid is not None else is_lone:
         yield action
     elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        why = f"it is running but not monitored ({failure.reason})"
-        yield replace(action, verb="retry", why=why, reason=failure.reason)
+        yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
 
 
 def _has_dead_process(failure: Failure) -> bool:
@@ -235,7 +263,8 @@ def _has_dead_process(failure: Failure) -> bool:
 
 def has_begun(state: KeyState, container: str) -> bool:
     """Whether the initial counters of a member's group were read."""
-    return any(it.path == state.members[container].group and it.begin is not None for it in state.groups)
+    path = state.members[container].group
+    return any(group.path == path and group.begin is not None for group in state.groups)
 
 
 def name_members(seen: Survey, state: KeyState) -> KeyState:
@@ -246,10 +275,124 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     if state.kind != "pod":
         return podman.add_names(state, seen.podman)
     pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
-    nameless = {it: names.container_of(it) for it, member in state.members.items() if member.name is None}
-    found = {it: seen.kubelet.containers[name] for it, name in nameless.items() if name in seen.kubelet.containers}
-    if pod is None and not found:
+    members = dict(state.members)
+    for container, member in state.members.items():
+        name = seen.kubelet.containers.get(names.container_of(container)) if member.name is None else None
+        if name is not None:
+            members[container] = store.replace(member, name=name)
+    if pod is None and members == state.members:
         return state
-    named = {it: store.replace(state.members[it], name=name) for it, name in found.items()}
-    namespace, name = pod or (state.pod_namespace, state.pod_name)
-    return store.replace(state, pod_namespace=namespace, pod_name=name, members={**state.members, **named})
+    namespace, pod_name = pod or (state.pod_namespace, state.pod_name)
+    return store.replace(state, pod_namespace=namespace, pod_name=pod_name, members=members)
+
+
+# --- The threads of one key
+
+
+class Threads:
+    """Compares the threads in the groups of one key with those of its containers."""
+
+    def __init__(self, seen: Survey, looks: Looks, state: KeyState) -> None:
+        self._seen = seen
+        self._looks = looks
+        self._key = state.key
+        kernel = seen.context.resctrl
+        # Path of a group -> IDs of the threads in it; no entry, or None, if the group is gone or was recreated.
+        self._inside = {
+            group.path: kernel.tasks(group.path)
+            for group in state.groups
+            if kernel.exists(group.path) and group.inode in (None, kernel.inode(group.path))
+        }
+        # Path of a group -> IDs of the threads of the containers that were looked at so far.
+        self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
+
+    def look_for_taker(self, container: str, member: Member) -> str | None:
+        """Return the path of the group of another tool that a container's init is in, if any, for Looks.taken."""
+        place = self._key, container
+        self._looks.taken.pop(place, None)
+        taker = self._find_init(member)
+        if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
+            return None
+        self._looks.taken[place] = taker
+        return taker
+
+    def is_in_place(self, member: Member) -> bool:
+        """Whether a container's group exists, and its init is in the same ctrl_group, as far as that is known."""
+        if self._inside.get(member.group) is None:
+            return False
+        place = self._find_init(member)
+        return place is None or place == member.group or is_of_parent(member.group, place)
+
+    def _find_init(self, member: Member) -> str | None:
+        """Return the path of the group that a container's init is in; None if it has ended, or this is unknown."""
+        is_inside = member.pid in (self._inside.get(member.group) or ())
+        return member.group if is_inside else self._seen.groups.find(member.pid)
+
+    def count_outside(self, container: str, member: Member) -> int:
+        """Count the threads of a container that are outside its group and may be moved in: none, if it is taken."""
+        processes, there = self._seen.processes, self._inside.get(member.group) or set()
+        own = processes.read_own_cgroup(member)
+        fresh, unread = own if own is not None else (set[int](), 0)
+        of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
+        threads = processes.threads(of_container(member)) | fresh
+        self._owned[member.group] |= threads
+        if (self._key, container) in self._looks.taken:
+            self._looks.outside.pop((self._key, container), None)
+            return 0
+        # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
+        missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
+        places = self._locate(member, missing)
+        to_move = places[OUTSIDE] + places[None]
+        elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
+        self._looks.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
+        return to_move
+
+    def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
+        """Count the places of threads that seem to be outside, as `locate` names them.
+
+        A program that forks and exits in its group can end before its place is read. So this looks again until a thread
+        is known to be outside, or none ended too early. After the last look those that ended count.
+        """
+        context, groups = self._seen.context, self._seen.groups
+        places: dict[int, str | None] = {}
+        for _ in range(_LOOKS):
+            places = {tid: locate(groups, tid, member.group) for tid in missing}
+            ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
+            is_known = not ended or OUTSIDE in places.values()
+            own = None if is_known or not self._looks.further_looks else self._seen.processes.read_own_cgroup(member)
+            if own is None:
+                break
+            self._looks.further_looks -= 1
+            missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
+        return Counter(places.values())
+
+    def find_strangers(self, path: str, state: KeyState) -> set[int]:
+        """Find the threads in a group that are in no cgroup of a member, once all live members were looked at."""
+        seen = self._seen
+        found = (self._inside.get(path) or set()) - self._owned[path]
+        if not found:
+            return found
+        found = find_strangers(found, seen.find_live(state), seen.processes)
+        # The record was read before the tasks. A container may have joined in between: check again with a new one.
+        now = seen.context.run.glance(KeyState, self._key) if found else None
+        return find_strangers(found, seen.find_live(now), seen.processes) if now is not None else set()
+
+
+def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes) -> set[int]:
+    """Choose the threads that are in no member's cgroup, among threads in a key's group that no known process has.
+
+    There are none if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after
+    the look at the processes may be a member's child that has left its cgroup: the next look decides.
+    """
+    if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
+        return set()
+    own = [member.cgroup for member in live.values() if member.cgroup is not None]
+    return {tid for tid in tids if _is_alive_elsewhere(tid, own) and not processes.is_newer(tid)}
+
+
+def _is_alive_elsewhere(tid: int, own: list[str]) -> bool:
+    """Whether a task is alive, and in none of these cgroups. A thread has the cgroups of its process."""
+    places = procfs.cgroups(tid)
+    if not places or procfs.is_dead(tid) is not False:
+        return False
+    return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in own)

@@ -12,16 +12,15 @@ together.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook import cgroups, procfs, system
 from hook.entry import Context
 from hook.errors import HookError, Reason
-from hook.explain import WrongCtrlGroup
+from hook.explain import GroupGone, WrongCtrlGroup
 from hook.models import Member
 from hook.node import records
 from hook.node.models import ReconcileRecord
@@ -55,36 +54,35 @@ class StillOutside(HookError):
         self.mover = mover
 
 
+class Place(NamedTuple):
+    """A monitored container: its key, its ID, and its record."""
+
+    key: str
+    container: str
+    member: Member
+
+
 class Mover:
     """Moves the threads of one container into its group, step by step."""
 
-    _has_others = False
-    """Whether threads outside the member's own cgroup are the container's, too."""
-
     def __init__(
-        self,
-        context: Context,
-        member: Member,
-        read: Callable[[], Collection[int]],
-        groups: Groups | None = None,
-        longest_late: float = math.inf,
+        self, context: Context, place: Place, read: Callable[[], Collection[int]], groups: Groups | None = None
     ) -> None:
-        """Prepare to move the threads that `read` returns.
-
-        `groups` finds the group of a thread (None: as the groups are now). `longest_late` is that of limit_late.
-        """
+        """Prepare to move the threads that `read` returns; `groups` finds the group of a thread."""
         self.moved = 0  # threads so far
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
         self.forking: dict[int, int] = {}  # moved threads that may still be in an earlier fork, as still_forking takes
-        self.late_cpu = 0.0  # CPU seconds that threads had used before they were moved
         self.error: HookError | OSError | None = None  # what ended it
-        self.member = member
+        self.member = place.member
+        # The most of the CPU time before its move that counts as late for a thread; if it is None, none counts.
+        self.longest_late: float | None = limit_late(context, place.container)
+        self.has_others = False  # whether threads outside the member's own cgroup are the container's, too
         self._context = context
+        self._key = place.key
         self._read = read
-        self._longest_late = longest_late
         self._groups = groups if groups is not None else read_groups(context)
-        self._shows_groups = procfs.resctrl_groups(member.pid) is not None
+        self._shows_groups = procfs.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self) -> bool:
@@ -98,7 +96,8 @@ class Mover:
             self.forking = still_forking(self.forking)  # before the look, which then shows all their children
             self.move(self._read())
         except (HookError, OSError) as error:
-            self.error = error
+            has_ended = isinstance(error, GroupGone) and procfs.is_dead(self.member.pid, self.member.starttime)
+            self.error = None if has_ended else error
             return True
         return not (self.outside or self.has_moved or self.forking)
 
@@ -137,7 +136,7 @@ class Mover:
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
         before = procfs.stat_fields(f"{tid}/task/{tid}")
-        if not (self._has_others or self._is_in_cgroup(tid)):
+        if not (self.has_others or self._is_in_cgroup(tid)):
             return False
         try:
             self._context.resctrl.put(group, tid)
@@ -155,7 +154,7 @@ class Mover:
             return False
         self.moved += 1
         if after is not None:
-            self.late_cpu += self._count_late(tid, after)
+            self._count_late(tid, after)
             if after[0] in _RUNS:
                 self.forking[tid] = int(after[11])
         return True
@@ -180,15 +179,17 @@ class Mover:
             else:
                 kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self.member.group, tid)
 
-    def _count_late(self, tid: int, fields: list[str]) -> float:
-        """The CPU seconds of a thread with these `stat_fields` that count as late: none of them twice."""
+    def _count_late(self, tid: int, fields: list[str]) -> None:
+        """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
         context, born = self._context, int(fields[19])
         used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
         late = used - context.late_threads.get((tid, born), 0.0)
         if len(context.late_threads) >= _MOST_REMEMBERED:
             context.late_threads.clear()
         context.late_threads[tid, born] = used
-        return max(0.0, late if born >= context.looked_at * procfs.TICKS else min(late, self._longest_late))
+        if self.longest_late is not None:
+            is_new = born >= context.looked_at * procfs.TICKS
+            count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
 
 
 def move_until(movers: Iterable[Mover], until: float) -> Iterator[Mover]:
@@ -196,7 +197,7 @@ def move_until(movers: Iterable[Mover], until: float) -> Iterator[Mover]:
     waiting = [*movers]
     pause = _PAUSE
     while waiting and system.monotonic() < until:
-        if any(it.outside for it in waiting):
+        if any(mover.outside for mover in waiting):
             pause = _PAUSE
         else:
             system.sleep(pause)
@@ -326,10 +327,10 @@ class Tally:
 
     def end(self, outside: dict[str, int], elsewhere: dict[str, int], **counts: float) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
-        named: dict[str, Any] = {"outside": _choose_largest(outside), "elsewhere": _choose_largest(elsewhere)}
-        seconds = system.monotonic() - self._started
-        named["outside_total"] = sum(outside.values())
-        self.save(ended_at=system.unix_time(), seconds=seconds, **named, **counts)
+        named: dict[str, Any] = {"outside": outside, "elsewhere": elsewhere}
+        largest: dict[str, Any] = {name: dict(Counter(named[name]).most_common(_MOST_NAMED)) for name in named}
+        seconds, total = system.monotonic() - self._started, sum(outside.values())
+        self.save(ended_at=system.unix_time(), seconds=seconds, outside_total=total, **largest, **counts)
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add the counts since the last save to the record, and set these fields of it.
@@ -356,10 +357,6 @@ class Tally:
             run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
-
-
-def _choose_largest(counts: dict[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda it: -it[1])[:_MOST_NAMED])
 
 
 def _open_lock(run: RunDir) -> int:

@@ -17,15 +17,17 @@ from hook import damage, poststop, report, resctrl, retry, store, system
 from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.explain import as_hook_error, format_count, printable, short_id, system_error, who
-from hook.models import Index, KeyState, Options
+from hook.models import Index, KeyState, Options, State
 from hook.node import processes, records, runtimes
+from hook.node.models import Unhooked
 from hook.reconcile.act import act, describe
-from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose, diagnose_adoptable
+from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Looks, diagnose
 from hook.reconcile.move import Mover, StillOutside, Tally, move_until
-from hook.reconcile.survey import ListStates, Looks, Survey, find_adoptable
+from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 
+ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
@@ -42,18 +44,14 @@ _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an action. `problem`: why it failed; `remark`: another problem that was found.
-
-    `reason`: the name of the problem (errors.Reason). `outside`: how many threads of the container it left outside its
-    group. `mover`: the one to go on with, while it has not ended.
-    """
+    """The outcome of an action."""
 
     action: Action
-    problem: str | None = None
-    reason: str | None = None
-    remark: str | None = None
-    outside: int = 0
-    mover: Mover | None = None
+    problem: str | None = None  # why it failed
+    reason: str | None = None  # the name of the problem (errors.Reason)
+    remark: str | None = None  # another problem that was found
+    outside: int = 0  # how many threads of the container it left outside its group
+    mover: Mover | None = None  # the one to go on with, while it has not ended
 
     @property
     def is_busy(self) -> bool:
@@ -68,22 +66,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
-
-    `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
-    then; `at`: the one that it was at. `outside`: the number of each container's threads outside its group, by the last
-    look. `needed`: the ids of the actions that the last look still found. `unread`: of how many keys, cgroups and
-    processes that look did not read what it should have.
-    """
+    """The actions that were done, or are planned, and what a run leaves."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    undone: int = 0
-    ended: str | None = None
-    at: Action | None = None
-    outside: dict[str, int] = field(default_factory=dict)
-    needed: Collection[str] = ()
-    unread: int = 0
+    left: list[str] = field(default_factory=list)  # a line for each problem that reconcile may not change
+    undone: int = 0  # how many planned actions it left undone when it stopped early
+    ended: str | None = None  # why it stopped early: a signal, its time limit
+    at: Action | None = None  # the action that it was at then
+    outside: dict[str, int] = field(default_factory=dict)  # by container, its threads outside its group
+    needed: Collection[str] = ()  # the ids of the actions that the last look still found
+    unread: int = 0  # of how many keys, cgroups and processes that look did not read what it should have
 
     @property
     def failed(self) -> list[Outcome]:
@@ -91,10 +83,11 @@ class Result:
 
         An action that left threads outside does not count if the last look found none: they have ended.
         """
-        of_object = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
-        ends = {it.action.id for it in of_object.values() if not it.outside or it.action.container in self.outside}
-        last = {it.action.id: it for it in self.outcomes}
-        return [it for it in last.values() if it.has_failed and it.action.id in ends.union(self.needed)]
+        of_object = {done.action.container or done.action.path or done.action.key: done for done in self.outcomes}
+        ends = [done for done in of_object.values() if not done.outside or done.action.container in self.outside]
+        needed = {*self.needed, *(done.action.id for done in ends)}
+        last = {done.action.id: done for done in self.outcomes}
+        return [done for done in last.values() if done.has_failed and done.action.id in needed]
 
     @property
     def is_whole(self) -> bool:
@@ -105,17 +98,18 @@ class Result:
 def plan_repairs(
     options: Options, live: Collection[str] | None = None, linger: int | None = None, asks: ListStates | None = None
 ) -> Result:
-    """The actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
-    if asks is None and not _has_work(options):
+    """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
+    context = _open_node(options, linger, asks)
+    if context is None:
         return Result()
-    seen = Survey(_open_node(options, linger), live)
+    seen = Survey(context, live)
     looks = Looks(seen)
     planned, left = diagnose(seen, looks), [*_list_left(seen, looks)]
     if asks is not None:
-        adoptable, problems = find_adoptable(seen, asks)
-        planned += diagnose_adoptable(adoptable)
+        adoptable, problems = _find_adoptable(seen, asks)
+        planned += adoptable
         left += problems
-    return Result([Outcome(it) for it in planned], left, unread=_count_unread(seen, looks))
+    return Result([Outcome(action) for action in planned], left, unread=_count_unread(seen, looks))
 
 
 def repair(
@@ -132,9 +126,9 @@ def repair(
     A caller that may end the run early passes its `work`.
     """
     done = work or Work()
-    if asks is None and not _has_work(options):
+    context = _open_node(options, linger, asks)
+    if context is None:
         return Result()
-    context = _open_node(options, linger)
     with Tally(context) as tally:
         for line in damage.sum_up_failures(context.run):
             report.log(line)
@@ -144,26 +138,28 @@ def repair(
             seen = Survey(context, live)
             looks = Looks(seen, unwritable)
             planned = diagnose(seen, looks)
-            actions = [it for it in planned if it.id not in done.failed]
+            actions = [action for action in planned if action.id not in done.failed]
             if not actions or passes == _MOST_PASSES:
                 break
             passes += 1
             done.act(seen, looks, actions)
-        outside = {container: it.to_move for (_key, container), it in looks.outside.items()}
-        outside.update((it.action.container, it.outside) for it in done.give_up(planned, looks))
+        before = len(done.outcomes)
+        done.give_up(planned, looks)
         left = [*_list_left(seen, looks)]
+        outside = {container: found.to_move for (_key, container), found in looks.outside.items()}
         if asks is not None:  # last: the containers of rebuilt keys are known by now
-            adoptable, problems = find_adoptable(seen, asks)
+            adoptable, problems = _find_adoptable(seen, asks)
             left += problems
-            done.prolong()
-            adopted = done.act(seen, looks, diagnose_adoptable(adoptable)) + done.give_up([], looks)
-            outside.update((it.action.container, it.outside) for it in adopted)
+            done.deadline = system.monotonic() + _SECONDS_TO_ADOPT
+            done.act(seen, looks, adoptable)
+            done.give_up([], looks)
+        outside.update((outcome.action.container, outcome.outside) for outcome in done.outcomes[before:])
         outside = {container: number for container, number in outside.items() if number}
         left += _list_unhooked(seen)
-        needed = {it.id for it in planned}
-        unread, elsewhere = _count_unread(seen, looks), Counter[str]()
-        for it in looks.outside.values():
-            elsewhere.update(dict(it.elsewhere))
+        elsewhere = Counter[str]()
+        for found in looks.outside.values():
+            elsewhere.update(dict(found.elsewhere))
+        unread, needed = _count_unread(seen, looks), {action.id for action in planned}
         result = Result(done.outcomes, left, outside=outside, needed=needed, unread=unread)
         failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
         counts = {"left": len(left), "failed": len(failed), "unread": unread}
@@ -171,15 +167,14 @@ def repair(
     return result
 
 
-def _has_work(options: Options) -> bool:
-    """Whether this machine has resctrl or a run directory; if not, reconcile makes no run directory."""
+def _open_node(options: Options, linger: int | None, asks: ListStates | None) -> Context | None:
+    """Open the run directory; return None on a machine without it and without resctrl, where it is not made."""
     has_run_dir = system.try_call(system.find_directory, options.run_dir) is not False  # None: opening it says why
-    return has_run_dir or Resctrl(options.resctrl_root).is_mounted()
-
-
-def _open_node(options: Options, linger: int | None) -> Context:
+    kernel = Resctrl(options.resctrl_root)
+    if asks is None and not has_run_dir and not kernel.is_mounted():
+        return None
     processes.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
+    context = Context(kernel, RunDir(options.run_dir), options, longest_linger=linger)
     context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
@@ -189,6 +184,15 @@ def _open_node(options: Options, linger: int | None) -> Context:
     return context
 
 
+def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[str]]:
+    """List an action for each running container without a record, for --adopt, and a line for each problem."""
+    former = seen.context.run.glance(Unhooked, "unhooked")
+    members = {container for state in seen.states.values() for container in state.members}
+    states, problems = asks(members.union(former.sandboxes if former is not None else ()))
+    why = "it is running, and is not in a group of ours"
+    return [Action("adopt", container=state.id, why=why, state=state) for state in states], problems
+
+
 class Work:
     """The work of a run: the outcomes so far, and the movers that have not ended. They are waited for together."""
 
@@ -196,24 +200,23 @@ class Work:
         self.outcomes: list[Outcome] = []
         self.failed: set[str] = set()  # the ids of the actions that this run does not try again
         self.tally: Tally | None = None
+        self.deadline = system.monotonic() + _SECONDS  # after it no container is brought in
         self._note = note  # gets each outcome at once
         self._action: Action | None = None  # the action that has begun
         self._undone = 0  # the planned actions of this pass that have not ended
-        self._deadline = system.monotonic() + _SECONDS
         self._patience = _PATIENCE
         self._movers: dict[Mover, Outcome] = {}
 
-    def act(self, seen: Survey, looks: Looks, actions: list[Action]) -> list[Outcome]:
-        """Do these actions, and wait for the threads of their containers; returns the outcomes that are known by then.
+    def act(self, seen: Survey, looks: Looks, actions: list[Action]) -> None:
+        """Do these actions, and wait for the threads of their containers.
 
         The actions are in the order of their verbs; those of one verb begin with another one in each run.
         """
-        before = len(self.outcomes)
         actions = sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb))
         self._undone = len(actions) + len(self._movers)
         for action in actions:
             self._action = action
-            if action.verb in BRING_IN and system.monotonic() >= self._deadline:
+            if action.verb in BRING_IN and system.monotonic() >= self.deadline:
                 outcome: Outcome | None = Outcome(action, _NOT_REACHED, Reason.IO)
             else:
                 outcome = _attempt(seen, looks, action)
@@ -221,27 +224,22 @@ class Work:
                 self._end(outcome)
                 continue
             # A mover of an earlier pass does not know the processes that have come since.
-            for mover in [it for it in self._movers if it.member.pid == outcome.mover.member.pid]:
-                self._settle(mover)
+            for mover in [*self._movers]:
+                if mover.member.pid == outcome.mover.member.pid:
+                    self._settle(mover)
             self._movers[outcome.mover] = outcome
         self._wait()
-        return self.outcomes[before:]
 
     def end_early(self, why: str) -> Result:
         """Return how far the run came when a signal or its time limit ended it."""
         return Result(self.outcomes, undone=self._undone, ended=why, at=self._action)
 
-    def prolong(self) -> None:
-        """Give the containers time that --adopt is to bring in."""
-        self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
+    def give_up(self, planned: list[Action], looks: Looks) -> None:
+        """Wait a last time, and note what has not ended, and what no action has been done about.
 
-    def give_up(self, planned: list[Action], looks: Looks) -> list[Outcome]:
-        """Wait a last time; returns the outcomes of what has not ended, and of what no action has been done about.
-
-        `planned`: by the last look, after which there is no further pass.
+        `planned` is by the last look, after which there is no further pass.
         """
-        before = len(self.outcomes)
-        moving = {it.action.container for it in self._movers.values()}
+        moving = {outcome.action.container for outcome in self._movers.values()}
         self._wait()
         for mover in [*self._movers]:
             self._settle(mover, mover.explain())
@@ -249,7 +247,6 @@ class Work:
             if action.verb == "adopt" and action.container not in moving and action.id not in self.failed:
                 error = StillOutside(looks.outside[action.key, action.container].to_move, 0)
                 self._end(_fail(Outcome(action), error))
-        return self.outcomes[before:]
 
     def _wait(self) -> None:
         """Go on with all movers for as long as there is patience."""
@@ -269,7 +266,7 @@ class Work:
             self._end(replace(outcome, action=done) if done is not None else None)
 
     def _end(self, outcome: Outcome | None) -> None:
-        """Note the outcome of an action; None: it was not needed."""
+        """Note the outcome of an action, if it was needed."""
         if outcome is not None:
             self.outcomes.append(outcome)
             if outcome.problem is not None:
@@ -284,7 +281,7 @@ class Work:
 def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
     """Do an action. A failure does not stop the other actions.
 
-    None: it was no longer needed, as after a hook that ran since the survey, or the end of the container.
+    Returns None if it was no longer needed, as after a hook that ran since the survey, or the end of the container.
     """
     complaints = seen.context.run.complaints
     try:
@@ -304,14 +301,14 @@ def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
 
 
 def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
-    """The outcome of an action that an error has ended."""
+    """Return the outcome of an action that an error has ended."""
     why = as_hook_error("cannot read or write a file", error)
     number = error.number if isinstance(error, StillOutside) else 0
     return replace(outcome, problem=str(why), reason=why.reason, outside=number)
 
 
 def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
-    """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
+    """List the problems that reconcile leaves, because another tool or the container itself caused them."""
     for (key, container), path in looks.taken.items():
         yield f"another tool has moved {_name_place(seen, key, container)} to {printable(path)}, where it stays"
     for (key, container), found in looks.outside.items():
@@ -331,20 +328,19 @@ def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
 
 def _count_unread(seen: Survey, looks: Looks) -> int:
     """Count what the last look should have read, and did not."""
-    return sum(it.unread for it in looks.outside.values()) + len(looks.unread) + seen.processes.unread
+    return sum(found.unread for found in looks.outside.values()) + len(looks.unread) + seen.processes.unread
 
 
 def _name_place(seen: Survey, key: str, container: str) -> str:
     """Name a container and its key for people. A container that was recorded since the survey has no other names."""
     state = seen.states.get(key)
     member = state.members.get(container) if state is not None else None
-    if state is None or member is None:
-        return f"{short_id(container)} of {short_id(key)}"
-    return f"{who(container, state.pod_namespace, state.pod_name, member.name)} of {short_id(key)}"
+    pod = (state.pod_namespace, state.pod_name, member.name) if state and member else (None, None, None)
+    return f"{who(container, *pod)} of {short_id(key)}"
 
 
 def _list_unhooked(seen: Survey) -> Iterator[str]:
-    """A line on the containers that never got the hook, if any."""
+    """Name the containers that never got the hook, if any, in a line."""
     try:
         found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
@@ -361,13 +357,10 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
 
 
 class Remains(NamedTuple):
-    """What is left after the end of all keys, in lines that say why. Only what is `unfinished` needs another call.
+    """What is left after the end of all keys, in lines that say why."""
 
-    `left`: unreadable records, and groups with our prefix that are on no record and have a live task.
-    """
-
-    unfinished: list[str]
-    left: list[str]
+    unfinished: list[str]  # needs another call
+    left: list[str]  # unreadable records, and groups with our prefix that are on no record and have a live task
 
 
 def has_keys(options: Options) -> bool:
@@ -379,7 +372,7 @@ def has_keys(options: Options) -> bool:
 
 
 def end_all_keys(options: Options) -> Remains:
-    """End each key: give its RMIDs back, remove its records. Removes the run directory if nothing is left in it.
+    """End each key: give its RMIDs back, and remove its records, and the run directory if nothing is left in it.
 
     A line of history that cannot be written keeps its record. Raises HookError, OSError.
     """
@@ -410,7 +403,7 @@ def end_all_keys(options: Options) -> Remains:
 
 
 def _end_key(context: Context, key: str, deadline: float) -> str | None:
-    """End a key, whatever its members do. Returns why it is still on record; None: it is not."""
+    """End a key, whether or not its members live. Returns why it is still on record, if it is."""
     run, options = context.run, context.options
     run.complaints.clear()
     what = "cannot end it"
@@ -438,7 +431,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
 
 
 def _remove_lone(context: Context, path: str) -> str | None:
-    """Remove a group that is on no record. Returns why it is still there; None: it is not."""
+    """Remove a group that is on no record. Returns why it is still there, if it is."""
     try:
         is_there = not retry.remove_orphan(context, path) and context.resctrl.exists(path)
     except (HookError, OSError) as error:

@@ -26,7 +26,8 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import NamedTuple, NoReturn
+from itertools import chain
+from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import cgroups, counters, create, damage, ending, explain, names, procfs, record, report, retry, system
@@ -34,18 +35,17 @@ from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
 from hook.identity import Container, Key
-from hook.models import Index, KeyState, Member, Options
+from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
 from hook.node.processes import Groups
 from hook.reconcile.move import (
     Mover,
+    Place,
     Tally,
-    count_late_cpu,
     is_inside,
     is_of_parent,
     is_shown_inside,
-    limit_late,
     move_until,
     note_last_look,
     still_forking,
@@ -66,7 +66,7 @@ _MOST_KEPT = 4096
 
 
 def run(options: Options) -> NoReturn:
-    """Watch until SIGTERM or SIGINT, which end the process with status 0. HookError: it cannot subscribe or lock."""
+    """Watch until SIGTERM or SIGINT, which end the process with status 0. Raises HookError if it cannot start."""
     if procfs.in_user_namespace():
         problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
@@ -98,20 +98,8 @@ def take_lock(context: Context) -> None:
         raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
 
 
-class Place(NamedTuple):
-    """A monitored container: its key, its ID, and its record."""
-
-    key: str
-    container: str
-    member: Member
-
-
 class Watch:
-    """The watch between two steps: what it has done, what it is to look at, and the socket that it reads.
-
-    `moved`, `followed`, `failed`, `overflows`: as in WatchRecord. `looks_at_all`: whether a look at all containers is
-    scheduled.
-    """
+    """The watch between two steps: what it has done, what it is to look at, and the socket that it reads."""
 
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
@@ -119,15 +107,15 @@ class Watch:
         self._tally = Tally(context)
         self._saved = -_SAVE
         self._started_at = system.unix_time()
-        self.moved = self.followed = self.failed = self.overflows = 0
-        self.looks_at_all = True  # from here on no exec is missed
+        self.moved = self.followed = self.failed = self.overflows = 0  # as in WatchRecord
+        self.looks_at_all = True  # whether a look at all containers is scheduled; from here on no exec is missed
         self._due = 0.0
         self._waiting: dict[str, Place] = {}
         self._forking: dict[str, dict[int, int]] = {}  # as in Mover; by container, which is waiting then
         self._inside: dict[str, set[int]] = {}
         self._unread: set[str] = set()  # the containers of which it was logged that some cgroups cannot be read
         self._forget_at = 0.0
-        self._version = 0
+        self._version: int | None = None  # of the records, from which `_found` comes
         self._found: dict[tuple[str, ...], Place | None] = {}
         self._recorded: set[str] | None = None  # the paths on record, as long as `_found` holds
         self._not_again: dict[tuple[str, int], float] = {}  # until when which container is not followed again
@@ -149,7 +137,7 @@ class Watch:
             self.look()
 
     def wait(self) -> float | None:
-        """Seconds until a look is due; None: no look is scheduled."""
+        """Return the seconds until a look is due, or None if no look is scheduled."""
         return max(0.0, self._due - system.monotonic()) if self.looks_at_all or self._waiting else None
 
     def bring_in(self, pid: int) -> None:
@@ -190,7 +178,7 @@ class Watch:
         if self.looks_at_all:
             self.looks_at_all = False
             with self._guard("the processes of all containers"):
-                self._waiting.update((it.container, it) for it in self._list_places())
+                self._waiting.update((place.container, place) for place in self._list_places())
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
         self._look_at(iter(lambda: due.popitem()[1] if due else None, None), began)
         self._waiting.update(due)
@@ -212,7 +200,8 @@ class Watch:
                 break
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
         # look after the last move. One that waits for the end of a fork is looked at again later.
-        quick = [it for it in movers if it.error is None and (it.outside or (it.has_moved and not it.forking))]
+        going_on = [mover for mover in movers if mover.error is None]
+        quick = [mover for mover in going_on if mover.outside or (mover.has_moved and not mover.forking)]
         for _ in move_until(quick, began + _SECONDS):
             pass
         for mover, place in movers.items():
@@ -229,38 +218,34 @@ class Watch:
     # --- Which container a process is in
 
     def find(self, places: list[str]) -> Place | None:
-        """The container whose own cgroup holds a process, the innermost one. `places`: as from procfs.cgroups.
+        """Find the container whose own cgroup holds a process, the innermost one, by procfs.cgroups of the process.
 
         Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
         until the record of any key changes, which one stat(2) shows.
         """
-        run = self._context.run
-        version = records.version(run)
-        if version != self._version or len(self._found) >= _MOST_KEPT:
+        version = records.version(self._context.run)
+        if version is None or version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
             self._recorded = None
             self._version = version
         name = tuple(places)
-        if name in self._found:
-            return self._found[name]
-        found = next((it for place in places for it in self._look_up(place)), None)  # OSError: nothing is remembered
-        if records.is_settled(run):
-            self._found[name] = found
-        return found
+        if name not in self._found:
+            self._found[name] = next(chain.from_iterable(map(self._look_up, places)), None)
+        return self._found[name]
 
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
             index = records.peek(run, Index, name)
             state = records.peek(run, KeyState, index.key) if index is not None else None
-            # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
+            # By the ID itself: a former process of this ID (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None else None
             if state and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
                 yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
-        """All members of all keys that have a cgroup of their own."""
+        """List all members of all keys that have their own cgroup."""
         for state in self._context.run.list_states():
             for container, member in state.members.items():
                 if cgroups.is_own(member.cgroup, container):
@@ -277,7 +262,7 @@ class Watch:
         return bool(outside)
 
     def _read_threads(self, place: Place) -> set[int]:
-        """The threads in a container's own cgroup."""
+        """Read the threads in a container's own cgroup."""
         found = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
         if found is not None and found.unread and place.container not in self._unread:
             self._unread.add(place.container)
@@ -290,13 +275,12 @@ class Watch:
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return None
-        limit = limit_late(self._context, place.container)
-        mover = Mover(self._context, member, read, self._read_groups(), longest_late=limit)
+        mover = Mover(self._context, place, read, self._read_groups())
         mover.step()
         return mover
 
     def _end(self, mover: Mover, place: Place, pid: int | None = None) -> bool:
-        """Note the result of a mover, of one process or of all threads; returns whether any thread was moved."""
+        """Note the result of a mover, of one process or of all threads; return whether any thread was moved."""
         with self._guard(f"process {pid}" if pid is not None else f"all of {place.container}"):
             if mover.error is not None:
                 raise mover.error
@@ -308,26 +292,25 @@ class Watch:
             self._forking.setdefault(place.container, {}).update(mover.forking)
             self._waiting[place.container] = place
         self.moved += mover.moved
-        count_late_cpu(self._context, place.key, mover.late_cpu)
         return mover.moved > 0
 
     # --- Where it is
 
     def _read_groups(self) -> Groups:
-        """The groups of the node as they are now."""
+        """Read the groups of the node as they are now."""
         return Groups(self._context.resctrl, self._context.options.group_prefix, self._list_recorded)
 
     def _list_recorded(self) -> set[str]:
         run = self._context.run
-        if self._recorded is None or not records.is_settled(run):
+        if self._recorded is None or self._version is None or self._version != records.version(run):
             self._recorded = records.list_recorded(run.list_states())
         return self._recorded
 
     def _follow(self, place: Place) -> bool:
-        """Give a container a group in the ctrl_group to which its init has gone; returns whether that was done.
+        """Give a container a group in the ctrl_group to which its init has gone; return whether that was done.
 
-        Not if another tool has the init in its own group. Nothing is waited for. A search for an RMID has the limits of
-        a hook's, and each container is tried once a minute, however often its init execs.
+        An init that another tool has in its own group stays there. Nothing is waited for. A search for an RMID has the
+        limits of a hook's, and each container is tried once a minute, however often its init execs.
         """
         member, now = place.member, system.monotonic()
         if self._not_again.get((place.container, member.starttime), 0.0) > now:

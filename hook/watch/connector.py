@@ -60,7 +60,7 @@ class Connector:
         return int(_EXEC.unpack_from(message)[0]) if _what(message) == _PROC_EVENT_EXEC else None
 
     def _read(self, patience: float) -> bytes:
-        """The next message; empty: there was none in time, or the buffer was full.
+        """Read the next message, or nothing if there was none in time, or if the buffer was full.
 
         When the buffer is full, the kernel drops all events until it is empty, and reports only the first
         (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when the buffer is empty: a caller that then
@@ -119,7 +119,7 @@ class Connector:
 
 
 def subscribe() -> Connector:
-    """Subscribe to the execs of this machine. HookError: the kernel, a namespace or a capability does not allow it."""
+    """Subscribe to the execs of this machine. Raises HookError if the kernel does not allow it."""
     try:
         kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)
     except OSError as error:
@@ -140,7 +140,7 @@ def subscribe() -> Connector:
 
 
 def _what(message: bytes) -> int | None:
-    """The kind of a message's event; None: it is none."""
+    """Return the kind of a message's event, or None if it is none."""
     return int(_WHAT.unpack_from(message)[0]) if len(message) >= _EXEC.size else None
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup, deep_cgroup, enter_cgroup, place_in_pod
+from tests.support.cgroups import Cgroup, container_cgroup, deep_cgroup, enter_cgroup, place_in_pod
 from tests.support.hook import UID, Hook, Task, created, end, stopped, task
 from tests.support.waiting import wait
 
@@ -81,14 +81,14 @@ def reconcile(hook: Hook, *arguments: str, refused: Collection[str] = ()) -> lis
     """What it did; whatever was not done fails the test, but for actions that may be `refused`."""
     outcome = hook.ask("reconcile", "--json", *arguments)
     found: list[dict[str, Any]] = json.loads(outcome.stdout)["actions"]
-    failed = [it for it in found if it["problem"]]
+    failed = [outcome for outcome in found if outcome["problem"]]
     assert (outcome.status == 0 or bool(failed), outcome.stderr) == (True, "")
-    assert not [it for it in failed if it["action"] not in refused]
+    assert not [outcome for outcome in failed if outcome["action"] not in refused]
     return found
 
 
 def verbs(actions: list[dict[str, Any]]) -> list[str]:
-    return [it["action"] for it in actions]
+    return [action["action"] for action in actions]
 
 
 def settled(hook: Hook) -> None:
@@ -97,20 +97,6 @@ def settled(hook: Hook) -> None:
 
 
 # --- Members and groups
-
-
-def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
-    """Its cgroup is below that of the outer container, and its key its own."""
-    name = f"{OTHER[:8]}{ID[8:]}"
-    inner = children(family.pid)[0]
-    with cgroup(f"{own.path}/libpod-{name}") as theirs:
-        assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-        theirs.add(inner)
-        assert hook.with_options("--key=container")(created(name, inner)).stderr == ""
-        reconcile(hook)
-        assert hook.tasks(f"oci-{name}") == {inner}
-        assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-        settled(hook)
 
 
 # --- What a container can do to be waited for, or not be found
@@ -131,8 +117,8 @@ def test_parents_of_vfork_hold_up_no_other_container_and_nothing_that_comes_late
     with ExitStack() as stack:
         owns = [create(hook, stack, f"{number:08d}{UID[8:]}", f"{number:064d}") for number in range(1, WAITS + 1)]
         parents = [stack.enter_context(brought_in(own, sys.executable, "-ISc", VFORK, str(fifo))) for own in owns]
-        for it in parents:
-            wait(partial(is_waiting, it.pid))
+        for parent in parents:
+            wait(partial(is_waiting, parent.pid))
         victim = create(hook, stack, OTHER, ID)
         stack.enter_context(brought_in(victim, "sleep", "600"))
         (hook.run_dir / "mon_groups" / OTHER / "generation").unlink()  # an old view
@@ -141,9 +127,9 @@ def test_parents_of_vfork_hold_up_no_other_container_and_nothing_that_comes_late
         assert hook.tasks(f"oci-{OTHER}") == victim.pids()
         for number, own in enumerate(owns, 1):
             assert hook.tasks(f"oci-{number:08d}{UID[8:]}") == threads(*own.pids())
-        failed = [it for it in done["actions"] if it["problem"]]
+        failed = [outcome for outcome in done["actions"] if outcome["problem"]]
         assert (len(failed), done["ended"], outcome.status) == (WAITS, None, 1)
-        assert all("may still be outside its group, after 2 were moved in" in it["problem"] for it in failed)
+        assert all("may still be outside its group, after 2 were moved in" in outcome["problem"] for outcome in failed)
         assert "show" in verbs(done["actions"])
         assert reconcile(hook) == []
 
@@ -187,7 +173,7 @@ def test_exec_in_a_cgroup_whose_path_is_too_long_for_any_call_is_brought_in(hook
         result = json.loads(outcome.stdout)
         # Some kernels do not show its cgroup in /proc, which is reported.
         assert outcome.status == int(bool(result["left"]))
-        assert all("processes in /proc not read" in it for it in result["left"])
+        assert all("processes in /proc not read" in line for line in result["left"])
 
 
 # --- Other tools
@@ -209,7 +195,7 @@ def test_a_group_that_went_alone_or_with_its_ctrl_group_is_made_where_its_contai
     assert verbs(reconcile(hook))[0] == "remake"
     assert hook.tasks(group) == {init.pid}
     made = hook.resctrl_root.joinpath(*group.split("/")[:-1], "mon_groups/oci-c1")
-    assert [it["path"] for it in hook.key("c1")["groups"]] == [str(made)]
+    assert [of_key["path"] for of_key in hook.key("c1")["groups"]] == [str(made)]
     assert not list((hook.run_dir / "mon_groups" / "c1").glob("*@*"))
     settled(hook)
 
@@ -243,7 +229,7 @@ def test_a_container_that_another_tool_takes_stays_there_until_that_gives_it_bac
         assert hook.tasks(f"oci-{UID}") == {*every, late.pid}
         (key,) = json.loads(hook.ask("list", "--json").stdout)["keys"]
         assert (key["state"], key["taken"]) == ("live", {})
-        assert all(it["at_least"] for it in key["use"].values())
+        assert all(use["at_least"] for use in key["use"].values())
         settled(hook)
 
 
@@ -329,6 +315,6 @@ def test_without_rmids_keys_are_looked_through_for_one_container_only(hook: Hook
             hook(created(f"c{number}", stack.enter_context(task()).pid))
         before = len(resctrl.events())
         reconcile(hook, refused=["retry"])
-        tried = [it for it in resctrl.events()[before:] if it.op == "mkdir"]
+        tried = [event for event in resctrl.events()[before:] if event.op == "mkdir"]
         assert len(tried) == 1
         assert set(hook.reasons().values()) == {"no_rmids"}

@@ -13,7 +13,7 @@ import pytest
 
 from tests.resctrlfs import Mounted
 from tests.support import watching
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup
+from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish
 from tests.support.waiting import wait
 
@@ -71,7 +71,7 @@ def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_e
             wait(lambda: len(own.pids()) == 2)
             wait(lambda: hook.groups() == {f"gold/{GROUP}"})
             wait(lambda: hook.tasks(f"gold/{GROUP}") == {*own.pids()})
-            assert [it["path"] for it in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
+            assert [group["path"] for group in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
         finally:
             for pid in own.pids():
                 os.kill(pid, signal.SIGKILL)
@@ -80,13 +80,6 @@ def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_e
 def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, own: Cgroup) -> None:
     with watching.watching(hook), exec_into(own) as first, exec_into(own) as second:
         wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})
-
-
-def test_exec_that_is_in_no_containers_cgroup_stays_where_it_is(hook: Hook, container: Task, own: Cgroup) -> None:
-    name = f"/test-{os.getpid()}-libpod-conmon-{ID}.scope"
-    with cgroup(name) as theirs, watching.watching(hook), exec_into(theirs), exec_into(own) as later:
-        wait(lambda: later.pid in hook.tasks(GROUP))
-        assert hook.tasks(GROUP) == {container.pid, later.pid}
 
 
 # --- What happens to it

@@ -21,7 +21,7 @@ class BrokenRule(NamedTuple):
     changes: dict[str, str]
 
 
-_LOOKS_AGAIN = "found = next((it for it in needed if it.id in same), None)"
+_LOOKS_AGAIN = "found = _find(needed, action)"
 
 
 def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:

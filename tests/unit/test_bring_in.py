@@ -89,7 +89,7 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(node: Node) -> N
     node.repair()
     assert node.groups() == {"oci-plain": {7}, f"oci-{OTHER}": {8}}
     states = [node.find_state(name) for name in ("plain", OTHER)]
-    assert [[member.pid for member in it.members.values()] for it in states if it] == [[7], [8]]
+    assert [[member.pid for member in state.members.values()] for state in states if state] == [[7], [8]]
 
 
 def test_a_pods_container_is_in_its_pod_wherever_it_has_gone(node: Node) -> None:

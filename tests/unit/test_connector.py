@@ -63,10 +63,10 @@ class ScriptedSocket:
         if not self.script:
             assert flags == socket.MSG_DONTWAIT, "it waits, and says only then that it is empty"
             raise BlockingIOError(errno.EAGAIN, "nothing")
-        it = self.script.pop(0)
-        if isinstance(it, int):
-            raise OSError(it, os.strerror(it))
-        return it
+        sent = self.script.pop(0)
+        if isinstance(sent, int):
+            raise OSError(sent, os.strerror(sent))
+        return sent
 
     def close(self) -> None:
         """Close it."""
@@ -108,7 +108,10 @@ def test_a_kernel_that_refuses_or_does_not_answer_lacks_what_is_named(
     ("sent", "pid"),
     [
         (message(EXEC, 8, 7), 7),  # of its process, and not of the thread
-        *((it, None) for it in (message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), b"x", b"x" * 4096)),
+        *(
+            (sent, None)
+            for sent in (message(FORK, 1, 1, 2, 2), message(EXIT, 1, 1, 0, 17), answer(), b"x", b"x" * 4096)
+        ),
         (message(EXEC, 8, 7)[:59], None),
     ],
 )

@@ -15,8 +15,7 @@ from hook import names, procfs, retry, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action
-from hook.reconcile.survey import Looks
+from hook.reconcile.diagnose import VERBS, Action, Looks
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -52,13 +51,14 @@ class Facts(SimpleNamespace):
     ) -> None:
         assert given.keys() <= NOTHING.keys()
         super().__init__(**{**NOTHING, **given})
-        self.states = {it.key: it for it in states}
+        self.states = {state.key: state for state in states}
+        self.records = self
         self.failed = [*self.failures]
-        of_members = {container: it.key for it in states for container in it.members}
+        of_members = {container: state.key for state in states for container in state.members}
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
         keys = {*filter(None, self.index.values())}
-        self.surplus = SimpleNamespace(snapshots={it.key for it in states if it.name == "surplus"})
-        self.indexed = {key: [it for it, of in self.index.items() if of == key] for key in keys}
+        self.surplus = SimpleNamespace(snapshots={state.key for state in states if state.name == "surplus"})
+        self.indexed = {key: [name for name, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
             history_of=lambda state: state.history_file,
@@ -72,9 +72,6 @@ class Facts(SimpleNamespace):
             ),
             longest_linger=None,
         )
-
-    def is_listed(self, key: str) -> bool | None:
-        return key in self.live if self.live is not None else None
 
     def list_keys(self) -> list[str]:
         found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]
@@ -136,10 +133,10 @@ def failed(**fields: Any) -> Facts:  # noqa: ANN401
 
 def brief(facts: Facts) -> list[str]:
     actions = diagnose.diagnose(facts, Looks(facts))  # type: ignore[arg-type]
-    assert all(it.why and str(it).endswith(it.why) for it in actions)
-    order = [VERBS.index(it.verb) for it in actions]
+    assert all(action.why and str(action).endswith(action.why) for action in actions)
+    order = [VERBS.index(action.verb) for action in actions]
     assert order == sorted(order), "what frees RMIDs comes before what needs one"
-    return [it.id for it in actions]
+    return [action.id for action in actions]
 
 
 LINGERS = {"lingering_since": 1.0, "lingering_until": 2000.0}
@@ -258,4 +255,4 @@ def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set
     whole: list[Action] = diagnose.diagnose(facts, Looks(facts))  # type: ignore[arg-type]
     for container in ("c1", "c2", "c3"):
         found = diagnose.diagnose_key(facts, Looks(facts), "k", facts.states["k"], container)  # type: ignore[arg-type]
-        assert [*found] == [it for it in whole if it.container == container]
+        assert [*found] == [action for action in whole if action.container == container]

@@ -11,10 +11,10 @@ import pytest
 
 from hook import procfs
 from hook.explain import WrongCtrlGroup
-from hook.reconcile.move import Mover, move_until
+from hook.reconcile.move import Mover, Place, move_until
 from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
-from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixture
 INIT = 7
@@ -71,9 +71,12 @@ class Chain:
     def groups(self) -> set[int]:
         return self.node.groups()[GROUP]
 
+    def place(self) -> Place:
+        return Place(UID, ID, self.node.member())
+
     def mover(self, read: Callable[[], set[int]] | None = None) -> Mover:
         self.node.machine.caller.calls = 0
-        mover = Mover(self.node.context(), self.node.member(), read or self)
+        mover = Mover(self.node.context(), self.place(), read or self)
         if not mover.step():
             self.node.machine.caller.calls = 0
             assert [*move_until([mover], self.kernel.now + 2)] in ([], [mover])
@@ -164,13 +167,13 @@ def test_moves_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chai
     for pid in (1001, 1002, 1003):
         chain.node.spawn(pid)
         chain.become(pid, "D")
-        movers[pid] = Mover(chain.node.context(), chain.node.member(), partial(set, [pid]))
+        movers[pid] = Mover(chain.node.context(), chain.place(), partial(set, [pid]))
         assert not movers[pid].step()
     chain.become(1002, "S")
     movers[1003]._read = fails(errno.EIO)
     began = chain.kernel.now
     assert [*move_until(movers.values(), began + 2)] == [movers[1002], movers[1003]]
-    assert [it.error is not None for it in movers.values()] == [False, False, True]
+    assert [mover.error is not None for mover in movers.values()] == [False, False, True]
     assert began + 2 <= chain.kernel.now <= began + 2.1
 
 
@@ -178,9 +181,9 @@ def test_move_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chai
     """A pause would let a chain go on."""
     chain.node.spawn(2000)
     chain.become(2000, "D")
-    waiting = Mover(chain.node.context(), chain.node.member(), lambda: {2000})
+    waiting = Mover(chain.node.context(), chain.place(), lambda: {2000})
     chain.ends_early = 20
-    quick = Mover(chain.node.context(), chain.node.member(), chain)
+    quick = Mover(chain.node.context(), chain.place(), chain)
     chain.hidden = {2000}
     assert not waiting.step()
     assert not quick.step()
@@ -228,7 +231,7 @@ def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
     for number in range(100):
         chain.fork(1000, 2000 + number)
     slow_down(monkeypatch, chain, 0.01)
-    mover = Mover(chain.node.context(), chain.node.member(), chain)
+    mover = Mover(chain.node.context(), chain.place(), chain)
     before = chain.kernel.now
     assert not mover.step()
     assert 0.2 <= chain.kernel.now - before <= 0.22
@@ -246,14 +249,6 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, chain: Chain, seconds: float) -> 
         put(self, path, pid)
 
     monkeypatch.setattr(Resctrl, "put", slow)
-
-
-@pytest.mark.parametrize("where", ["gold", "mon_groups/kepler-1"])
-def test_what_is_in_another_tools_place_stays_and_is_not_counted(chain: Chain, where: str) -> None:
-    chain.node.spawn(1000, group=where)
-    chain.node.machine.changes.clear()
-    mover = chain.mover()
-    assert (mover.moved, mover.outside, chain.node.machine.changes) == (0, 0, [])
 
 
 def test_what_another_tool_takes_while_it_is_chased_stays_there_on_a_kernel_that_does_not_show_groups(
@@ -296,7 +291,7 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.kernel.put(RESCTRL, b"7")
     chain.kernel.die(1000)
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
-    mover = Mover(chain.node.context(), chain.node.member(), chain)
+    mover = Mover(chain.node.context(), chain.place(), chain)
     assert mover.step()
     assert isinstance(mover.error, WrongCtrlGroup)
 
@@ -337,7 +332,7 @@ def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_back_as_far_as
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
     mover = chain.mover(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
-    assert (mover.moved, mover.late_cpu) == (0, 0.0)
+    assert (mover.moved, mover._context.late_cpu) == (0, {})
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000} if is_shown else {8}}
 
 
@@ -366,11 +361,8 @@ def test_a_thread_that_took_the_number_goes_back_to_where_its_process_is(chain: 
 
 def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) -> None:
     context = chain.node.context()
-    late = []
-    for ticks in (200, 250):
+    for ticks, late in ((200, 2.0), (250, 2.5)):
         chain.become(1000, "S", ticks)
-        mover = Mover(context, chain.node.member(), chain)
-        mover.step()
-        late.append(mover.late_cpu)
+        Mover(context, chain.place(), chain).step()
+        assert context.late_cpu == {UID: late}
         chain.kernel.put(RESCTRL, b"1000")
-    assert late == [2.0, 0.5]

@@ -14,7 +14,7 @@ from hook import procfs, system
 from hook.models import Member
 from hook.node import processes as its
 from hook.node.processes import Process, Processes, Reading, look, read_threads
-from hook.reconcile.survey import find_strangers
+from hook.reconcile.diagnose import find_strangers
 from tests.simulator.kernel import ROOT_CGROUP
 from tests.unit.simulated import Node, node
 

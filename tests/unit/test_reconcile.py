@@ -21,9 +21,10 @@ from hook.models import Failure, KeyState
 from hook.node import runtimes
 from hook.node.processes import Groups
 from hook.reconcile import act as acting
-from hook.reconcile import move, run, survey
+from hook.reconcile import diagnose, move, run
+from hook.reconcile.diagnose import Looks
 from hook.reconcile.run import Result
-from hook.reconcile.survey import Looks, Survey
+from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator import machine
@@ -66,7 +67,7 @@ def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
     node.remove_groups()
     node.remove(f"mon_groups/{UID}/generation")
     node.kernel.rmids = 0
-    assert [it.action.verb for it in node.repair().outcomes if it.problem] == ["remake", "retry"]
+    assert [outcome.action.verb for outcome in node.repair().outcomes if outcome.problem] == ["remake", "retry"]
     assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
 
 
@@ -77,7 +78,7 @@ def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest
     node.remove_groups()
     node.remove(f"mon_groups/{UID}")
     monkeypatch.setattr(poststop, "drop", fails(errno.EIO))
-    assert [it.action.verb for it in node.repair().outcomes] == ["drop"]
+    assert [outcome.action.verb for outcome in node.repair().outcomes] == ["drop"]
     assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
 
 
@@ -121,7 +122,7 @@ def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
     node.spawn(9)
     before = node.groups()
     done = node.repair()
-    assert [it.action.verb for it in done.outcomes] == ["note"]
+    assert [outcome.action.verb for outcome in done.outcomes] == ["note"]
     assert f"moved it to {theirs}: a part of its use is unknown" in done.outcomes[0].action.why
     assert done.left == [f"another tool has moved {ID[:12]} of {UID} to {theirs}, where it stays"]
     for _ in range(2):
@@ -170,7 +171,7 @@ def test_threads_in_a_group_of_another_tool_or_in_another_ctrl_group_stay_and_ar
         node.spawn(pid)
         node.kernel.move(pid, path)
     done = node.repair()
-    assert [(it.action.verb, it.action.why) for it in done.outcomes] == [
+    assert [(outcome.action.verb, outcome.action.why) for outcome in done.outcomes] == [
         ("adopt", "1 of its threads were not in its group")
     ]
     assert {line.split(",")[0] for line in done.left} == {
@@ -209,7 +210,7 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
         node.spawn(8)
     node.kernel.move(pid, f"{RESCTRL}/mon_groups/k8s-c1")
     done = node.repair()
-    assert ([it.action.verb for it in done.outcomes], done.left) == (["adopt"], [])
+    assert ([outcome.action.verb for outcome in done.outcomes], done.left) == (["adopt"], [])
     assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
 
 
@@ -369,8 +370,8 @@ def at(node: Node, seconds: float, cgroup: str = "") -> list[str]:
     node.kernel.now += seconds
     done = node.repair()
     node.kernel.now -= seconds
-    assert not [it for it in done.outcomes if it.problem is not None]
-    return [it.action.id for it in done.outcomes]
+    assert not [outcome for outcome in done.outcomes if outcome.problem is not None]
+    return [outcome.action.id for outcome in done.outcomes]
 
 
 def fail(name: str, pid: int | None = None) -> None:
@@ -412,11 +413,11 @@ def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(node: Node,
     node.put(f"groups/{UID}.json/below" if torn == "a directory" else f"groups/{UID}.json", "{")
     node.put("groups/no key.json.unreadable-1", "")
     assert RunDir(RUN).read_key(UID) is not None
-    (aside,) = (it for it in node.files() if "unreadable" in it and UID in it)
+    (aside,) = (path for path in node.files() if "unreadable" in path and UID in path)
     at(node, DAY - 60)
     assert aside in node.files()
     assert f"tidy {UID} {aside.removesuffix('/below')}" in at(node, seconds)
-    assert {it for it in node.files() if not it.startswith("groups/no key")} == set()
+    assert {path for path in node.files() if not path.startswith("groups/no key")} == set()
 
 
 def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(node: Node) -> None:
@@ -435,24 +436,11 @@ def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_containe
     assert node.verbs() == []
     node.put(f"groups/{name}.json.unreadable-7", "{")
     node.kernel.now += DAY + 60
-    assert [it.action.path for it in node.repair().outcomes] == [f"groups/{name}.json.unreadable-7"]
+    assert [outcome.action.path for outcome in node.repair().outcomes] == [f"groups/{name}.json.unreadable-7"]
     assert node.members(name) == {name: 9}
 
 
 # --- Records that are torn, lost or half written
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"version": 2}'])
-def test_a_torn_record_is_rebuilt_as_it_was(node: Node, text: str) -> None:
-    node.start()
-    node.spawn(8)
-    node.verbs()
-    before = node.state().members
-    node.put(f"groups/{UID}.json", text)
-    assert node.verbs()[0] == "rebuild"
-    assert (node.state().members, node.state().recovering) == (before, False)
-    assert node.groups() == {GROUP: {7, 8}}
-    node.assert_settled()
 
 
 def test_a_rebuild_in_which_any_call_fails_takes_nobody_out_and_is_repeated(node: Node) -> None:
@@ -468,7 +456,7 @@ def test_a_rebuild_in_which_any_call_fails_takes_nobody_out_and_is_repeated(node
         assert node.groups() == {GROUP: {7}, f"gold/{GROUP}": {8}}, stop.at
         node.repair()
         assert (node.members(), node.state().recovering) == ({ID: 7, OTHER: 8}, False), stop.at
-        for aside in (it for it in node.files() if ".unreadable-" in it):
+        for aside in (path for path in node.files() if ".unreadable-" in path):
             node.remove(aside)
 
 
@@ -520,7 +508,9 @@ def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(node: Node) -> None:
     node.start()
     node.put(f"groups/{UID}.json", "{")
     node.kernel.files.update({"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None})
-    assert {it.problem for it in node.repair().outcomes} == {"its group has tasks that match no known container"}
+    assert {outcome.problem for outcome in node.repair().outcomes} == {
+        "its group has tasks that match no known container"
+    }
     assert node.state().recovering
     node.kernel.files.clear()
     node.verbs()
@@ -627,8 +617,8 @@ def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followe
     node.kernel.now += 5
     node.machine.refusals["rename"] = [errno.EACCES] * 99
     first = node.repair()
-    assert {(it.action.verb, it.has_failed) for it in first.outcomes} == {("end", True), ("show", False)}
-    assert ([it.action.verb for it in first.failed], first.is_whole) == (["end"], False)
+    assert {(outcome.action.verb, outcome.has_failed) for outcome in first.outcomes} == {("end", True), ("show", False)}
+    assert ([outcome.action.verb for outcome in first.failed], first.is_whole) == (["end"], False)
     node.machine.refusals.clear()
     assert node.verbs()[0] == "end"
     assert node.repair().is_whole
@@ -645,7 +635,7 @@ def test_a_busy_key_is_left_for_the_next_run_and_only_named_if_no_hook_does_it(n
     with RunDir(RUN).lock(UID, 0.0), RunDir(RUN).lock("c2", 0.0):
         done = node.repair().outcomes
     # What is outside is a failure, whatever the reason.
-    assert [(it.action.verb, it.is_busy, it.has_failed) for it in done] == [
+    assert [(outcome.action.verb, outcome.is_busy, outcome.has_failed) for outcome in done] == [
         ("drop", True, False),
         ("adopt", False, True),
     ]
@@ -732,9 +722,9 @@ def count_outside(node: Node) -> tuple[dict[str, int], int]:
 def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(node: Node) -> None:
     chain = ChainOfForks(node, 10**6, seconds=0.01)
     done = node.repair()
-    assert {(it.action.verb, it.outside, (it.problem or "").partition(";")[0]) for it in done.outcomes} == {
-        ("adopt", 1, "1 of its threads are still outside its group, after 0 were moved in")
-    }
+    assert {
+        (outcome.action.verb, outcome.outside, (outcome.problem or "").partition(";")[0]) for outcome in done.outcomes
+    } == {("adopt", 1, "1 of its threads are still outside its group, after 0 were moved in")}
     assert (done.is_whole, count_outside(node), node.groups()) == (False, ({ID: 1}, 1), {GROUP: {7}})
     chain.end()
     assert (node.repair().outcomes, count_outside(node)) == ([], ({}, 0))
@@ -774,7 +764,7 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each container had twenty looks, however many there were."""
-    monkeypatch.setattr(survey, "_FURTHER_LOOKS", 5)
+    monkeypatch.setattr(diagnose, "_FURTHER_LOOKS", 5)
     chain = ChainOfForks(node, 0)
     node.verbs()
     chain.is_inside, chain.ends_early = True, 1000
@@ -795,7 +785,7 @@ def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPa
         asked.append(tid)
         return move.locate(groups, tid, path)
 
-    monkeypatch.setattr("hook.reconcile.survey.locate", locate)
+    monkeypatch.setattr("hook.reconcile.diagnose.locate", locate)
     node.assert_settled()
     assert asked
     assert len(asked) == len({*asked})
@@ -806,7 +796,7 @@ def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_moni
     ChainOfForks(node, 10**6, seconds=0.01)
     node.remove_groups()
     done = node.repair()
-    assert [(it.action.verb, it.outside, it.problem is None) for it in done.outcomes] == [
+    assert [(outcome.action.verb, outcome.outside, outcome.problem is None) for outcome in done.outcomes] == [
         ("remake", 0, True),
         ("adopt", 1, False),
     ]
@@ -828,7 +818,7 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if
     after_each_adoption(monkeypatch, go_on)
     done = node.repair()
     tried = 3 if times == 100 else 2
-    assert [it.outside for it in done.outcomes] == ([0] * tried + [1] if times == 100 else [0] * tried)
+    assert [outcome.outside for outcome in done.outcomes] == ([0] * tried + [1] if times == 100 else [0] * tried)
     assert (done.is_whole, count_outside(node)[1]) == (times == 1, int(times == 100))
     assert node.groups() == {GROUP: {7} if times == 100 else {7, 1001}}
 
@@ -875,7 +865,7 @@ def test_exec_in_a_cgroup_that_cannot_be_read_is_looked_for_in_proc_and_reported
     node.kernel.denied[f"{ROOT_CGROUP}{own()}{what}"] = number
     done = node.repair()
     assert node.groups() == {GROUP: {7, 8}}
-    assert [it.partition(":")[0] for it in done.left] == [f"1 cgroup of {ID[:12]} of {UID} not read"]
+    assert [line.partition(":")[0] for line in done.left] == [f"1 cgroup of {ID[:12]} of {UID} not read"]
     assert (done.is_whole, node.reconciled().unread, node.reconciled().left) == (False, 1, 1)
     node.kernel.denied.clear()
     assert node.repair().is_whole
@@ -903,8 +893,8 @@ def test_key_that_cannot_be_looked_at_is_left_as_it_is_and_reported_beside_other
     before = node.state()
     done = node.repair()
     assert node.groups() == {GROUP: {7}, "theirs": {8}, f"oci-{OTHER_UID}": {90, 91}}
-    assert [it.action.verb for it in done.outcomes] == ["adopt"]
-    (line,) = [it for it in done.left if it.startswith(f"{UID} not looked at: cannot read")]
+    assert [outcome.action.verb for outcome in done.outcomes] == ["adopt"]
+    (line,) = [line for line in done.left if line.startswith(f"{UID} not looked at: cannot read")]
     assert what in line
     assert (done.is_whole, node.reconciled().unread, node.state()) == (False, 1, before)
 
@@ -994,10 +984,15 @@ def test_containers_that_are_waited_for_hold_up_no_other_and_nothing_that_comes_
         {pid, pid + 1000} for pid in range(1000, 1000 + WAITS)
     ]
     assert groups[f"oci-{ID}"] == {95}
-    assert {it.action.verb for it in done.outcomes if not it.problem} == {"adopt", "retry", "show", "prune"}
-    failed = [it.problem or "" for it in done.failed]
-    assert len(failed) == WAITS
-    assert all("may still be outside its group, after 1 were moved in" in it for it in failed)
+    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {
+        "adopt",
+        "retry",
+        "show",
+        "prune",
+    }
+    problems = [outcome.problem or "" for outcome in done.failed]
+    assert len(problems) == WAITS
+    assert all("may still be outside its group, after 1 were moved in" in problem for problem in problems)
     assert (done.is_whole, node.reconciled().failed, count_outside(node)) == (False, WAITS, ({}, 0))
     assert node.repair().is_whole, "all are in their groups by now"
 
@@ -1016,9 +1011,11 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
 
     monkeypatch.setattr(Resctrl, "put", slow)
     done = node.repair()
-    late = {it.action.container for it in done.failed if "next run begins with another" in (it.problem or "")}
+    late = {
+        outcome.action.container for outcome in done.failed if "next run begins with another" in (outcome.problem or "")
+    }
     assert (len(late), done.is_whole) == (4, False)
-    assert {it.action.verb for it in done.outcomes if not it.problem} == {"adopt", "show", "prune"}
+    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {"adopt", "show", "prune"}
     assert count_outside(node)[1] == 3
     first = set()
     for _ in range(40):
@@ -1039,7 +1036,7 @@ def test_containers_that_wait_for_an_rmid_wait_once_a_pass(node: Node) -> None:
         node.edit(f"unmonitored/{pid:064d}.json", key=f"{pid:064d}", kind="container", reason="no_rmids")
     began = node.kernel.now
     done = node.repair()
-    assert ({it.reason for it in done.failed}, len(done.failed)) == ({"rmids_in_limbo"}, WAITS)
+    assert ({outcome.reason for outcome in done.failed}, len(done.failed)) == ({"rmids_in_limbo"}, WAITS)
     assert node.kernel.now - began <= 2
 
 
@@ -1050,8 +1047,8 @@ def test_lock_of_a_failure_is_not_waited_for(node: Node) -> None:
     locks = [RunDir(RUN).lock(f"{number:064d}", 0.0) for number in range(30)]
     assert node.repair().outcomes == []
     assert node.kernel.now == began
-    for it in locks:
-        it.__exit__()
+    for lock in locks:
+        lock.__exit__()
     assert node.verbs() == ["forget"] * 30
 
 

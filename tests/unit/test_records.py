@@ -18,17 +18,19 @@ from tests.unit.simulated import Node, node
 __all__ = ["node"]  # fixtures
 
 
-def test_without_any_key_there_is_nothing_that_could_be_settled(node: Node) -> None:
-    node.remove("groups")
+def test_version_of_no_keys_and_of_a_commit_of_this_moment_is_none(node: Node) -> None:
     run = RunDir(RUN)
-    assert records.version(run) == 0
-    assert not records.is_settled(run)
+    for later, is_known in ((0.01, False), (1, True)):
+        node.kernel.now += later
+        assert (records.version(run) is not None) is is_known
+    node.remove("groups")
+    assert records.version(run) is None
 
 
 @pytest.mark.parametrize(
     ("name", "generation"),
     [
-        *((it, 1) for it in ("groups/.c1.tmp", "members/.c1.tmp", "building/c1/x", "building/c1.old/x")),
+        *((path, 1) for path in ("groups/.c1.tmp", "members/.c1.tmp", "building/c1/x", "building/c1.old/x")),
         ("mon_groups/c1", 0),
     ],
 )

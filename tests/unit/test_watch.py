@@ -11,7 +11,6 @@ import pytest
 
 from hook import procfs, system
 from hook.models import KeyState
-from hook.node import records
 from hook.node.models import WatchRecord
 from hook.store import RunDir
 from hook.watch import Watch
@@ -83,9 +82,9 @@ def move_until(node: WatchedNode) -> Watch:
     return found
 
 
-def look_at_all(it: Watch) -> None:
-    it.looks_at_all = True
-    it.look()
+def look_at_all(watch: Watch) -> None:
+    watch.looks_at_all = True
+    watch.look()
 
 
 @pytest.fixture
@@ -99,10 +98,10 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def moved(node: WatchedNode, pid: int = 8) -> set[int]:
     """What one exec of a process has brought into the container's group, at once."""
     before = node.groups()[GROUP]
-    it = move_until(node)
-    it.bring_in(pid)
+    watch = move_until(node)
+    watch.bring_in(pid)
     found = node.groups()[GROUP] - before
-    assert it.moved == len(found)
+    assert watch.moved == len(found)
     return found
 
 
@@ -133,51 +132,38 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
     node.spawn(9)
     node.spawn(90, own(OTHER))
     node.machine.before_put = lambda: node.spawn(10)
-    it = move_until(node)
+    watch = move_until(node)
     for _ in range(3):
-        it.bring_in(8)
+        watch.bring_in(8)
     assert node.groups() == {GROUP: {7, 8, 70}}
     assert node.reads == []
-    assert it.wait() == pytest.approx(0.01)
+    assert watch.wait() == pytest.approx(0.01)
     node.kernel.now += 0.01
-    it.look()
+    watch.look()
     assert node.groups() == {GROUP: {7, 8, 9, 10, 70}}
     assert len({*node.reads}) == 1
-    assert it.wait() is None
+    assert watch.wait() is None
 
 
 def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_it_appears(node: WatchedNode) -> None:
     """On a busy CPU the parent waits amid the fork."""
     parent = node.spawn(8)
     parent.state = "R"
-    it = move_until(node)
-    it.bring_in(8)
+    watch = move_until(node)
+    watch.bring_in(8)
     other = node.spawn(10)
     other.state = "R"
-    it.bring_in(10)
+    watch.bring_in(10)
     other.state = "S"
     for _ in range(3):
-        assert it.wait() == pytest.approx(0.01)
+        assert watch.wait() == pytest.approx(0.01)
         node.kernel.now += 0.01
-        it.look()
+        watch.look()
     node.spawn(9)
     parent.state = "S"
-    node.kernel.now += it.wait() or 0
-    it.look()
-    assert (node.groups(), it.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
-
-
-def test_child_of_a_fork_that_takes_longer_than_a_chase_is_moved_in_when_it_appears(node: WatchedNode) -> None:
-    parent = node.spawn(8)
-    parent.state = "R"
-    it = move_until(node)
-    look_at_all(it)
-    assert node.groups() == {GROUP: {7, 8}}
-    node.spawn(9)
-    parent.state = "S"
-    node.kernel.now += it.wait() or 0
-    it.look()
-    assert (node.groups(), it.wait()) == ({GROUP: {7, 8, 9}}, None)
+    node.kernel.now += watch.wait() or 0
+    watch.look()
+    assert (node.groups(), watch.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
 
 
 def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_chased_again(node: WatchedNode) -> None:
@@ -190,13 +176,13 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
 
     node.spawn(8)
     node.machine.before_put = lambda: fork(9)
-    it = move_until(node)
-    look_at_all(it)
+    watch = move_until(node)
+    look_at_all(watch)
     assert node.groups() == {GROUP: {7, 8}}
-    while it.wait() is not None:
-        node.kernel.now += it.wait() or 0
-        it.look()
-    assert (it.failed, node.groups()) == (0, {GROUP: {7, 8, 9, 10, 11, 12}})
+    while watch.wait() is not None:
+        node.kernel.now += watch.wait() or 0
+        watch.look()
+    assert (watch.failed, node.groups()) == (0, {GROUP: {7, 8, 9, 10, 11, 12}})
 
 
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
@@ -215,16 +201,9 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
     node.spawn(8, group=f"mon_groups/{GROUP}")
     node.machine.changes.clear()
     monkeypatch.setattr(procfs, "is_dead", None)
-    it = move_until(node)
-    it.bring_in(8)
-    assert (it.moved, it.wait(), node.machine.changes, node.reads) == (0, None, [], [])
-
-
-def test_where_the_kernel_does_not_show_groups_the_tasks_file_tells(node: WatchedNode) -> None:
-    node.kernel.shows_groups = False
-    node.spawn(8)
-    assert moved(node) == {8}
-    assert moved(node) == set()
+    watch = move_until(node)
+    watch.bring_in(8)
+    assert (watch.moved, watch.wait(), node.machine.changes, node.reads) == (0, None, [], [])
 
 
 def test_where_the_kernel_does_not_show_groups_tasks_of_other_tools_are_left(node: WatchedNode) -> None:
@@ -236,16 +215,10 @@ def test_where_the_kernel_does_not_show_groups_tasks_of_other_tools_are_left(nod
         node.spawn(pid)
         node.kernel.move(pid, path)
     node.machine.changes.clear()
-    it = move_until(node)
-    it.bring_in(8)
-    look_at_all(it)
-    assert (it.moved, it.failed, node.groups()) == (1, 0, {GROUP: {7, 10}, "theirs": {8}})
-
-
-def test_group_on_record_with_another_prefix_is_not_another_tools(node: WatchedNode) -> None:
-    node.start("c1", 70, uid=None, group_prefix="k8s-")
-    node.spawn(8, group="mon_groups/k8s-c1")
-    assert moved(node) == {8}
+    watch = move_until(node)
+    watch.bring_in(8)
+    look_at_all(watch)
+    assert (watch.moved, watch.failed, node.groups()) == (1, 0, {GROUP: {7, 10}, "theirs": {8}})
 
 
 def test_no_lock_is_needed(node: WatchedNode) -> None:
@@ -301,9 +274,9 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     what(node)
     node.spawn(8)
     assert moved(node) == set()
-    it = move_until(node)
-    look_at_all(it)
-    assert (it.moved, node.groups()[GROUP] - {7}) == (0, set())
+    watch = move_until(node)
+    look_at_all(watch)
+    assert (watch.moved, node.groups()[GROUP] - {7}) == (0, set())
 
 
 @pytest.mark.parametrize(
@@ -340,17 +313,17 @@ def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, g
     """Its group is recorded before it is made, and its counters are read before the init is in it."""
     node.kernel.shows_groups = shows_groups
     node.kernel.fork(7, 8)  # just after the exec
-    it = move_until(node)
+    watch = move_until(node)
     node.machine.changes.clear()
-    it.bring_in(7)
+    watch.bring_in(7)
     path = f"{gold}/mon_groups/{GROUP}"
     calls = [(call, where) for call, where in node.machine.changes if "resctrl/" in where]
     assert calls == [("mkdir", path), ("put", path), ("rmdir", f"{RESCTRL}/mon_groups/{GROUP}")]
     (group,) = node.state().groups
     assert (group.path, group.begin is not None, node.member().group) == (path, True, path)
-    assert (it.followed, it.failed) == (1, 0)
-    node.kernel.now += it.wait() or 0
-    it.look()
+    assert (watch.followed, watch.failed) == (1, 0)
+    node.kernel.now += watch.wait() or 0
+    watch.look()
     assert node.groups() == {f"gold/{GROUP}": {7, 8}}
     assert node.run_context.late_cpu == {}, "it was counted in its former group"
     node.assert_settled()
@@ -373,18 +346,18 @@ def test_init_in_a_group_of_another_tool_is_not_followed(
     node.kernel.mkdir(theirs)
     node.kernel.move(7, theirs)
     node.spawn(8)
-    it = move_until(node)
-    it.bring_in(7)
-    it.bring_in(8)
-    assert (it.followed, it.failed, node.groups()) == (0, 0, {GROUP: set(), f"{ctrl_group}theirs": {7}})
+    watch = move_until(node)
+    watch.bring_in(7)
+    watch.bring_in(8)
+    assert (watch.followed, watch.failed, node.groups()) == (0, 0, {GROUP: set(), f"{ctrl_group}theirs": {7}})
     assert gold
 
 
 def test_init_of_a_namesake_is_not_followed(node: WatchedNode, gold: str) -> None:
     node.spawn(7, group="gold", born=101)
-    it = move_until(node)
-    it.bring_in(7)
-    assert (it.followed, node.groups(), gold in node.kernel.groups) == (0, {GROUP: set()}, True)
+    watch = move_until(node)
+    watch.bring_in(7)
+    assert (watch.followed, node.groups(), gold in node.kernel.groups) == (0, {GROUP: set()}, True)
 
 
 @pytest.mark.parametrize("why", ["a lock", "no RMID"])
@@ -392,32 +365,32 @@ def test_what_cannot_be_followed_at_once_is_left_to_reconcile(
     node: WatchedNode, gold: str, lines: list[str], why: str
 ) -> None:
     before = node.kernel.now
-    it = move_until(node)
+    watch = move_until(node)
     if why == "a lock":
         with RunDir(RUN).lock(UID, 0.0):
-            it.bring_in(7)
+            watch.bring_in(7)
     else:
         node.machine.refusals["mkdir"] = [28]
-        it.bring_in(7)
-    assert (it.followed, it.failed, node.kernel.now - before) == (0, 1, 0)
+        watch.bring_in(7)
+    assert (watch.followed, watch.failed, node.kernel.now - before) == (0, 1, 0)
     assert f"following {ID} to {gold}: " in lines[0]
     assert node.run_context.run.complaints == []
-    it.bring_in(7)
-    assert it.failed == 1, "not again and again, however often it execs"
+    watch.bring_in(7)
+    assert watch.failed == 1, "not again and again, however often it execs"
     node.repair()
     assert node.groups() == {f"gold/{GROUP}": {7}}
     node.assert_settled()
 
 
 def test_container_is_followed_again_a_minute_later(node: WatchedNode, gold: str) -> None:
-    it = move_until(node)
-    it.bring_in(7)
+    watch = move_until(node)
+    watch.bring_in(7)
     node.kernel.put(RESCTRL, b"7")
-    it.bring_in(7)
+    watch.bring_in(7)
     assert node.groups() == {f"gold/{GROUP}": set()}
     node.kernel.now += 61
-    it.bring_in(7)
-    assert (it.followed, node.groups(), gold in node.kernel.groups) == (2, {GROUP: {7}}, True)
+    watch.bring_in(7)
+    assert (watch.followed, node.groups(), gold in node.kernel.groups) == (2, {GROUP: {7}}, True)
 
 
 # --- Which container a process is in
@@ -440,15 +413,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[str]) -> None:
     node.kernel.now += 1
-    it = move_until(node)
+    watch = move_until(node)
     for _ in range(3):
-        assert it.find([":" + own()]) is not None
-        assert it.find([":/system.slice/ssh.service"]) is None
+        assert watch.find([":" + own()]) is not None
+        assert watch.find([":/system.slice/ssh.service"]) is None
     assert reads == [UID]
     node.spawn(9, own(OTHER))
-    assert it.find([":" + own(OTHER)]) is None
+    assert watch.find([":" + own(OTHER)]) is None
     node.start(OTHER, 9)
-    found = it.find([":" + own(OTHER)])
+    found = watch.find([":" + own(OTHER)])
     assert found is not None
     assert (found.key, found.container, found.member.pid) == (UID, OTHER, 9)
 
@@ -456,15 +429,9 @@ def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[
 def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_commit(
     node: WatchedNode, reads: list[str]
 ) -> None:
-    it = move_until(node)
-    assert it.find([":" + own()]) == it.find([":" + own()])
+    watch = move_until(node)
+    assert watch.find([":" + own()]) == watch.find([":" + own()])
     assert reads == [UID, UID]
-
-
-def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: WatchedNode) -> None:
-    for later, is_settled in ((0.01, False), (1, True)):
-        node.kernel.now += later
-        assert records.is_settled(RunDir(RUN)) is is_settled
 
 
 @pytest.mark.parametrize("below", ["a-" * 100 + "a", "x"])
@@ -488,11 +455,11 @@ def test_a_container_is_found_by_few_looks_up_however_it_names_its_cgroups(
 
 def test_what_is_remembered_of_cgroups_does_not_grow(node: WatchedNode) -> None:
     node.kernel.now += 1
-    it = move_until(node)
+    watch = move_until(node)
     for number in range(5000):
         node.machine.caller.calls = 0
-        assert it.find([f":/system.slice/{number}.service"]) is None
-    assert len(it._found) <= 4096
+        assert watch.find([f":/system.slice/{number}.service"]) is None
+    assert len(watch._found) <= 4096
 
 
 # --- What cannot be read
@@ -504,17 +471,17 @@ DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
 def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(node: WatchedNode) -> None:
     node.spawn(8, own() + DEEP)
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
-    it = move_until(node)
-    it.bring_in(8)
-    assert it.wait() == 0
-    it.look()
-    assert (it.moved, it.failed, node.groups()) == (1, 0, {GROUP: {7, 8}})
+    watch = move_until(node)
+    watch.bring_in(8)
+    assert watch.wait() == 0
+    watch.look()
+    assert (watch.moved, watch.failed, node.groups()) == (1, 0, {GROUP: {7, 8}})
 
 
 def test_record_that_could_not_be_read_is_read_again(node: WatchedNode, lines: list[str]) -> None:
     """The container was taken for none until any record changed."""
     node.kernel.now += 1
-    it = move_until(node)
+    watch = move_until(node)
     node.spawn(8)
     real, failures = RunDir.read, [errno.ENOMEM]
 
@@ -525,10 +492,10 @@ def test_record_that_could_not_be_read_is_read_again(node: WatchedNode, lines: l
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunDir, "read", read)
-        it.bring_in(8)
-        assert (it.moved, it.failed, len(lines)) == (0, 1, 1)
-        it.bring_in(8)
-    assert (it.moved, node.groups()) == (1, {GROUP: {7, 8}})
+        watch.bring_in(8)
+        assert (watch.moved, watch.failed, len(lines)) == (0, 1, 1)
+        watch.bring_in(8)
+    assert (watch.moved, node.groups()) == (1, {GROUP: {7, 8}})
 
 
 @pytest.mark.parametrize("pid", [7, 8], ids=["of the init", "of the process"])
@@ -537,24 +504,24 @@ def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
 ) -> None:
     node.spawn(8, group="mon_groups/theirs")
     node.kernel.denied[f"/proc/{pid}/cpu_resctrl_groups"] = errno.EIO
-    it = move_until(node)
-    it.bring_in(8)
-    look_at_all(it)
-    assert (it.moved, it.failed, len(lines)) == (0, 2, 2)
+    watch = move_until(node)
+    watch.bring_in(8)
+    look_at_all(watch)
+    assert (watch.moved, watch.failed, len(lines)) == (0, 2, 2)
     assert node.kernel.group_of(8).endswith("theirs")
 
 
 def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(8, own() + "/below")
     node.kernel.denied[f"{ROOT_CGROUP}{own()}/below"] = errno.EACCES
-    it = move_until(node)
+    watch = move_until(node)
     for _ in range(2):
-        look_at_all(it)
-    assert (it.failed, len(lines)) == (1, 1)
+        look_at_all(watch)
+    assert (watch.failed, len(lines)) == (1, 1)
     assert "cannot read 1 cgroup of 5f3c" in lines[0]
     node.kernel.now += 61
-    look_at_all(it)
-    assert it.failed == 2
+    look_at_all(watch)
+    assert watch.failed == 2
 
 
 # --- What ends before it is moved
@@ -564,89 +531,89 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(node: Watched
     node.spawn(9)
     node.spawn(8)
     node.machine.before_put = lambda: node.kernel.die(8)
-    it = move_until(node)
-    it.bring_in(8)
-    assert (it.moved, it.wait(), node.groups()) == (1, None, {GROUP: {7, 9}})
+    watch = move_until(node)
+    watch.bring_in(8)
+    assert (watch.moved, watch.wait(), node.groups()) == (1, None, {GROUP: {7, 9}})
 
 
 def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(node: WatchedNode) -> None:
     node.kernel.now += 1
     node.spawn(9)
-    it = move_until(node)
-    it.bring_in(99)
-    assert it.wait() == 0
-    it.look()
-    assert (it.moved, it.wait()) == (1, None)
+    watch = move_until(node)
+    watch.bring_in(99)
+    assert watch.wait() == 0
+    watch.look()
+    assert (watch.moved, watch.wait()) == (1, None)
     node.start(OTHER, 70)
     node.spawn(90, own(OTHER))
-    it.bring_in(99)
-    it.look()
+    watch.bring_in(99)
+    watch.look()
     assert node.groups() == {GROUP: {7, 9, 70, 90}}
 
 
 def test_execs_without_end_do_not_put_off_the_look(node: WatchedNode) -> None:
-    it = move_until(node)
+    watch = move_until(node)
     for pid in (8, 9, 10):
         node.spawn(pid)
-        it.bring_in(pid)
+        watch.bring_in(pid)
         node.kernel.now += 0.005
-    assert it.wait() == 0
+    assert watch.wait() == 0
 
 
 def slow_look(node: WatchedNode, seconds: float = 0.01) -> Watch:
     """After a look that took so long."""
     node.seconds = seconds
-    it = move_until(node)
-    look_at_all(it)
-    return it
+    watch = move_until(node)
+    look_at_all(watch)
+    return watch
 
 
 def test_looks_take_a_twentieth_of_the_time(node: WatchedNode) -> None:
-    it = slow_look(node)
-    assert it.wait() is None
-    it.looks_at_all = True
-    assert it.wait() == pytest.approx(0.2)
+    watch = slow_look(node)
+    assert watch.wait() is None
+    watch.looks_at_all = True
+    assert watch.wait() == pytest.approx(0.2)
     node.kernel.now += 0.2
-    assert it.wait() == pytest.approx(0, abs=1e-6)
+    assert watch.wait() == pytest.approx(0, abs=1e-6)
 
 
 def test_a_look_amid_which_watch_was_stopped_does_not_put_off_the_next_one_for_minutes(node: WatchedNode) -> None:
-    it = slow_look(node, 11.0)
-    it.looks_at_all = True
-    assert it.wait() == pytest.approx(8)
+    watch = slow_look(node, 11.0)
+    watch.looks_at_all = True
+    assert watch.wait() == pytest.approx(8)
 
 
 def test_move_that_is_not_due_yet_waits_for_the_next_look(node: WatchedNode) -> None:
-    it = slow_look(node)
+    watch = slow_look(node)
     node.spawn(9)
     node.spawn(8)
     node.machine.before_put = lambda: node.kernel.die(8)
     node.reads.clear()
-    it.bring_in(8)
+    watch.bring_in(8)
     assert node.reads == []
     node.kernel.now += 1
-    assert it.wait() == 0
-    it.look()
+    assert watch.wait() == 0
+    watch.look()
     assert node.groups() == {GROUP: {7, 9}}
 
 
 def test_look_that_takes_too_long_goes_on_later_from_there(node: WatchedNode) -> None:
     node.start(OTHER, 70)
-    it = slow_look(node, 0.3)
+    watch = slow_look(node, 0.3)
     assert len(node.reads) == 1
-    assert it.wait() == pytest.approx(6)
+    assert watch.wait() == pytest.approx(6)
     node.kernel.now += 6
-    it.look()
+    watch.look()
     assert len({*node.reads}) == 2
-    assert it.wait() is None
+    assert watch.wait() is None
 
 
 def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(node: WatchedNode) -> None:
-    it = slow_look(node)
+    watch = slow_look(node)
     for seconds, expected in ((0, []), (61, [7])):
         node.asked.clear()
         node.kernel.now += seconds
-        look_at_all(it)
+        look_at_all(watch)
         assert node.asked == expected
 
 
@@ -656,9 +623,9 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
 ) -> None:
     node.spawn(9)
     node.machine.refusals["put"] = [number]
-    it = move_until(node)
-    look_at_all(it)
-    assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
+    watch = move_until(node)
+    look_at_all(watch)
+    assert (watch.moved, watch.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
 
 def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: WatchedNode) -> None:
@@ -668,11 +635,11 @@ def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: Watched
         node.spawn(pid + 1000, own(f"{pid:064d}")).state = "D"
     node.spawn(8)
     before = node.kernel.now
-    it = move_until(node)
-    look_at_all(it)
+    watch = move_until(node)
+    look_at_all(watch)
     assert node.groups()[GROUP] >= {8, *range(2000, 2022)}
     assert node.kernel.now - before <= 0.01
-    assert (it.failed, len(it._waiting)) == (0, 22)
+    assert (watch.failed, len(watch._waiting)) == (0, 22)
 
 
 def test_container_that_stays_outside_gives_the_others_a_look_first(node: WatchedNode) -> None:
@@ -680,11 +647,11 @@ def test_container_that_stays_outside_gives_the_others_a_look_first(node: Watche
     node.spawn(80, own(OTHER))
     for place in (own(), own(OTHER)):
         node.kernel.files[f"{ROOT_CGROUP}{place}/cgroup.threads"] = b"7\n99\n" if place == own() else b"70\n80\n98\n"
-    it = move_until(node)
+    watch = move_until(node)
     before = node.kernel.now
     node.seconds = 0.01
-    look_at_all(it)
-    assert (it.moved, it.failed, node.groups()[GROUP]) == (1, 2, {7, 70, 80})
+    look_at_all(watch)
+    assert (watch.moved, watch.failed, node.groups()[GROUP]) == (1, 2, {7, 70, 80})
     assert node.kernel.now - before <= 0.25
 
 
@@ -692,16 +659,16 @@ def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNo
     node.spawn(9)
     node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
     node.seconds = 0.05
-    it = move_until(node)
-    look_at_all(it)
-    assert (it.moved, it.failed, node.groups()) == (1, 1, {GROUP: {7, 9}})
+    watch = move_until(node)
+    look_at_all(watch)
+    assert (watch.moved, watch.failed, node.groups()) == (1, 1, {GROUP: {7, 9}})
     (line,) = lines
     assert f"cannot move all of {ID} into its group: 1 of its threads are still outside" in line
-    assert it.wait(), "not at once: others have to be looked at, too"
+    assert watch.wait(), "not at once: others have to be looked at, too"
     node.spawn(99)
-    it.look()
-    assert (it.moved, it.failed, node.groups()) == (2, 1, {GROUP: {7, 9, 99}})
-    assert it.wait() is None
+    watch.look()
+    assert (watch.moved, watch.failed, node.groups()) == (2, 1, {GROUP: {7, 9, 99}})
+    assert watch.wait() is None
 
 
 # --- The loop
@@ -709,37 +676,37 @@ def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNo
 
 def test_it_waits_no_longer_than_until_the_next_look(node: WatchedNode) -> None:
     node.seconds = 0.01
-    it = listen(node, None, 99, None)
-    it.step()  # with a look at all
+    watch = listen(node, None, 99, None)
+    watch.step()  # with a look at all
     node.spawn(9)
-    it.step()
-    it.step()
-    assert it._source.waits == [0, None, pytest.approx(0.2)]  # type: ignore[attr-defined]
+    watch.step()
+    watch.step()
+    assert watch._source.waits == [0, None, pytest.approx(0.2)]  # type: ignore[attr-defined]
     assert node.groups() == {GROUP: {7, 9}}
 
 
 def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
     started = node.kernel.now
-    it = listen(node, None, 8, 9, 8, Lost, None, None)
-    it.step()  # a look at all
+    watch = listen(node, None, 8, 9, 8, Lost, None, None)
+    watch.step()  # a look at all
     for pid in (8, 9):
         node.spawn(pid)
     node.machine.refusals["put"] = [5]  # EIO
     node.run_context.late_cpu[UID] = 0.25
     for _ in range(4):
-        it.step()
-        it._waiting.clear()
+        watch.step()
+        watch._waiting.clear()
     assert "cannot move process 8 into its group" in lines[0]
     assert "EIO" in lines[0]
     assert "execs were lost" in lines[1]
     at_start = WatchRecord(started_at=started, alive_at=started)
     assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
     node.kernel.now = started + 59
-    it.step()
+    watch.step()
     assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
     assert node.run_context.late_cpu, "not yet: a save takes the locks of its keys"
     node.kernel.now = started + 60
-    it.step()
+    watch.step()
     now = WatchRecord(started_at=started, alive_at=started + 60, moved=2, failed=1, overflows=1)
     assert RunDir(RUN).glance(WatchRecord, "watch") == now
     assert (node.state().late_cpu, node.run_context.late_cpu) == (0.25, {})
