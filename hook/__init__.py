@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resctrl-mon-hook: an OCI hook that gives every pod a resctrl monitoring group of its own.
+"""resctrl-mon-hook: an OCI hook that gives every pod its resctrl monitoring group.
 
 Open `create` (createRuntime) and `poststop` first: they are the two use cases.
 

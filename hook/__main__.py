@@ -1,9 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts `python3 -m hook` in the source tree. The .pyz has another one, made by packaging/pyz/archive.py."""
+"""Starts the program: the core for a container runtime, the tools for people, timers and services.
+
+The .pyz and `python3 -m hook` in the source tree start here. A start imports the core, and of the tools nothing.
+"""
+
+from __future__ import annotations
 
 import sys
 
-from hook import entry
+from hook import entry, system
 
-sys.argv[:0] = ["-c"]
-entry.start()
+
+def start() -> None:
+    """Run the program; does not return.
+
+    The first line of the .pyz makes Python run `-c` code, so sys.argv[1] is the file's path, and the command line
+    follows. That code also makes each end but `leave` exit with 0: a hook that fails must not fail the container.
+    """
+    system.leave(dispatch(sys.argv[2:]))
+
+
+def dispatch(arguments: list[str]) -> int:
+    """Run the command line; returns the exit status."""
+    system.ensure_standard_descriptors()
+    system.set_umask()
+    if arguments and arguments[0] in entry.STAGES and "--help" not in arguments:  # a runtime started us
+        return entry.run_stage(arguments[0], arguments[1:])
+    from hook.cli import command_line
+
+    return command_line.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.argv[:0] = ["-c"]
+    start()

@@ -49,12 +49,12 @@ def leaves_out(options: Options, pod: Pod) -> bool:
 
 
 def find_pod(places: list[str], container: str) -> str | None:
-    """The first digits of the ID of a container's pod, by the path of its cgroup; None: it is in no pod of Podman's.
+    """Return the first digits of the ID of a container's pod, by the path of its cgroup, or None without such a pod.
 
     The cgroup above its own is `<ID>`, or `...libpod_pod_<ID>.slice` under systemd. `places`: as procfs.cgroups.
     """
     for place in places:
-        own = procfs.find_own(place, container) or ""
+        own = identity.find_own(place, container) or ""
         above = own.rpartition("/")[0].rpartition("/")[2]
         pod = above.removesuffix(".slice").rpartition("libpod_pod_")[2]
         if len(pod) == _ID_LENGTH and not pod.strip(_HEX):
@@ -63,10 +63,10 @@ def find_pod(places: list[str], container: str) -> str | None:
 
 
 def _read_name(container: str) -> str | None:
-    """The name that Podman gave conmon, the parent of our parent; None: there is no conmon with this container's ID.
+    """Return the name that Podman gave conmon, the parent of our parent, or None if no conmon has this container's ID.
 
     Only a process with our own namespaces is read: a process of a container could fill its command line at will, and
-    make the read of it wait. One that has got conmon's pid meanwhile is no parent of our parent.
+    make the read of it wait. Another process with conmon's pid is no parent of our parent.
     """
     try:
         conmon = _find_grandparent()

@@ -9,9 +9,13 @@ Source: Documentation/filesystems/resctrl.rst ("RMID", "mon_data"), and for what
 
 from __future__ import annotations
 
+from hook.models import Returned
+from hook.validation import replace
+from hook.view import next_generation
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import MonGroup
+    from hook.models import KeyState, Member, MonGroup
 
 MILLION = 10**6
 UNKNOWN = "Unavailable"
@@ -63,7 +67,7 @@ EVENTS = {
 
 
 def event_of(counter: str) -> Event | None:
-    """The event of a counter; None: the event is unknown, and no use is computed for it."""
+    """Return the event of a counter. Of an unknown one, for which no use is computed, return None."""
     return EVENTS.get(counter.rpartition("/")[2])
 
 
@@ -74,7 +78,7 @@ def is_cumulative(counter: str) -> bool:
 
 
 def number(text: str | None) -> int | None:
-    """Parse a counter's text, to millionths; None: it is no number (`Unavailable`, `Error`, `Unassigned`, no file)."""
+    """Parse a counter's text, to millionths. Returns None for `Unavailable`, `Error`, `Unassigned` and no file."""
     if text is None or len(text) > _LONGEST:
         return None
     if text.isdecimal() and text.isascii():  # most counters: those of AET's energy alone have decimals
@@ -120,10 +124,10 @@ def starts_from_nothing(counter: str, begin: str | None, now: str | None) -> boo
 
 
 def used(counter: str, begin: str | None, now: str | None) -> int | None:
-    """The use of one incarnation, in millionths: the end, or the live value, less the begin.
+    """The use in one directory, in millionths: the end, or the live value, less the begin.
 
-    None (unknown): one of the two is no number, or the counter ran backwards. So is that of an AET counter that has no
-    data any more: an RMID keeps its data as long as it is the group's.
+    The use is unknown (None) if one of the two is no number, or the counter ran backwards. So is that of an AET counter
+    that has no data any more: an RMID keeps its data as long as it is the group's.
     """
     if has_no_data(counter, begin) and has_no_data(counter, now):
         return 0
@@ -133,16 +137,16 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
 
 
 def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
-    """The use of a key in one ctrl_group: the known part, in millionths, and whether that is all of it.
+    """Return the use of a key in one ctrl_group: the known part, in millionths, and whether that is all.
 
-    The known part is the sum of the incarnations whose use is known, this one up to `now`; None: none is. For each
-    cumulative counter that any of them had. Unknown is also the use of a counter that appeared after the begin was
-    read, as when the CPUs of a domain came online.
+    It has each cumulative counter that any directory of the group had. The known part is the sum over the directories
+    whose use is known, this one up to `now`, or None if none is. A counter that appeared only after `begin` was read
+    (CPUs came online) has no known start, so its use is unknown.
     """
     found: dict[str, tuple[int | None, bool]] = {}
     for counter, (own, is_whole) in own_use(group, now).items():
         known, is_all = own, is_whole
-        if counter in group.before:  # else this is the first incarnation, which is the most frequent
+        if counter in group.before:  # else this is the first directory, which is the most frequent
             before = number(group.before[counter])
             is_all = is_whole and before is not None
             if before is None:
@@ -153,7 +157,7 @@ def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
 
 
 def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
-    """The use of the present incarnation, by the same counters and in the same form as `measure`.
+    """The use in the present directory, by the same counters and in the same form as `measure`.
 
     Of memory traffic that is untracked now, what is on record is known: what was used until the key began to linger.
     """
@@ -171,19 +175,45 @@ def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
     return found
 
 
-def begin_late(group: MonGroup, begin: dict[str, str], now: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Add the counters of `now` that a begin lacks to it; returns the changed fields of the group.
+# --- How use goes from one directory of a group to the next, and from one group to another
 
-    Their use so far is unknown, but 0 if they have no data yet.
+
+def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
+    """Give counters that appeared after the begin was read their value in `now` as begin.
+
+    Their use so far is unknown, but 0 if they have no data yet. Otherwise consumers would take the sum over the other
+    domains for the whole use.
     """
-    late = [counter for counter in now if counter not in begin]
-    lost = [it for it in late if is_cumulative(it) and not has_no_data(it, now[it])]
-    known = {it: group.before[it] for it in lost if number(group.before.get(it)) is not None}
-    return {
-        "begin": {**begin, **{counter: now[counter] for counter in late}},
-        "before": {**group.before, **dict.fromkeys(lost, UNKNOWN)},
-        "known": {**group.known, **known},
-    }
+    begin = group.begin
+    if begin is None or begin.keys() >= now.keys():
+        return group
+    late = {counter: text for counter, text in now.items() if counter not in begin}
+    lost = [counter for counter, text in late.items() if is_cumulative(counter) and not has_no_data(counter, text)]
+    known = {counter: group.before[counter] for counter in lost if number(group.before.get(counter)) is not None}
+    before = {**group.before, **dict.fromkeys(lost, UNKNOWN)}
+    return replace(group, begin={**begin, **late}, before=before, known={**group.known, **known})
+
+
+def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
+    """Set the begin of a group that may have had members before; their use until now is unknown."""
+    lost = replace(group, begin=counters_now, end={}, before={}, known={})
+    return replace(group, begin=counters_now, **carry([replace(group, begin=None, end={}), lost]))
+
+
+def remake_group(group: MonGroup) -> MonGroup:
+    """Begin with a new directory, without counters yet, for a group that another tool removed.
+
+    The use of the former one is unknown, unless its last member had left (`last`).
+    """
+    last = group.last or {}
+    return replace(group, begin=None, end=None, last=None, **carry([replace(add_late(group, last), end=last)]))
+
+
+def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:
+    """Add the use of groups that are `over` to a group's `before`."""
+    if not any(other.begin or other.before for other in over):
+        return group
+    return replace(group, **carry([replace(group, begin=None, end=None), *over]))
 
 
 def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
@@ -203,3 +233,18 @@ def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
         "before": {counter: text_of(value) for counter, value in sums.items()},
         "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
     }
+
+
+def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) -> KeyState:
+    """Reopen a key with these groups, after it was completed, or because its groups cannot be removed."""
+    generation = next_generation(state)
+    return replace(
+        state, groups=groups, members=members, generation=generation, completed_at=None, completed_boottime=None
+    )
+
+
+def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> KeyState:
+    """Begin another run of a completed key, with this group, which inherits its use."""
+    heir = inherit(group, state.groups)
+    returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
+    return replace(resume(state, [heir], {}), returned=returned, lives=1, left={}, left_more=0)

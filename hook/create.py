@@ -7,10 +7,12 @@ of steps survives that. The next hook of that key, or reconcile, repairs what a 
 
 from __future__ import annotations
 
-from hook import identity, jsontext, procfs, system, validation
-from hook.errors import HookError
-from hook.models import Config, KeyState, Member, MonGroup
-from hook.store import change, replace
+from hook import identity, names, procfs, system, validation
+from hook.errors import HookError, Reason
+from hook.key import history_of
+from hook.models import KeyState, Member, MonGroup
+from hook.validation import replace
+from hook.view import change
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,27 +22,31 @@ if TYPE_CHECKING:
 
 
 class Attempt:
-    """One container on its way into one key's group. `deadline`: the end of every wait (system.monotonic).
-
-    `ctrl_group`: the one it was seen in, for kernels without /proc/PID/cpu_resctrl_groups; None: read its bundle.
-    `made`: mon_groups that this call made and that have no task yet. `recorded`: the container is on record.
-    `was_member`: it was when this call began. `took_back`: its key lingered then. The other fields count what `retry`
-    has tried.
-    """
+    """One container on its way into one key's group."""
 
     def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
         self.context = context
         self.container = container
         self.key = key
+        # The ctrl_group that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
         self.ctrl_group = ctrl_group
+        # When every wait ends (system.monotonic).
         self.deadline = system.monotonic() + context.options.lock_timeout
+        # The mon_groups that this call made and that have no task yet.
         self.made: set[str] = set()
+        # The container is on record.
         self.recorded = False
+        # The record already listed this container when this call first had the lock.
         self.was_member = False
+        # The key lingered then.
         self.took_back = False
+        # This call has tried to free RMIDs, which it does once.
         self.has_reclaimed = False
+        # How often this call came back because another program had removed the group.
         self.returns = 0
+        # How often it came back because the process had moved to another ctrl_group.
         self.moves = 0
+        # When the wait for RMIDs in limbo ends; None before it has begun.
         self.limbo_end: float | None = None
 
 
@@ -49,23 +55,27 @@ def create_runtime(
 ) -> Key | None:
     """Put a container's init process into the mon_group of its key, before it runs its first instruction.
 
-    Returns its key; None: filters leave it out. `key`: its key if that is known, which skips the filters. `ctrl_group`:
-    see Attempt. HookError, OSError: it should be monitored and could not be; all that this call made is undone. A
-    second call for the same container changes nothing.
+    Returns its key, or None if filters leave it out. A caller that knows its key gives that, which skips the filters;
+    `ctrl_group` is as in Attempt. HookError or OSError say that it should be monitored and could not be; then all that
+    this call made is undone. A second call for the same container changes nothing.
     """
-    if key is None and not identity.is_wanted(context.options, container.annotations, container.pod):
+    if key is None and not identity.is_wanted(context.options, container.all_annotations, container.pod):
         return None
     if container.starttime is None:
-        from hook import explain
-
-        raise explain.starttime_error(container.pid)
-    if key is None:
-        key = identity.derive_key(context.options.key, container.id, container.said, container.pod)
+        raise container.explain_no_starttime()
+    key = key or identity.derive_key(context.options.key, container.id, container.annotations, container.pod)
     if not context.resctrl.is_mounted():
-        from hook import explain
+        raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
+    try:
+        former = context.run.read_index(container.id)
+    except HookError as error:
+        context.run.complaints.append(error)
+        former = None
+    if former is not None and former != key.name:
+        # Before the index names the new key: killed in between, the former membership can still be found.
+        from hook import retry
 
-        raise explain.mount_error(context.resctrl.root)
-    _leave_other_key(context, container, key)
+        retry.give_up(context, former, container)
     attempt = Attempt(context, container, key, ctrl_group)
     while True:
         try:
@@ -80,26 +90,13 @@ def create_runtime(
             return key
 
 
-def _leave_other_key(context: Context, container: Container, key: Key) -> None:
-    """Remove the container from the key in its index, if that is another key."""
-    try:
-        former = context.run.read_index(container.id)
-    except HookError as error:
-        context.run.complaints.append(error)
-        return
-    if former is not None and former != key.name:
-        # Before the index names the new key: killed in between, the former membership can still be found.
-        from hook import retry
-
-        retry.give_up(context, former, container)
-
-
 def _try_once(attempt: Attempt) -> None:
     """Put the container into its group, under its key's lock. Raises what `retry` can retry."""
     context, container, key = attempt.context, attempt.container, attempt.key
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
-        named, state = context.options.history if context.names_history else "", locked.state
+        state = locked.state
+        file = context.options.history if context.names_history else ""
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         is_new = state is None or (state.completed_at is not None and not state.groups)
         if state is None or is_new:
@@ -108,16 +105,17 @@ def _try_once(attempt: Attempt) -> None:
                 kind=key.kind,
                 created_at=system.now_utc(),
                 created_boottime=system.boottime(),
-                history_file=named or (state.history_file if state is not None else ""),
+                history_file=file or (state.history_file if state is not None else ""),
                 owed=state.owed if state is not None else None,
             )
-        file = named or context.history_of(state)
-        if file != state.history_file:
+        if not context.names_history:
+            file = history_of(context, state)
+        if file and file != state.history_file:
             state = replace(state, history_file=file)
         former = state.members.get(container.id)
         if not attempt.recorded:
             attempt.took_back = state.lingering_since is not None
-            attempt.recorded, attempt.was_member = True, former is not None and is_of(former, container)
+            attempt.recorded, attempt.was_member = True, former is not None and container.is_member(former)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # In the other order a poststop without annotations would never find the member.
         context.run.write_index(container.id, key.name)
@@ -153,7 +151,7 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
     """Read and commit the counters of a group before its first member is in it, and update the view.
 
     The begin on record stays valid unless the group's directory was replaced: it has another inode, or this call has
-    `made` it (inodes repeat after a new mount of resctrl). `empty`: the former directory had no member yet.
+    `made` it (inodes repeat after a new mount of resctrl). `empty` says that the former directory had no member yet.
     """
     state = locked.state
     if state is None:
@@ -164,16 +162,16 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
     known = group.begin
     if group.inode != inode or made:
         if known is not None and not empty:
-            from hook import record
+            from hook import counters
 
-            group = record.remake_group(group)
+            group = counters.remake_group(group)
         known = None
-    if known is None and (context.options.snapshot_ttl or context.history_of(state)):
+    if known is None and (context.options.snapshot_ttl or history_of(context, state)):
         known = context.resctrl.counters(group.path)
         if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
-            from hook import record
+            from hook import counters
 
-            group = record.begin_group_late(group, known)
+            group = counters.begin_group_late(group, known)
     end = group.end if known is group.begin else None
     groups[place] = replace(group, inode=inode, begin=known, end=end, last=None)
     try:
@@ -189,35 +187,26 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
 
 
 def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
-    """The key's mon_group in the ctrl_group of the container's process, and the mon_group that it is in ("": none).
+    """Return the key's mon_group in the ctrl_group of the container's process, and the mon_group that this is in.
 
-    The kernel names the ctrl_group. If it does not: the one seen before, the bundle's, or the root one, in this order.
+    The second is empty if there is none. The kernel names the ctrl_group. If it does not, that is the one seen before,
+    the one that `linux.intelRdt.closID` of the bundle asks for (runtime-spec, config-linux.md), or the root one.
     """
     context, container = attempt.context, attempt.container
-    groups = system.try_call(procfs.resctrl_groups, container.pid)
-    if groups is None:
-        groups = attempt.ctrl_group or _read_requested_group(container.bundle) or "/", ""
-    path = context.resctrl.path(groups[0], context.options.group_prefix + attempt.key.name)
     try:
-        return MonGroup(path=path, ctrl_group=groups[0]), groups[1]
+        shown = procfs.resctrl_groups(container.pid)
+    except OSError:
+        shown = None
+    ctrl_group, mon_group = shown or (attempt.ctrl_group, "")
+    if not ctrl_group:
+        config = identity.read_config(container.bundle)
+        rdt = config.linux.intel_rdt if config is not None and config.linux is not None else None
+        ctrl_group = (rdt.clos_id if rdt is not None else None) or "/"
+    path = context.resctrl.path(ctrl_group, context.options.group_prefix + attempt.key.name)
+    try:
+        return MonGroup(path=path, ctrl_group=ctrl_group), mon_group
     except ValueError:
-        from hook import explain
-
-        raise explain.ctrl_group_error(groups[0]) from None
-
-
-def _read_requested_group(bundle: str) -> str | None:
-    """Read `linux.intelRdt.closID` of the bundle's config.json (runtime-spec, config-linux.md)."""
-    config = read_config(bundle)
-    return config.linux.intel_rdt.clos_id if config and config.linux and config.linux.intel_rdt else None
-
-
-def read_config(bundle: str) -> Config | None:
-    """Read a bundle's config.json; None: unreadable, which stops nothing, since the kernel names the ctrl_group."""
-    try:
-        return Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
-    except (OSError, ValueError):
-        return None
+        raise HookError(Reason.NO_CTRL_GROUP, "bad ctrl_group", name=ctrl_group[:80]) from None
 
 
 # --- The record
@@ -239,15 +228,15 @@ def _join(
     else:
         group = own
     if state.completed_at is not None:
-        from hook import record
+        from hook import counters
 
-        state = record.come_back(state, group, at=system.now_utc(), boottime=system.boottime())
+        state = counters.come_back(state, group, at=system.now_utc(), boottime=system.boottime())
         groups = state.groups
-    elif all(group.path != it.path for it in groups):
+    elif all(group.path != other.path for other in groups):
         groups = [*groups, group]
     taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
-    cgroup = procfs.own_cgroup(container.places, container.id)
-    if former is not None and is_of(former, container):
+    cgroup = identity.own_cgroup(container.places, container.id)
+    if former is not None and container.is_member(former):
         taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
     member = Member(
         pid=container.pid,
@@ -257,12 +246,12 @@ def _join(
         taken_from=taken_from,
         name=container.pod.container or (former.name if former is not None else None),
     )
-    if former is None and "@" not in "".join(state.members):  # no member is a former life
+    if former is None and "@" not in "".join(state.members):  # no member is displaced
         members = {**state.members, container.id: member}
     else:
-        from hook import record
+        from hook import retry
 
-        members = record.rejoin(state.members, container.id, member, displaces=is_another_process(former, container))
+        members = retry.rejoin(state.members, container.id, member, displaces=container.displaces(former))
     joined = replace(
         state,
         groups=groups,
@@ -275,21 +264,7 @@ def _join(
         pod_name=state.pod_name or container.pod.name,
         name=(member.name or state.name) if state.kind == "container" else None,
     )
-    names = (state.pod_namespace, state.pod_name, state.name)
-    if state.groups and names != (joined.pod_namespace, joined.pod_name, joined.name):
-        from hook import record
-
-        joined = record.keep_labels(state, joined)
+    known = (state.pod_namespace, state.pod_name, state.name)
+    if state.groups and known != (joined.pod_namespace, joined.pod_name, joined.name):
+        joined = names.keep_labels(state, joined)
     return joined, group
-
-
-def is_of(member: Member | None, container: Container) -> bool:
-    """Whether a member is this container's process: the same pid and start time."""
-    return member is not None and (member.pid, member.starttime) == (container.pid, container.starttime)
-
-
-def is_another_process(member: Member | None, container: Container) -> bool:
-    """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
-    if member is None or is_of(member, container):
-        return False
-    return procfs.is_dead(member.pid, member.starttime) is not True

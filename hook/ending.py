@@ -7,50 +7,75 @@ Imported only when a key ends whose record names a file. node_models.Job is the 
 
 from __future__ import annotations
 
-from hook import counters, jsontext, record, system
-from hook.store import replace
+from hook import counters, system
+from hook.errors import HookError, Reason
+from hook.models import Owed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.models import KeyState, MonGroup
     from hook.store import RunDir
 
-_PRIME = 2**64 - 59  # what a number leaves when divided by it is its hash; to import a hash function takes longer
+MOST_CHARACTERS = 1 << 20
+"""Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
+DROPPED_LINES = "dropped_lines"
+"""A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
 _IN_PARTS = ("joules", "farads")  # units whose counters have decimals
 
 
-def settle(run: RunDir, path: str, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> KeyState | None:
-    """Write the line of a key whose last groups are `over`, after those that it owes. Returns its state after that.
+def write_line(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> Owed | None:
+    """Write the line of a key whose last groups are `over`, after those that it owes. Returns the lines owed now.
 
-    `after`: its state without them; None: nothing is kept of it. There is no line for a key without a member in any
-    group. A failure is reported, and stops nothing: the key stays on record, completed, with the lines.
+    There is no line for a key without a member in any group. A failure is reported, and stops nothing.
     """
     lines = [*(state.owed.lines if state.owed is not None else [])]
     if _had_member(state, over):
-        lines.append(jsontext.dumps(_make_line(state, over)))
+        lines.append(system.dumps(_make_line(state, over)))
     if not lines:
-        return after
+        return None
     try:
         system.append_lines(path, lines)
     except OSError as error:
-        from hook import damage
+        why = name_write_error(error)
+        run.complaints.append(unwritten_error(f"what key {state.key} used", path, why))
+        return owe(run, lines, why)
+    return None
 
-        if after is None:
-            after = record.complete_key(state, [], at=system.now_utc(), boottime=system.boottime())
-            after = record.forget_snapshot(after)
-        return damage.keep_lines(run, path, after, lines, error)
-    return replace(after, owed=None) if after is not None and state.owed is not None else after
+
+def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
+    """Return the lines that a key owes, without `drops` of the oldest, and without those that have no room."""
+    size = sum(map(len, lines[drops:]))
+    while size > MOST_CHARACTERS:
+        size -= len(lines[drops])
+        drops += 1
+    if drops:
+        run.count_run(DROPPED_LINES, drops)
+        run.complaints.append(HookError(Reason.IO, "dropped lines", lines=f"{drops} line{'s' * (drops != 1)}", why=why))
+    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
+
+
+def name_write_error(error: OSError) -> str:
+    """Return why a line could not be written: the kernel's word, and its errno."""
+    import errno
+
+    return f"{error.strerror}: {errno.errorcode.get(error.errno or 0, type(error).__name__)}"
+
+
+def unwritten_error(what: str, path: str, why: str) -> HookError:
+    """Make the error of lines that could not be written to the file of the history."""
+    return HookError(Reason.IO, "unwritten lines", what=what, path=path, why=why)
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
-    """Whether a member was in a group of the present incarnation.
+    """Whether a member was in a group in this run.
 
     A group without a begin was never used, nor was one without an inode if no member has left.
     """
     before = state.returned.use.before if state.returned is not None else {}
     has_left = bool(state.left)
     return any(
-        (it.begin is not None and (it.inode is not None or has_left)) or it.before not in ({}, before) for it in over
+        (group.begin is not None and (group.inode is not None or has_left)) or group.before not in ({}, before)
+        for group in over
     )
 
 
@@ -65,7 +90,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
-        "id": f"{int.from_bytes(name.encode('utf-8', 'replace'), 'big') % _PRIME:016x}",
+        "id": system.hash_of(name.encode("utf-8", "replace")),
         "kind": state.kind,
         "key": state.key,
         "namespace": state.pod_namespace,
@@ -83,10 +108,10 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
 
 
 def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
-    """The use of the present incarnation by event, in millionths, and the events of whose use a part is unknown.
+    """Return the use of this run by event, in millionths, and the events of whose use a part is unknown.
 
-    It is the use of the key less what it had used before it came back. Of a counter whose use before that is known only
-    in part, this use counts as known in part, too.
+    That is the use of the key less what it had used before it came back. If that is known only in part of a counter,
+    this use counts as known in part, too.
     """
     known: dict[str, int] = {}
     unknown: set[str] = set()

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way from the command line and the OCI state on stdin to createRuntime or poststop.
 
-Read `run_stage`, then `create.create_runtime` or `remove.poststop`.
+Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from hook import create, identity, jsontext, poststop, procfs, resctrl, system
+from hook import create, identity, poststop, procfs, resctrl, system
+from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
 from hook.store import RunDir
 from hook.view import View
@@ -18,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any, TypeVar
 
-    from hook.errors import HookError
-    from hook.models import KeyState, Model
+    from hook.models import Model
 
     ModelT = TypeVar("ModelT", bound=Model)
 
@@ -31,12 +29,7 @@ _NUMBER = "0123456789."  # int and float accept more (signs, 1_0, other scripts)
 
 
 class Call:
-    """One call of the hook; immutable.
-
-    `given`: the options, and a complaint about each bad word of the command line. `name`: the container's ID or, if the
-    state has none, a stable name for its record. `bundle`: None if the state has none. `container`: None at poststop,
-    and if the state could not be read.
-    """
+    """One call of the hook; immutable."""
 
     def __init__(
         self,
@@ -44,104 +37,85 @@ class Call:
         given: tuple[Options, list[str]],
         name: str,
         bundle: str | None,
-        container: identity.Container | None,
+        container: identity.Container | None = None,
     ) -> None:
         self.stage = stage
+        # The options, and a complaint about each bad word of the command line.
         self.options, self.complaints = given
+        # The container's ID or, if the state has none, a stable name for its record.
         self.name = name
+        # None if the state has none.
         self.bundle = bundle
+        # None at poststop, and if the state could not be read.
         self.container = container
 
 
 class Context:
-    """The surroundings of a stage: resctrl, the run directory, the options. `freed` counts the RMIDs given back.
-
-    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them. For these,
-    `late_threads`: what each thread (number and start time) had used when it was moved; `looked_at` and `left_outside`:
-    when the last complete reconcile looked, and of which containers it left threads outside.
-    `names_history`: the record of each key that it starts, or adds a container to, names its --history. That of
-    reconcile is only for keys that are no pods, and whose hook has named no file.
-    `longest_linger`: seconds, a limit on the linger time in each key's record; None: no limit.
-    """
+    """The surroundings of a stage: resctrl, the run directory, the options."""
 
     def __init__(
         self, kernel: resctrl.Resctrl, run: RunDir, options: Options, *, longest_linger: int | None = None
     ) -> None:
         self.resctrl = kernel
         self.run = run
+        self.view = View(run, kernel.root)
         self.options = options
+        # A limit on the linger time in each key's record, in seconds; None for no limit.
         self.longest_linger = longest_linger
+        # The number of RMIDs given back.
         self.freed = 0
+        # The record of each key that this context starts, or adds a container to, names its --history. That of
+        # reconcile is only for keys that are no pods, and whose hook has named no file.
         self.names_history = True
+        # By key, the CPU seconds that tasks had used before they were moved in; Tally saves them.
         self.late_cpu: dict[str, float] = {}
+        # By thread (its number and start time), what the thread had used when it was moved.
         self.late_threads: dict[tuple[int, int], float] = {}
+        # When the last complete reconcile looked, and of which containers it left threads outside.
         self.looked_at = 0.0
         self.left_outside: Collection[str] = ()
-        self.view = View(run, kernel.root)
-
-    def history_of(self, state: KeyState) -> str:
-        """The file for a key's line in the history; empty: there is no line."""
-        return state.history_file or (self.options.history if state.kind != "pod" else "")
-
-
-def start() -> None:
-    """Run the program; does not return.
-
-    The file's first line makes Python run `-c` code, so sys.argv[1] is the file's path, and the command line follows.
-    That code also makes each end other than `leave` exit with 0: a hook that fails must not fail the container.
-    """
-    system.leave(dispatch(sys.argv[2:]))
-
-
-def dispatch(arguments: list[str]) -> int:
-    """Run the command line; returns the exit status, which is 0 for a stage without `--strict`."""
-    system.ensure_standard_descriptors()
-    system.set_umask()
-    if arguments and arguments[0] in STAGES and "--help" not in arguments:  # a runtime started us
-        try:
-            return run_stage(arguments[0], arguments[1:])
-        except BaseException as error:  # noqa: BLE001  no exception may fail a container
-            from hook import report
-
-            return report.survive(error, arguments[0], arguments[1:])
-    from hook.cli import command_line
-
-    return command_line.main(arguments)
 
 
 def run_stage(verb: str, words: list[str]) -> int:
-    """Read a call and serve it; returns the exit status."""
-    text, is_whole = b"", False
+    """Run a stage; returns the exit status, which is 0 without `--strict`. No exception may fail a container."""
     call: Call | None = None
+    state: State | None = None
     error: BaseException | None = None
+    text, is_whole = b"", False
     try:
-        text, is_whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
-    except OSError as caught:
-        error = caught
-    if procfs.in_user_namespace():
-        return 0
-    given = parse(words)
-    try:
-        if is_whole:
-            state = State.model_validate(jsontext.loads(text.decode()))
-            call = make_call(verb, given, state, state.annotations or {})
-    except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
-        error = caught
-    if call is None:
+        try:
+            text, is_whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
+        except OSError as caught:
+            error = caught
+        if procfs.in_user_namespace():
+            return 0
+        try:
+            if is_whole:
+                state = State.model_validate(system.loads(text.decode()))
+        except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
+            error = caught
+        given = parse(words)
+        try:
+            if state is not None:
+                call = make_call(verb, given, state, state.annotations or {})
+        except BaseException as caught:  # noqa: BLE001  as above
+            error = caught
+        if call is None:
+            return _serve_odd_state(verb, given, text, error)
+        return serve_call(call)
+    except BaseException as caught:  # noqa: BLE001  as above
         from hook import report
 
-        return report.serve_odd_state(verb, given, text, error)
-    return serve_call(call)
+        return report.survive(caught, verb, words, parse)
 
 
 def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
-    """Make a call from a valid state. HookError `bad_state`: createRuntime without a pid."""
+    """Make a call from a valid state. HookError `bad_state` says that createRuntime has no pid."""
     if name_stage(verb, state.status) == "poststop":
-        return Call("poststop", given, state.id, state.bundle, None)
+        return Call("poststop", given, state.id, state.bundle)
     if not state.pid:
-        from hook import report
-
-        raise report.state_error("the state of a container that is being created has no pid")
+        problem = "the state of a container that is being created has no pid"
+        raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
     if container.pod.is_podmans:
         from hook import conmon
@@ -151,40 +125,60 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
 
 
 def name_stage(verb: str, status: object) -> str:
-    """The stage of a verb; of `hook` the container's status decides."""
+    """Return the stage of a verb; of `hook` the container's status decides."""
     if verb != "hook":
         return verb
     return "poststop" if status == "stopped" else "createRuntime"
 
 
+def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None) -> int:
+    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it. Returns the exit status.
+
+    `text` is the beginning of stdin. `error` says why the state is invalid; without one, `text` is not all of it.
+    """
+    from hook import report
+
+    is_large = error is None and len(text) == STDIN_LIMIT
+    odd = report.OddState(text, is_large=is_large)
+    stage = name_stage(verb, odd.status) if odd.status is not None else verb
+    if is_large and odd.state is not None:
+        annotations: dict[str, str] | None = None
+        problem: HookError | None = None
+        if stage == "createRuntime":
+            annotations, problem = report.find_annotations(odd.state, STDIN_LIMIT)
+        try:
+            call = make_call(verb, given, odd.state, annotations)
+        except (HookError, ValueError) as caught:
+            error = caught
+        else:
+            return serve_call(call, problem)
+    failure = odd.explain(error, STDIN_PATIENCE, STDIN_LIMIT)
+    return report.report(Call(stage, given, odd.name, odd.bundle), None, failure, [])
+
+
 def serve_call(call: Call, problem: HookError | None = None) -> int:
-    """Act, report, count; returns the exit status. `problem`: a defect of the state, to report after the act."""
+    """Act, report, count; returns the exit status. `problem` is a defect of the state, to report after the act."""
+    problems = [problem] if problem is not None else []
     run_dir: RunDir | None = None
     try:
         kernel = resctrl.Resctrl(call.options.resctrl_root)
-        if call.container is not None and not kernel.exists():
-            from hook import report
-
-            return report.say_no_resctrl(call)
-        run_dir = RunDir(call.options.run_dir)
-        if problem is not None:
-            run_dir.complaints.append(problem)
-        is_monitored = _act(call, kernel, run_dir)
+        run_dir = RunDir(call.options.run_dir, problems)
+        is_monitored = _act(call, Context(kernel, run_dir, call.options))
     except BaseException as error:  # noqa: BLE001  as in run_stage
         from hook import report
 
-        return report.report(call, run_dir, error)
-    if call.complaints or run_dir.complaints:
+        return report.report(call, run_dir, error, problems)
+    if call.complaints or problems:
         from hook import report
 
-        report.complain(call, run_dir, is_monitored=is_monitored)
+        report.complain(call, run_dir, problems, is_monitored=is_monitored)
     run_dir.count_run(call.stage + ("-monitored" if is_monitored else "-done"))
     return 0
 
 
-def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
+def _act(call: Call, context: Context) -> bool:
     """Run the stage; returns whether the container is monitored now. Raises HookError, OSError."""
-    context, container = Context(kernel, run_dir, call.options), call.container
+    container = call.container
     if container is None:
         poststop.poststop(context, call.name)
         return False
@@ -202,9 +196,9 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
     if problem is not None:
         from hook import report
 
-        report.leave_traces(call, run_dir, problem, is_monitored=True)
-    elif run_dir.has(Failure, call.name):
-        poststop.forget_failure(run_dir, call.name, container.pid)
+        report.leave_traces(call, context.run, problem, is_monitored=True)
+    elif context.run.has(Failure, call.name):
+        poststop.forget_failure(context.run, call.name, container.pid)
     return True
 
 
@@ -224,7 +218,7 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
     """Parse options; returns the values by name, the words that are no option, and a complaint about each bad value.
 
-    `kinds`: for each option, a value of its type, such as its default.
+    `kinds` has a value of each option's type, such as its default.
     """
     values: dict[str, Any] = {}
     others: list[str] = []

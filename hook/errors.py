@@ -1,8 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception that says why a container is not monitored, and its reasons. `explain` has its kinds and texts."""
+"""The failures of the program, each as a kind with its facts. `report.explain` words them for an operator.
+
+A start of a container loads this module, so kinds are names, not classes: each class more costs every start half a
+hundredth of Python's own.
+"""
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GONE = ("unmounted", "no ctrl_group", "group gone")
+"""The kinds by which another program removed the mon_group, or what it is in: another try may help (ENOENT, ENODEV)."""
+WRONG_CTRL_GROUP = "wrong ctrl_group"
+"""The kind of a task that is not in the ctrl_group which the mon_group belongs to (EINVAL on `tasks`)."""
 UNNAMED = "bad-"
 """The name of a failure record begins so if the state on stdin names no container; a hash follows."""
 
@@ -24,21 +36,19 @@ class Reason:
 
 
 class HookError(Exception):
-    """A failure as one line that an operator understands.
+    """A failure. Tools raise kinds of their own: the problem in words, with `hint` and `tried` as facts."""
 
-    problem: in the operator's terms. tried: the operation that failed, with its errno.
-    kernel: `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
-    hint: what to do about it.
-    """
-
-    def __init__(self, reason: str, problem: str, *, tried: str = "", kernel: str = "", hint: str = "") -> None:
-        super().__init__(problem)
+    def __init__(self, reason: str, kind: str, **facts: Any) -> None:  # noqa: ANN401  as the kind needs them
+        super().__init__(reason, kind, facts)
         self.reason = reason
-        self.problem = problem
-        self.tried = tried
-        self.kernel = kernel
-        self.hint = hint
+        self.kind = kind  # a name in report.WORDS, or the problem in words
+        self.facts = facts
 
-    def __str__(self) -> str:
-        more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
-        return "; ".join([self.problem, *(f"{name}: {text}" for name, text in more if text)])
+
+def as_hook_error(problem: str, error: BaseException) -> HookError:
+    """Return a HookError as it is. Of a system call that failed, make one with this problem; of a defect, one too."""
+    if isinstance(error, HookError):
+        return error
+    if isinstance(error, OSError):
+        return HookError(Reason.IO, "system call", problem=problem, error=error)
+    return HookError(Reason.IO, "defect", error=error)

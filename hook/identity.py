@@ -9,13 +9,13 @@ the container's component by its mark and the container's ID. So the path decide
 
 from __future__ import annotations
 
-from hook import names, procfs
-from hook.models import Annotations
+from hook import names, procfs, system
+from hook.errors import HookError, Reason
+from hook.models import Annotations, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.errors import HookError
-    from hook.models import Kind, Options
+    from hook.models import Kind, Member, Options
 
 _HEX = "0123456789abcdef"
 OPT = "monitor.resctrl-mon.io"
@@ -54,38 +54,58 @@ class Pod:
 
 
 class Container:
-    """A container with an init process, `pid`.
-
-    `starttime`: as in models.Member; None: the process is gone, or /proc cannot tell. `places`: its cgroups, as in
-    procfs.cgroups. `annotations`: None: unknown.
-    """
+    """A container with an init process, `pid`."""
 
     def __init__(
         self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
     ) -> None:
-        """Read /proc. `made_in`: the cgroups that its runtime made for it; None: it is new, and still in them.
+        """Read /proc. `made_in` has the cgroups that its runtime made for it; a new container is still in them.
 
-        ValidationError: an annotation is no text.
+        Raises ValidationError if an annotation is no text.
         """
         self.id = name
         self.pid = pid
         self.bundle = bundle
-        self.annotations = annotations
-        self.said = Annotations.model_validate(annotations or {})
+        self.all_annotations = annotations  # None if they are unknown
+        self.annotations = Annotations.model_validate(annotations or {})
         self.places = procfs.cgroups(pid)
-        self.pod = pod_of(name, self.said, self.places if made_in is None else made_in)
+        self.pod = pod_of(name, self.annotations, self.places if made_in is None else made_in)
         if made_in is None and not self.places:
-            from hook import explain
-
-            self.pod.problem = explain.place_error(pid)
+            self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=pid)
         try:
-            self.starttime = procfs.starttime(pid)
+            self.starttime = procfs.starttime(pid)  # as in models.Member; None if the process is gone
         except (OSError, ValueError, IndexError):
-            self.starttime = None
+            self.starttime = None  # /proc cannot tell
+
+    def explain_no_starttime(self) -> HookError:
+        """Say why the start time of the process is unknown: `task_gone`, or `io` if /proc cannot be read."""
+        try:
+            procfs.starttime(self.pid)
+        except (OSError, ValueError, IndexError) as error:
+            return HookError(Reason.IO, "unreadable process", pid=self.pid, error=error)
+        return HookError(Reason.TASK_GONE, "no process", pid=self.pid)
+
+    def is_member(self, member: Member | None) -> bool:
+        """Whether a member is this container's process: the same pid and start time."""
+        return member is not None and (member.pid, member.starttime) == (self.pid, self.starttime)
+
+    def displaces(self, member: Member | None) -> bool:
+        """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
+        if member is None or self.is_member(member):
+            return False
+        return procfs.is_dead(member.pid, member.starttime) is not True
 
     def problem(self, key: Key) -> HookError | None:
-        """Why its annotations need a report although it can be monitored under this key; None: they do not."""
+        """Return why its annotations need a report although it can be monitored under this key, or None."""
         return self.pod.problem if key.name == self.pod.uid or key.kind == "sandbox" else None
+
+
+def read_config(bundle: str) -> Config | None:
+    """Read a bundle's config.json. An unreadable one stops nothing, since the kernel names the ctrl_group."""
+    try:
+        return Config.model_validate(system.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+    except (OSError, ValueError):
+        return None
 
 
 def bounded(text: str | None) -> str | None:
@@ -93,7 +113,7 @@ def bounded(text: str | None) -> str | None:
     return text[:253] if text else None
 
 
-def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
+def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
 
     Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
@@ -102,14 +122,14 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).
     """
     paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
-    owns = [(own, container) for path in paths if (own := procfs.find_own(path, container)) is not None]
-    owns = owns or [it for path in paths if (it := _find_holder(path)) is not None]
+    owns = [(own, container) for path in paths if (own := find_own(path, container)) is not None]
+    owns = owns or [holder for path in paths if (holder := _find_holder(path)) is not None]
     runtime = named = None
     for own, name in owns:
         maker = find_maker(own, name)
         runtime = runtime or maker
         named = named or (pod_uid(own) if maker in ("cri-o", "containerd") else None)
-    claims = _claims(runtime, said)
+    claims = _claims(runtime, annotations)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
         pod = next((claim for claim in claims[:1] if claim.uid == named), Pod(named))
@@ -120,10 +140,8 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         if wrong:
             pod.uid = None
     if wrong:
-        from hook import explain
-
-        pod.problem = explain.annotations_error(named, wrong)
-    pod.is_podmans = runtime == "libpod" if owns else said.manager == "libpod"
+        pod.problem = HookError(Reason.BAD_KEY, "wrong pod", uid=named, wrong=sorted(wrong))
+    pod.is_podmans = runtime == "libpod" if owns else annotations.manager == "libpod"
     return pod
 
 
@@ -138,23 +156,24 @@ def _find_holder(path: str) -> tuple[str, str] | None:
     return None
 
 
-def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
+def _claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     """The pods that the annotations name, if a runtime of Kubernetes made the container: first those of that one."""
-    in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
+    found = annotations
+    in_crio = Pod(found.pod_uid, found.pod_namespace, found.pod_name, found.container_name)
     in_containerd = Pod(
-        said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
+        found.cri_sandbox_uid, found.cri_sandbox_namespace, found.cri_sandbox_name, found.cri_container_name
     )
     if runtime == "cri-o":
         return [in_crio, in_containerd]
     if runtime == "containerd":
-        return [in_containerd, in_crio] if said.manager == "cri-o" else [in_containerd]
+        return [in_containerd, in_crio] if annotations.manager == "cri-o" else [in_containerd]
     return []
 
 
 def canonical_uid(text: str) -> str | None:
     """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
 
-    None: the text is no pod UID.
+    Returns None if the text is no pod UID.
     """
     lower = text.lower()
     digits = lower.replace("-", "")
@@ -162,7 +181,7 @@ def canonical_uid(text: str) -> str | None:
     return None if len(digits) != 32 or digits.strip(_HEX) or lower not in (canonical, digits) else canonical
 
 
-def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
+def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
     `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
@@ -179,11 +198,9 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     if mode == "auto":
         return Key(container, "container")
     try:
-        return Key(names.container_id(said.sandbox_id or container), "sandbox")
+        return Key(names.container_id(annotations.sandbox_id or container), "sandbox")
     except ValueError:
-        from hook import explain
-
-        pod.problem = explain.sandbox_error(said.sandbox_id or "")
+        pod.problem = HookError(Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80])
         return Key(container, "sandbox")
 
 
@@ -213,7 +230,7 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 
 
 def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
-    """The author's choice, `true` or `false`; None: no choice. The container's annotation goes before the pod's."""
+    """Return the author's choice, `true`, `false` or None. The container's annotation goes before the pod's."""
     own = annotations.get(f"{OPT}/{container}") if container else None
     for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
@@ -239,21 +256,55 @@ def pod_uid(cgroup: str) -> str | None:
     return None
 
 
-def find_maker(own: str | None, container: str) -> str | None:
-    """The engine that made a container, by its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
+def find_own(cgroup: str, container: str) -> str | None:
+    """Return a container's own cgroup: this one or an ancestor, or None if no component names the container.
 
-    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the cgroupfs driver
-    containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc and crun may use it anywhere.
+    It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
+    (systemd in Podman) makes cgroups below that, by any name.
+    """
+    name = container.partition("@")[0]  # of a displaced member (names.displaced_member), its ID
+    at = cgroup.find(name, cgroup.find("/"))
+    while at > 0:
+        below = cgroup[at + len(name) :].removeprefix(".scope")
+        if cgroup[at - 1] in "/-:" and below[:1] in ("", "/"):
+            return cgroup[: len(cgroup) - len(below)]
+        at = cgroup.find(name, at + 1)
+    return None
+
+
+def own_cgroup(places: list[str], container: str) -> str | None:
+    """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
+
+    Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
+    container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).
+    """
+    found = ""
+    for place in places:
+        if not place.endswith(":/"):
+            if place.startswith(":"):
+                found = place
+                break
+            found = found or place
+    found = found or (places[0] if places else "")
+    return find_own(found, container) or found or None
+
+
+def find_maker(own: str | None, container: str) -> str | None:
+    """Return the engine that made a container, by its own cgroup (find_own), or None if it is unknown.
+
+    Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the container's ID, and no user
+    can choose that. With the cgroupfs driver containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc
+    and crun may use the bare ID anywhere.
     """
     above, _, name = (own or "").rpartition("/")
-    mark = name.removesuffix(".scope")[: -len(names.container_of(container))]
+    mark = name.removesuffix(".scope")[: -len(container.partition("@")[0])]  # of a displaced member, its ID
     if not mark:
         return "containerd" if above.rpartition("/")[2].startswith("pod") else None
     return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see pod_uid
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
-    """The cgroup of a pod: the nearest ancestor of the container's whose name has the UID; None: there is none.
+    """Return the cgroup of a pod: the nearest ancestor of the container's whose name has the UID, or None.
 
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
     """

@@ -25,7 +25,7 @@ _base = f.tell()
 
 
 def _path(name: str, code: CodeType) -> list[str] | None:
-    """The `__path__` of a package, for modules without bytecode; None: this is no package."""
+    """Return the `__path__` of a package, for modules without bytecode, or None for another module."""
     return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py") else None
 
 
@@ -43,7 +43,7 @@ def _find_spec(name: str, *_: object) -> object:
 # A finder of modules (importlib's protocol), not as a class: to make one takes as long as to load ten functions.
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.create_module = _find_spec, lambda _spec: None
-_finder.exec_module = lambda it: exec(it.__spec__.loader_state, it.__dict__)  # noqa: S102  the same
+_finder.exec_module = lambda module: exec(module.__spec__.loader_state, module.__dict__)  # noqa: S102  the same
 sys.meta_path.insert(-1, _finder)
 for _name, _code in _modules:
     _made = sys.modules[_name] = type(sys)(_name)

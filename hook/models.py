@@ -71,7 +71,7 @@ class IntelRdt(Model):
 
 
 class Linux(Model):
-    """`linux` of a bundle's config.json, as far as it is used. `cgroups_path`: as cgroups.from_config reads it."""
+    """`linux` of a bundle's config.json, as far as it is used. cgroups.from_config reads `cgroups_path`."""
 
     intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
     cgroups_path: str | None = Field(None, alias="cgroupsPath")
@@ -121,103 +121,110 @@ class Options(Model):
 
 
 class Member(Model):
-    """A container of a key. `pid` and `starttime` (clock ticks since boot, /proc/PID/stat field 22) name one process.
-
-    `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
-    controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before. `name` is the
-    container's: in its pod, as Kubernetes has it, or Podman's.
-    """
+    """A container of a key."""
 
     pid: Pid
+    # Clock ticks since boot (/proc/PID/stat field 22). With the pid this names one process.
     starttime: Natural
+    # The path of its mon_group.
     group: Annotated[str, AfterValidator(names.mon_group)]
+    # `<controllers>:<path>` as /proc/PID/cgroup has it, without controllers for cgroup v2.
     cgroup: str | None = None
+    # The mon_group of another tool that the process was in before.
     taken_from: str | None = None
+    # The container's name: in its pod, as Kubernetes has it, or Podman's.
     name: str | None = None
 
 
 class MonGroup(Model):
     """A mon_group of a key, which has one in each ctrl_group that its containers are in. Use is computed in `counters`.
 
-    Of its present incarnation: `inode`, its directory's, which differs for a directory that took its place; `begin`,
-    the counters before its first member joined (None: not read yet, or no snapshots are kept); `end`, the counters
-    after its last member left (None: it has not ended). `before`: the sum of what earlier incarnations used; if part of
-    that is unknown, `known` has the rest. `last`: the counters when the key began to linger, which count as the end if
-    another tool removes the group meanwhile.
+    `inode`, `begin`, `end` and `last` are about the directory that exists now.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
     ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    # The inode tells the directory from an earlier one of the same path.
     inode: Natural | None = None
+    # The counters before the first member joined; None if they are not read yet, or no snapshots are kept.
     begin: Counters | None = None
+    # The counters after the last member left; None if the group has not ended.
     end: Counters | None = None
+    # The sum of what earlier directories of this group used.
     before: Counters = {}
+    # The known part of `before`, if another part is unknown.
     known: Counters = {}
+    # The counters when the key began to linger, which count as the end if another tool removes the group then.
     last: Counters | None = None
 
 
 class Returned(Model):
-    """How a key came back after its completion: when (both clocks), and what it and its tasks had used before."""
+    """How a key came back after its completion."""
 
+    # When, by both clocks.
     at: str
     boottime: Seconds
+    # What the key had used before.
     use: MonGroup
+    # The late_cpu of the key then.
     late_cpu: Seconds = 0.0
 
 
 class Owed(Model):
-    """The lines of history that a key owes, since its file could not be written, the oldest first; `why`: the errno."""
+    """The lines of history that a key owes, since its file could not be written."""
 
+    # The oldest first.
     lines: list[str]
+    # The kernel's word and its errno.
     why: str
 
 
 class KeyState(Model):
     """`groups/<key>.json`: the state of a key.
 
-    `recovering`: members may be missing, so that only reconcile may end the key. `generation` counts the changes of the
-    key's view (0: it has none). Times of day are RFC 3339 in UTC, for people; the program computes with those of
-    CLOCK_BOOTTIME, in seconds. A key that lingers has mon_groups, but no members. A completed key has neither, and
-    is kept for its snapshot (`groups`), and as long as it has `owed` lines of history. `cgroup` is the pod's, in the
-    form of Member's; None: unknown. `members`: by container ID, or by names.former_life if another process got the ID
-    while this one lives. `late_cpu`: CPU seconds that its tasks had used before reconcile or watch moved them into its
-    groups. `name`: of a key that is one container, its name, which stays when the member has left. `taken`: another
-    tool has moved a container of it to its own group, so that a part of its use is unknown. A pod of Podman's has no
-    namespace; until reconcile has found its name, `pod_name` is the first 12 digits of its ID. `labels`: the names in
-    the labels of its metrics, if those on record have changed since (lives.keep_labels): `namespace`, `pod` and
-    `container`.
-
-    For the line in the history: `history_file`, the file for it, also if a command without --history ends the key;
-    empty: see entry.Context. Of its present incarnation, from creation or return to completion: `returned`; `lives`,
-    how often it was without a member, and plus one; `left`, the names of containers by ID that left, as far as there
-    is room (lives.MOST_LEFT), and `left_more`, how many others.
+    A key that lingers has mon_groups, but no members. A completed key has neither, and is kept for its snapshot
+    (`groups`), and as long as it has `owed` lines of history. A run of a key goes from its first member to its last.
+    Times of day are RFC 3339 in UTC, for people; the program computes with those of CLOCK_BOOTTIME, in seconds.
     """
 
     version: Version = 1
     key: Key
     kind: Kind
+    # A pod of Podman's has no namespace; until reconcile has found its name, that is the first 12 digits of its ID.
     pod_namespace: str | None = None
     pod_name: str | None = None
+    # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
+    # The names in the labels of its metrics, if those on record have changed since (names.keep_labels).
     labels: dict[str, str] = {}
+    # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False
+    # This counts the changes of the key's view; with 0 it has none.
     generation: Natural = 0
     created_at: str = ""
     created_boottime: Seconds | None = None
     completed_at: str | None = None
     completed_boottime: Seconds | None = None
+    # The pod's cgroup, in the form of Member's; None if it is unknown.
     cgroup: str | None = None
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
+    # The CPU seconds that its tasks had used before reconcile or watch moved them into its groups.
     late_cpu: Seconds = 0.0
+    # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
     taken: bool = False
+    # The file for its line in the history, also if a command without --history ends the key (key.history_of).
     history_file: Annotated[str, AfterValidator(names.file)] = ""
     owed: Owed | None = None
+    # How many runs the key has had since its creation, or its return from completion.
     lives: Natural = 1
+    # The names of containers that left since then, by ID, as far as there is room (key.MOST_LEFT).
     left: dict[Key, str | None] = {}
+    # How many others left.
     left_more: Natural = 0
     returned: Returned | None = None
     groups: list[MonGroup] = []
+    # By container ID, or by names.displaced_member if another process got the ID.
     members: dict[Annotated[str, AfterValidator(names.member)], Member] = {}
 
 
@@ -229,11 +236,9 @@ class Index(Model):
 
 
 class Failure(Model):
-    """`unmonitored/<container-id>.json`: why a container is not monitored or, with `monitored`, what is wrong though.
+    """`unmonitored/<container-id>.json`: why a container is not monitored.
 
-    The container's fields are for reconcile, which tries again, and for people: `name` is its name in its `pod`. `time`
-    is RFC 3339, UTC; `boottime` is the same moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started
-    later is another one.
+    The container's fields are for reconcile, which tries again, and for people.
     """
 
     version: Version = 1
@@ -244,8 +249,11 @@ class Failure(Model):
     tried: str = ""
     kernel: str = ""
     hint: str = ""
+    # The container is monitored, and the record says what is wrong though.
     monitored: bool = False
+    # RFC 3339, UTC.
     time: str = ""
+    # The same moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started later is another one.
     boottime: Seconds | None = None
     bundle: str | None = None
     pid: Pid | None = None
@@ -254,4 +262,5 @@ class Failure(Model):
     kind: Kind | None = None
     namespace: str | None = None
     pod: str | None = None
+    # The container's name in its pod.
     name: str | None = None

@@ -37,17 +37,17 @@ def _stat_fields(pid: int | str) -> list[str]:
 
 
 def stat_fields(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (state) on; None: no such process, or /proc cannot tell.
+    """Return the fields of /proc/PID/stat from the third (state) on, or None without such a process or such a /proc.
 
-    `pid`: a process, or PID/task/TID for a single thread.
+    `pid` is a process, or PID/task/TID for a single thread.
     """
     return system.try_call(_stat_fields, pid)
 
 
 def starttime(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot. Pid and start time together name one process for ever.
+    """Return when the process started, in clock ticks since boot. Pid and start time name one process for ever.
 
-    None: there is no such process. Source: proc_pid_stat(5), field 22. OSError: /proc cannot tell.
+    Without such a process this is None. Raises OSError if /proc cannot tell. Source: proc_pid_stat(5), field 22.
     """
     try:
         return int(_stat_fields(pid)[19])
@@ -79,11 +79,11 @@ def is_over(fields: list[str]) -> bool:
 
 
 def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
-    """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, according to the kernel.
+    """Return the ctrl_group (`/` is the root one) and the mon_group, if any, of a task, as the kernel shows them.
 
-    None: it has ended, or the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while
-    resctrl is not mounted). Raises OSError if the file cannot be read. Source: Documentation/filesystems/resctrl.rst,
-    kernel/fs/resctrl proc_resctrl_show().
+    Returns None if the task has ended, or the kernel does not say: without CONFIG_PROC_CPU_RESCTRL there is no such
+    file, and `res:` is empty while resctrl is not mounted. Raises OSError if the file cannot be read. Source:
+    Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
     """
     try:
         lines = "\n" + system.read_file(f"/proc/{pid}/cpu_resctrl_groups")
@@ -93,43 +93,14 @@ def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
     return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
 
-def find_own(cgroup: str, container: str) -> str | None:
-    """A container's own cgroup, which is this one or an ancestor of it; None: no component names the container.
-
-    It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
-    (systemd in Podman) makes cgroups below that, by any name.
-    """
-    name = container.partition("@")[0]  # of a former life (names.former_life), its ID
-    at = cgroup.find(name, cgroup.find("/"))
-    while at > 0:
-        below = cgroup[at + len(name) :].removeprefix(".scope")
-        if cgroup[at - 1] in "/-:" and below[:1] in ("", "/"):
-            return cgroup[: len(cgroup) - len(below)]
-        at = cgroup.find(name, at + 1)
-    return None
-
-
-def own_cgroup(places: list[str], container: str) -> str | None:
-    """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
-
-    Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
-    container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).
-    """
-    found = ""
-    for place in places:
-        if not place.endswith(":/"):
-            if place.startswith(":"):
-                found = place
-                break
-            found = found or place
-    found = found or (places[0] if places else "")
-    return find_own(found, container) or found or None
-
-
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
     text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
-    return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
+    found = []
+    for line in text.split("\n"):  # a cgroup's name may have blanks
+        if line:
+            found.append(line.partition(":")[2])
+    return found
 
 
 def cgroup_directory(cgroup: str) -> str | None:
@@ -143,4 +114,4 @@ def cgroup_directory(cgroup: str) -> str | None:
     name = controllers.partition("name=")[2] or controllers
     places = (name, name.partition(",")[0]) if name else ("", "unified")
     directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
-    return next((it for it in directories if system.find_directory(it)), None)
+    return next((path for path in directories if system.find_directory(path)), None)

@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports a failure by three independent traces: a line to syslog, a line on stderr, and a record.
+"""Words failures for an operator, and reports each by three independent traces: syslog, stderr, and a record.
 
-Also serves a call whose state is too large or invalid. Imported only in these cases.
+It also limits how many failures are logged, and reads a state that is too large or invalid. The core imports this only
+after a failure.
+
+    logged-<reason>.<key>-<minute>  as many bytes as there were failures of this key (minutes on CLOCK_BOOTTIME)
+    logged-<minute>               as many bytes as were logged
+    logged-<reason>-<minute>      as many bytes as were not
+
+Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.
 """
 
 from __future__ import annotations
 
-from hook import create, entry, identity, jsontext, names, poststop, system
-from hook.errors import UNNAMED, HookError, Reason
-from hook.explain import as_hook_error, explain_exception, explain_invalid, printable, unforeseen_error, who
+import errno
+
+from hook import identity, names, poststop, procfs, system
+from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure, State, ValidationError
-from hook.store import RunDir, replace
+from hook.resctrl import Resctrl
+from hook.store import RunDir
+from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from hook.entry import Call
@@ -22,41 +33,296 @@ if TYPE_CHECKING:
 
 _IDENTIFIER = "resctrl-mon-hook"
 _PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
+_DENIED_HINTS = {
+    errno.EROFS: "resctrl is mounted read-only",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
+}
+_RUN_DIR_HINTS = {
+    errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
+    errno.EROFS: "the file system of the run directory is read-only",
+    errno.EMFILE: "the runtime left the hook no free descriptor",
+}
+_LONGEST_LINE = 1000
+_ID_LENGTH = 64  # of the IDs that container engines make
+_SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl print it
+_MOST_OF_KEY = 10  # lines a minute in syslog, for each key and reason
+_MOST_OF_NODE = 200  # lines a minute in syslog, for all of them
+_LOGGED = "logged-"
+_MINUTE = 60.0
 _WHITE = frozenset(" \t\n\r")
+
+
+# --- Texts of tenants, made safe to print
+
+
+def printable(text: str) -> str:
+    """Return `text` as one line of printable ASCII of bounded length, so that no tenant can forge log lines."""
+    short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape", "replace").decode() for c in short)
+
+
+def short_id(container: str) -> str:
+    """The first 12 digits of a container ID of 64 hex digits; another name is returned whole."""
+    return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH else container
+
+
+def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
+    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown.
+
+    Podman's pods have no namespace.
+    """
+    known = [*filter(None, (name_pod(namespace, pod), name))]
+    return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
+
+
+def name_pod(namespace: str | None, pod: str | None) -> str:
+    """Return `namespace/pod`, or only the name of a pod without a namespace, as Podman's are; or nothing."""
+    return f"{namespace}/{pod}" if namespace and pod else pod or ""
+
+
+def errno_name(error: OSError) -> str:
+    """The symbol of an errno, such as ENOSPC, which an operator can look up."""
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The place and message of the first error that a model found in its input."""
+    first = errors[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+
+
+def explain_exception(error: Exception) -> str:
+    """An exception's text in one line: of a ValidationError the first error, of a system call its path and errno."""
+    if isinstance(error, ValidationError):
+        return explain_invalid(error.errors())
+    if not isinstance(error, OSError):
+        return str(error)
+    path, code = error.filename, errno_name(error)
+    if isinstance(path, bytes):  # as `system` passes it
+        path = path.decode("utf-8", "surrogateescape")
+    name = f" {path!r}" if path is not None else ""
+    return f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number of things: `1 container`, `2 containers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# --- Failures in words
+
+
+class Wording:
+    """A failure in an operator's words, which are one line."""
+
+    def __init__(self, problem: str, *, tried: str = "", kernel: str = "", hint: str = "") -> None:
+        # What is wrong.
+        self.problem = problem
+        # The operation that failed, with its errno.
+        self.tried = tried
+        # `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
+        self.kernel = kernel
+        # What to do about it.
+        self.hint = hint
+
+    def __str__(self) -> str:
+        more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
+        return "; ".join([self.problem, *(f"{name}: {text}" for name, text in more if text)])
+
+
+def explain(error: BaseException) -> Wording:
+    """Word a failure of any kind: by its row in WORDS, by its function, or in the words that it has."""
+    known = as_hook_error("a file could not be read or written", error)
+    kind, facts = known.kind, known.facts
+    if "operation" in facts:
+        return _word_refusal(kind, **facts)
+    if kind in _FUNCTIONS:
+        return _FUNCTIONS[kind](**facts)
+    if kind not in WORDS:
+        return Wording(kind, **facts)
+    facts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
+    problem, tried, hint = (text.format(**facts) for text in WORDS[kind])
+    return Wording(problem, tried=tried, hint=hint)
+
+
+_WITHOUT = "--key=container works without it"
+WORDS = {
+    "bad ctrl_group": ("{name!r} is not a valid name of a ctrl_group", "", ""),
+    "bad sandbox": ("the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key", "", _WITHOUT),
+    "bad state": (
+        "{problem}",
+        "",
+        "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
+    ),
+    "dropped lines": ("{lines} of history dropped: too many wait to be written", "{why}", ""),
+    "locked": (
+        "timed out waiting for the lock of key {key}",
+        "flock {run_dir}/locks/{key}",
+        "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    ),
+    "no process": ("the container's process {pid} is gone", "", ""),
+    "not host pids": (
+        f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}",
+        "",
+        "run `reconcile` on the host, or take the hook out of the pid namespace",
+    ),
+    "not mounted": (
+        "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
+        "",
+        "mount -t resctrl resctrl {root}, then reconcile",
+    ),
+    "unknown cgroup": (
+        "the cgroup of process {pid} cannot be read, so its pod is unknown",
+        "",
+        "`reconcile` tries again, by the cgroup in the bundle",
+    ),
+    "unreadable index": (
+        "the index of container {container} cannot be read ({error})",
+        "",
+        "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
+    ),
+    "unreadable process": ("cannot read the container's process {pid} in /proc", "{error}", ""),
+    "unreadable state": (
+        "the state of key {key} cannot be read ({error})",
+        "",
+        "it is kept for a day as {kept}; `reconcile` rebuilds the key",
+    ),
+    "unwritten lines": (
+        "could not add {what} to {path}",
+        "{why}",
+        "its directory must exist, be writable and have room; reconcile writes what is kept until then",
+    ),
+}
+"""By the kind of a failure: the problem, what was tried, and the hint, with places for its facts."""
+_OPERATIONS = {
+    "mkdir": ("making the mon_group", "mkdir {path}"),
+    "write": ("moving the container's process into its mon_group", "write {pid} to {path}/tasks"),
+    "read": ("reading the counters", "read {path}/mon_data"),
+    "rmdir": ("removing the mon_group", "rmdir {path}"),
+}
+"""By the operation: what it is for, and how it is written."""
+_REFUSALS = {
+    "unmounted": ("resctrl was unmounted just now", ""),
+    "no ctrl_group": (
+        "the ctrl_group does not exist (no {parent})",
+        "the class that the container was given must exist before it starts",
+    ),
+    "group gone": (
+        "the mon_group was removed again and again while it was being used",
+        "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
+    ),
+    ("mkdir", errno.ENOSPC): (
+        "no RMID is left for this key",
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
+    ),
+    ("mkdir", errno.EBUSY): (
+        "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
+        "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
+    ),
+    ("write", errno.ESRCH): ("the container's process {pid} is gone", ""),
+    ("write", errno.EINVAL): ("the container's process is in another ctrl_group than the mon_group", ""),
+}
+"""By the kind, or by operation and errno: the problem and the hint."""
+
+
+def _word_refusal(kind: str, error: OSError, status: str, *, operation: str, **facts: Any) -> Wording:  # noqa: ANN401
+    """Word what the kernel refuses; the other facts are the path of the group and the pid."""
+    (doing, tried), number = _OPERATIONS[operation], error.errno or 0
+    facts["parent"] = facts["path"].rpartition("/")[0]
+    problem, hint = _REFUSALS.get(kind) or _REFUSALS.get(
+        (operation, number), (f"the kernel refused {doing}", _DENIED_HINTS.get(number, ""))
+    )
+    tried = f"{tried.format(**facts)}: {errno_name(error)}"
+    return Wording(problem.format(**facts), tried=tried, kernel=status, hint=hint)
+
+
+def _word_system_call(problem: str, error: OSError) -> Wording:
+    hint = _RUN_DIR_HINTS.get(error.errno or 0, "")
+    if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
+        hint = "run it as root"
+    return Wording(problem, tried=explain_exception(error), hint=hint)
+
+
+def _word_defect(error: BaseException) -> Wording:
+    """Word a defect of ours: the exception's type and text, and the line that raised it."""
+    traceback = error.__traceback__
+    place = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        place = f" at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        traceback = traceback.tb_next
+    return Wording(
+        f"unforeseen {type(error).__name__}: {error}",
+        tried="the hook itself" + place,
+        hint="a defect of resctrl-mon-hook: please report this line",
+    )
+
+
+def _word_wrong_pod(uid: str | None, wrong: list[str]) -> Wording:
+    """`uid` is the pod's, in the path of the cgroup, and `wrong` what the annotations say instead."""
+    found = ", ".join(repr(text[:80]) for text in wrong)
+    if uid is not None:
+        problem = f"the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged"
+        return Wording(problem, hint="the pod's author may want to bill that other pod")
+    if len(wrong) > 1:
+        problem = f"the annotations name two pods ({found}), and the cgroup names none"
+        return Wording(problem, hint=f"a pod's author may have added one; {_WITHOUT}")
+    problem = f"the annotations hold an invalid pod UID: {found}"
+    return Wording(problem, hint=f"a pod UID is 36 characters with dashes, or 32 hex digits; {_WITHOUT}")
+
+
+def _word_owner(path: str, owner: int, mode: int) -> Wording:
+    """Word that a user other than root could plant files in the run directory, or that we do not run as root."""
+    if owner == 0 and not mode & 0o022:
+        return Wording(f"the run directory {path} is root's", hint="run it as root")
+    hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
+    return Wording(f"the run directory {path} is not owned by root, or is writable by others", hint=hint)
+
+
+_FUNCTIONS: dict[str, Callable[..., Wording]] = {
+    "system call": _word_system_call,
+    "defect": _word_defect,
+    "wrong pod": _word_wrong_pod,
+    "not root's": _word_owner,
+}
+"""By the kind of a failure whose words depend on its facts."""
 
 
 # --- What a hook reports
 
 
-def survive(error: BaseException, verb: str, words: list[str]) -> int:
+def survive(
+    error: BaseException, verb: str, words: list[str], parse: Callable[[list[str]], tuple[Options, list[str]]]
+) -> int:
     """Report and count an exception that escaped everything else; returns the exit status.
 
-    The command line is all that is known of the call.
+    The command line is all that is known of the call. `parse` reads its options.
     """
-    say(str(unforeseen_error(error)))
+    say(str(explain(HookError(Reason.IO, "defect", error=error))))
     try:
-        RunDir(entry.parse(words)[0].run_dir).count_run(verb + "-failed")
+        RunDir(parse(words)[0].run_dir).count_run(verb + "-failed")
     except Exception:  # noqa: BLE001, S110  the defect may be there
         pass
     return int(verb == "createRuntime" and "--strict" in words)
 
 
-def report(call: Call, run: RunDir | None, error: BaseException) -> int:
+def report(call: Call, run: RunDir | None, error: BaseException, problems: list[HookError]) -> int:
     """Report that a container is not monitored; returns the exit status. A defect counts as any other failure."""
-    if isinstance(error, (HookError, OSError)):
-        error = as_hook_error("a file could not be read or written", error)
-    else:
-        error = unforeseen_error(error)
-    run = leave_traces(call, run, error, is_monitored=False)
-    complain(call, run, is_monitored=False)
+    failure = as_hook_error("a file could not be read or written", error)
+    if call.container is not None and Resctrl(call.options.resctrl_root).is_gone(call.options.resctrl_root):
+        complain(call, run, problems, is_monitored=False)
+        return _say_no_resctrl(call, run)
+    run = leave_traces(call, run, failure, is_monitored=False)
+    complain(call, run, problems, is_monitored=False)
     if run is not None:
         run.count_run(call.stage + "-failed")
     return 1 if call.options.strict and call.stage == "createRuntime" else 0
 
 
-def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
+def complain(call: Call, run: RunDir | None, problems: list[HookError], *, is_monitored: bool) -> None:
     """Report problems that stopped nothing: bad options, and damaged files that were handled."""
-    for error in run.complaints if run is not None else []:
+    for error in problems:
         _say_of(call, run, error)
     if not call.complaints:
         return
@@ -68,12 +334,10 @@ def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
         _say_of(call, run, usage)
 
 
-def say_no_resctrl(call: Call) -> int:
+def _say_no_resctrl(call: Call, run: RunDir | None) -> int:
     """Log once per boot that resctrl is missing; each time, if the run directory cannot hold the mark."""
-    run = _open_if_possible(call)
     if run is None or run.is_first("no-resctrl"):
         say(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
-    complain(call, run, is_monitored=False)
     if run is not None:
         run.count_run(call.stage + "-done")
     return 0
@@ -102,32 +366,30 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
 
 
 def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:
-    """Report a failure; to syslog, only the first ones a minute of its key and reason (damage.count_failure)."""
+    """Report a failure; to syslog, only the first ones a minute of its key and reason (count_failure)."""
     pod = call.container.pod if call.container is not None else None
     if to_syslog and run is not None:
         try:
-            from hook import damage
-
             # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
             key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
-            to_syslog, counts = damage.count_failure(run, error.reason, key)
+            to_syslog, counts = count_failure(run, error.reason, key)
             for line in counts:
                 log(line)
         except Exception:  # noqa: BLE001  as above
             to_syslog = True
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
-    say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
+    say(f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=to_syslog)
 
 
 def guess_key(options: Options, container: Container) -> Key | None:
-    """Derive the key of a container that is not monitored, for its record.
+    """Derive the key of a container that is not monitored, for its record. Returns None if that fails.
 
-    None: that fails, or the container's start time is unknown, so that /proc may not have shown its cgroup.
+    It does if the container's start time is unknown, so that /proc may not have shown its cgroup.
     """
     if container.starttime is None:
         return None
     try:
-        return identity.derive_key(options.key, container.id, container.said, container.pod)
+        return identity.derive_key(options.key, container.id, container.annotations, container.pod)
     except HookError:
         return None
 
@@ -171,7 +433,7 @@ def record(run: RunDir | None, failure: Failure) -> None:
 
 def _write(run: RunDir, failure: Failure, owner: str = "") -> None:
     """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
-    # A late poststop may fail beside the next life of the container, whose own failure stays on record.
+    # A late poststop may fail when the container has started again, and that start's own failure stays on record.
     if failure.stage != "poststop" or not poststop.has_live_failure(run, failure.container):
         run.write(Failure, failure.container, failure, owner)
 
@@ -181,8 +443,9 @@ def make_failure(
 ) -> Failure:
     """Make the record of a failure, with all that reconcile needs to try again.
 
-    `subject`: the container; if nothing is known of it, the name of the record.
+    `subject` is the container or, if nothing is known of that, the name of the record.
     """
+    words = explain(error)
     fields: dict[str, Any] = {"container": subject}
     if not isinstance(subject, str):
         pod = subject.pod
@@ -200,10 +463,10 @@ def make_failure(
     return Failure(
         stage=stage,
         reason=error.reason,
-        problem=printable(error.problem),
-        tried=printable(error.tried),
-        kernel=printable(error.kernel),
-        hint=printable(error.hint),
+        problem=printable(words.problem),
+        tried=printable(words.tried),
+        kernel=printable(words.kernel),
+        hint=printable(words.hint),
         monitored=is_monitored,
         time=system.now_utc(),
         boottime=system.boottime(),
@@ -229,66 +492,98 @@ def _send_to_syslog(line: str) -> None:
         sender.close()
 
 
+# --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
+
+
+def count_failure(run: RunDir, reason: str, key: str) -> tuple[bool, list[str]]:
+    """Count a failure. Returns whether to log it, and a line for each count of an earlier minute.
+
+    One key cannot use up the lines of another, and all keys together have a limit, too, which also bounds the number of
+    files. A failure is logged, too, if it cannot be counted, or if another process removed the count. No lock
+    is needed: the position of an append is the failure's number.
+    """
+    minute = _this_minute()
+    try:
+        if (system.try_call(system.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
+            number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
+            if number <= _MOST_OF_KEY or not is_kept:
+                number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
+                return True, sum_up_failures(run) if number == 1 else []
+        system.append(f"{_LOGGED}{reason}-{minute}", ".", run.descriptor)
+    except OSError:
+        return True, []
+    return False, []
+
+
+def sum_up_failures(run: RunDir) -> list[str]:
+    """Remove the counts of earlier minutes. Returns a line for each reason with failures that were not logged."""
+    lines = []
+    try:
+        for name in system.list_directory(".", run.descriptor):
+            what, _, minute = name[len(_LOGGED) :].rpartition("-")
+            if name.startswith(_LOGGED) and minute != str(_this_minute()):
+                more = system.remove_and_measure(name, run.descriptor)
+                if more and what and "." not in what:
+                    lines.append(f"{what}: and {more} more failures within a minute; see resctrl-mon-hook list")
+    except OSError:
+        pass
+    return lines
+
+
+def _this_minute() -> int:
+    return int(system.boottime() / _MINUTE)
+
+
 # --- A state that is not as it should be
 
 
-def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None) -> int:
-    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it. Returns the exit status.
+class OddState:
+    """What can be used of a state that is too large or invalid.
 
     A pod's author can make the annotations, and so the state, of any size (a preStop command of 900 kB is enough).
-    Runtimes write id, status, pid and bundle before the annotations. `text`: the first STDIN_LIMIT bytes of stdin.
-    `error`: why the state is invalid; None: `text` is not all of it.
+    Runtimes write id, status, pid and bundle before the annotations.
     """
-    is_large = error is None and len(text) == entry.STDIN_LIMIT
-    found: object = None
-    call: Call | None = None
-    too_large: HookError | None = None
-    bundle = None
-    try:
-        found = read_head(text.decode("utf-8", "replace")) if is_large else jsontext.loads(text.decode())
-        state = State.model_validate(found)
-        if is_large:
-            annotations: dict[str, str] | None = None
-            if entry.name_stage(verb, state.status) == "createRuntime":
-                annotations, too_large = find_annotations(state)
-            call = entry.make_call(verb, given, state, annotations)
-        bundle = state.bundle
-    except (HookError, ValueError) as caught:
-        error = error or (caught if is_large else None)
-    if call is not None:
-        return entry.serve_call(call, too_large)
-    known = found if isinstance(found, dict) else {}
-    stage = entry.name_stage(verb, known["status"]) if isinstance(known.get("status"), str) else verb
-    name = known.get("id")
-    if not isinstance(name, str):
-        name = None
-    elif not names.is_container_id(name):
-        error = state_error(f"{name[:80]!r} is not a container ID")
-        text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by it
-    if name is None:
-        import hashlib  # its library, OpenSSL's, is ten times as large as Python
 
-        name = UNNAMED + hashlib.sha256(text).hexdigest()[:16]
-    if error is None or isinstance(error, (OSError, ValueError)):
-        error = state_error(_explain_state(error, is_large=is_large))
-    return report(entry.Call(stage, given, name, bundle, None), None, error)
+    def __init__(self, text: bytes, *, is_large: bool) -> None:
+        """Parse the text; of one that `is_large` only the beginning is there."""
+        self._is_large = is_large
+        self._problem: Exception | None = None
+        self._bad_id: str | None = None
+        # None if it is invalid.
+        self.state: State | None = None
+        found: object = None
+        try:
+            found = read_head(text.decode("utf-8", "replace")) if is_large else system.loads(text.decode())
+            self.state = State.model_validate(found)
+        except ValueError as error:
+            self._problem = error
+        known = found if isinstance(found, dict) else {}
+        name, status = known.get("id"), known.get("status")
+        if isinstance(name, str) and not names.is_container_id(name):
+            self._bad_id = name
+            text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by this
+        # The container's ID, or a stable name for its record.
+        self.name: str = name if isinstance(name, str) else UNNAMED + system.hash_of(text)
+        self.status = status if isinstance(status, str) else None
+        self.bundle = self.state.bundle if self.state is not None else None
 
-
-def state_error(problem: str) -> HookError:
-    """`bad_state`: stdin has no valid state of a container."""
-    hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
-    return HookError(Reason.BAD_STATE, problem, hint=hint)
-
-
-def _explain_state(error: BaseException | None, *, is_large: bool) -> str:
-    if error is None:
-        return f"stdin did not end within {entry.STDIN_PATIENCE:.0f} seconds"
-    if isinstance(error, OSError):
-        return f"stdin cannot be read ({error})"
-    why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else error
-    if is_large:
-        return f"stdin is larger than {entry.STDIN_LIMIT} bytes, and that beginning lacks what has to be in it ({why})"
-    return f"stdin is not an OCI container state ({why})"
+    def explain(self, error: BaseException | None, patience: float, limit: int) -> BaseException:
+        """Return the failure of a call with this state, which ended with an error, or for want of a whole state."""
+        error = error or (self._problem if self._is_large else None)
+        if self._bad_id is not None:
+            problem = f"{self._bad_id[:80]!r} is not a container ID"
+        elif error is None:
+            problem = f"stdin did not end within {patience:.0f} seconds"
+        elif isinstance(error, OSError):
+            problem = f"stdin cannot be read ({error})"
+        elif not isinstance(error, ValueError):
+            return error
+        else:
+            why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else error
+            problem = f"stdin is not an OCI container state ({why})"
+            if self._is_large:
+                problem = f"stdin is larger than {limit} bytes, and that beginning lacks what has to be in it ({why})"
+        return HookError(Reason.BAD_STATE, "bad state", problem=problem)
 
 
 def read_head(text: str) -> dict[str, Any]:
@@ -301,11 +596,11 @@ def read_head(text: str) -> dict[str, Any]:
     at, before = _skip_white(text, 0), "{"
     try:
         while text[at : at + 1] == before:
-            name, at = jsontext.scan(text, _skip_white(text, at + 1))
+            name, at = system.scan(text, _skip_white(text, at + 1))
             at = _skip_white(text, at)
             if not isinstance(name, str) or text[at : at + 1] != ":":
                 break
-            value, at = jsontext.scan(text, _skip_white(text, at + 1))
+            value, at = system.scan(text, _skip_white(text, at + 1))
             at, before = _skip_white(text, at), ","
             if text[at : at + 1] in (",", "}"):
                 found[name] = value
@@ -314,15 +609,16 @@ def read_head(text: str) -> dict[str, Any]:
     return found
 
 
-def find_annotations(state: State) -> tuple[dict[str, str] | None, HookError]:
-    """The annotations of a container whose state is too large, and a `bad_state` that says where they are from.
+def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, HookError]:
+    """Return the annotations of a container whose state is too large, and a `bad_state` that says where they are from.
 
-    None: they are too large in the bundle, too. Then no filter leaves the container out: a large state is no way out.
+    They may be too large in the bundle, too. Then we ignore the filters: otherwise a tenant could escape monitoring by
+    padding its annotations.
     """
-    problem = f"its state is larger than {entry.STDIN_LIMIT} bytes, and only the beginning is used"
+    problem = f"its state is larger than {limit} bytes, and only the beginning is used"
     if state.annotations is not None:
         return state.annotations, HookError(Reason.BAD_STATE, problem)
-    config = create.read_config(state.bundle)
+    config = identity.read_config(state.bundle)
     if config is not None:
         return config.annotations or {}, HookError(Reason.BAD_STATE, f"{problem}: annotations are the bundle's")
     problem += ": its names are unknown, and no filter leaves it out"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes, fills, reads and removes groups of the resctrl file system. `explain` says what its errnos mean.
+"""Makes, fills, reads and removes groups of the resctrl file system. `report` words what its errnos mean.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -7,7 +7,15 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook import procfs, system
+from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 
+_REASONS = {
+    ("mkdir", system.ENOSPC): Reason.NO_RMIDS,
+    ("mkdir", system.EBUSY): Reason.RMIDS_IN_LIMBO,  # none is free yet, but some were given back a moment ago
+    ("write", system.ESRCH): Reason.TASK_GONE,
+    ("write", system.EINVAL): Reason.NO_CTRL_GROUP,
+}
+_DENIED = (system.EACCES, system.EPERM, system.EROFS)
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
@@ -20,7 +28,8 @@ class Resctrl:
     def exists(self, path: str | None = None) -> bool:
         """Whether a mon_group exists. Raises OSError if that cannot be found out.
 
-        None: resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does not have.
+        Without a path this is about resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does
+        not have.
         """
         try:
             system.inode(path or self.root)
@@ -45,32 +54,28 @@ class Resctrl:
         """Make a mon_group, which takes an RMID; returns False if it exists already.
 
         Makes no parent: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group called `mon_groups`.
-        Raises GroupGone, InLimbo, and HookError `no_rmids`, `denied`, `io`.
+        Raises HookError of a kind in GONE, `no_rmids`, `rmids_in_limbo`, `denied`, `io`.
         """
         try:
             system.mkdir(path, 0o755)
         except FileExistsError:
             return False
         except OSError as error:
-            from hook import explain
-
-            raise explain.make_error(self, path, error) from error
+            raise self._refusal("mkdir", path, error) from error
         return True
 
     def put(self, path: str, pid: int) -> None:
         """Move the thread `pid` into a mon_group; its later children inherit that.
 
-        Raises GroupGone, WrongCtrlGroup, and HookError `task_gone`, `denied`, `io`.
+        Raises HookError of a kind in GONE, WRONG_CTRL_GROUP, `task_gone`, `denied`, `io`.
         """
         try:
             system.write_once(path + "/tasks", str(pid))
         except OSError as error:
-            from hook import explain
-
-            raise explain.put_error(self, path, pid, error) from error
+            raise self._refusal("write", path, error, pid) from error
 
     def inode(self, path: str) -> int | None:
-        """The inode of a mon_group's directory, unique while that exists; None: it does not exist."""
+        """Return the inode of a mon_group's directory, which is unique while that exists, or None without one."""
         return system.try_call(system.inode, path)
 
     def counters(self, path: str) -> dict[str, str]:
@@ -78,7 +83,7 @@ class Resctrl:
 
         The number of files is that of the hardware's domains times events. Skipped: a directory within a domain, whose
         counts are in the domain's own (sub-NUMA clusters), and AMD's setting `mbm_L3_assignments`. A counter that
-        cannot be read is `Error`, the kernel's own word. Raises GroupGone.
+        cannot be read is `Error`, the kernel's own word. Raises HookError.
         """
         top = path + "/mon_data"
         found: dict[str, str] = {}
@@ -91,15 +96,11 @@ class Resctrl:
                         except IsADirectoryError:
                             pass
                         except OSError as error:
-                            from hook import explain
-
-                            if explain.is_gone(error):
+                            if system.is_gone(error):
                                 raise
                             found[f"{domain}/{event}"] = "Error"
         except OSError as error:
-            from hook import explain
-
-            raise explain.kernel_error(self, path, error, "reading the counters", f"read {path}/mon_data") from error
+            raise self._refusal("read", path, error) from error
         return found
 
     def remove(self, path: str) -> bool:
@@ -111,21 +112,35 @@ class Resctrl:
         try:
             system.rmdir(path)
         except OSError as error:
-            from hook import explain
-
-            if explain.is_gone(error):
+            if system.is_gone(error):
                 return False
-            raise explain.kernel_error(self, path, error, "removing the mon_group", f"rmdir {path}") from error
+            raise self._refusal("rmdir", path, error) from error
         return True
 
+    def _refusal(self, operation: str, path: str, error: OSError, pid: int | None = None) -> HookError:
+        """Make the error of an operation on a group that the kernel refused, with the facts of this moment.
+
+        `info/last_cmd_status` is about the last command of any process on the machine, so nothing is decided by it.
+        """
+        status = (system.try_call(system.read_file, self.root + "/info/last_cmd_status") or "").strip()
+        facts = {"operation": operation, "path": path, "error": error, "status": "" if status == "ok" else status}
+        number = error.errno or 0
+        reason = _REASONS.get((operation, number)) or (Reason.DENIED if number in _DENIED else Reason.IO)
+        kind = WRONG_CTRL_GROUP if reason == Reason.NO_CTRL_GROUP else "refused"
+        if system.is_gone(error):
+            reason, kind = Reason.IO, "group gone"
+            if not self.is_mounted():
+                reason, kind = Reason.NOT_MOUNTED, "unmounted"
+            elif not system.is_directory(path.rpartition("/")[0]):
+                reason, kind = Reason.NO_CTRL_GROUP, "no ctrl_group"
+        return HookError(reason, kind, pid=pid, **facts)
+
     def tasks(self, path: str) -> set[int] | None:
-        """The threads in a mon_group; None: it does not exist. Raises OSError if they cannot be read."""
+        """Return the threads in a mon_group, or None if it does not exist. Raises OSError if they cannot be read."""
         try:
             text = system.read_file(path + "/tasks", limit=1 << 24)
         except OSError as error:
-            from hook import explain
-
-            if explain.is_gone(error):
+            if system.is_gone(error):
                 return None
             raise
         return {int(task) for task in text.split() if task.isdigit()}
@@ -144,9 +159,7 @@ class Resctrl:
         except FileNotFoundError:
             return False
         except OSError as error:
-            from hook import explain
-
-            return not explain.is_gone(error)
+            return not system.is_gone(error)
         lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
         return lives or not procfs.in_host_pid_namespace()
 
@@ -176,8 +189,6 @@ def _list(directory: str) -> list[str] | None:
     except NotADirectoryError:
         return None
     except OSError as error:
-        from hook import explain
-
-        if not explain.is_gone(error):
+        if not system.is_gone(error):
             raise
         return None

@@ -2,7 +2,7 @@
 """The run directory: its records, each a model in a JSON file, and the lock of each key.
 
     groups/<key>.json             the state of a key (models.KeyState)
-    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
+    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`reclaim`)
     locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
@@ -20,82 +20,76 @@ user can plant a link below it. `records` reads it without locks.
 
 from __future__ import annotations
 
-from hook import jsontext, names, system, validation
+from hook import names, system
+from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Failure, Index, KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Any, TypeVar
 
-    from hook.errors import HookError
-    from hook.models import Model, MonGroup
+    from hook.models import Model
 
     ModelT = TypeVar("ModelT", bound=Model)
 
 PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
-"""The directory of each model's records. Those of other models (node_models) are in the run directory itself."""
+"""The directory of each model's records. Those of hook/node/models.py are in the run directory itself."""
 PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
 LIMIT = 16 << 20
-DROPPED_LINES, DROPPED_SNAPSHOTS = "dropped_lines", "dropped_snapshots"
-"""Files in `runs`."""
 
 
 class RunDir:
-    """The open run directory; `descriptor` is for other modules that keep files in it.
+    """The open run directory; `descriptor` is for other modules that keep files in it."""
 
-    `complaints`: problems that were found and handled on the way, for a report at the end. `may_make_room`: whether
-    a full file system leads to damage.make_room.
-    """
+    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
+        """Open the run directory, or make it. Problems that are found and handled on the way go to `complaints`.
 
-    def __init__(self, path: str) -> None:
-        """Open the run directory, or make it. HookError `io`: that fails, or another user could write to it."""
+        Raises HookError `io` if that fails, or another user could write to it.
+        """
         self.path = path
-        self.complaints: list[HookError] = []
-        self.may_make_room = True
+        self.complaints = complaints if complaints is not None else []  # the caller's
+        self.may_make_room = True  # a full file system leads to reclaim.make_room
         try:
             try:
                 self.descriptor = system.open_directory(path)
             except FileNotFoundError:
-                ensure_directory(path, 0o755)
+                system.ensure_directory(path, 0o755)
                 self.descriptor = system.open_directory(path)
                 self.make_parts()
             owner, mode = system.owner_and_mode(self.descriptor)
         except OSError as error:
-            from hook import explain
-
-            raise explain.system_error("cannot create or open the run directory", error) from error
+            raise as_hook_error("cannot create or open the run directory", error) from error
         if owner != system.user_id() or mode & 0o022:
-            from hook import explain
-
-            raise explain.owner_error(path, owner, mode)
+            raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
 
     def complain(self, problem: str, error: HookError | OSError) -> None:
         """Add a failure that stops nothing to `complaints`."""
-        from hook import explain
-
-        self.complaints.append(explain.as_hook_error(problem, error))
+        self.complaints.append(as_hook_error(problem, error))
 
     def make_parts(self) -> None:
         """Make its missing directories."""
         for part in PARTS:
-            ensure_directory(part, 0o700, self.descriptor)
+            system.ensure_directory(part, 0o700, self.descriptor)
 
     # --- Records
 
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
-        """Read a record; None: it does not exist. OSError, ValueError: it is unreadable."""
+        """Read a record; returns None if it does not exist. OSError and ValueError say that it is unreadable."""
         try:
-            text = system.read_file(file_of(model, name), LIMIT, self.descriptor)
+            return model.model_validate(self.read_json(model, name))
         except FileNotFoundError:
             return None
-        return model.model_validate(jsontext.loads(text))
+
+    def read_json(self, model: type[Model], name: str) -> Any:  # noqa: ANN401  that is what JSON is
+        """Read the content of a record, which may be of a newer version. Raises OSError and ValueError."""
+        return system.loads(system.read_file(file_of(model, name), LIMIT, self.descriptor))
 
     def has(self, model: type[Model], name: str) -> bool:
         """Whether a record exists, readable or not."""
         return system.try_call(system.inode, file_of(model, name), self.descriptor) is not None
 
     def glance(self, model: type[ModelT], name: str) -> ModelT | None:
-        """Read a record without its lock, so that it may be outdated at once. None: it is missing or unreadable."""
+        """Read a record without its lock, so that it may be outdated at once. An unreadable one counts as missing."""
         try:
             return self.read(model, name)
         except (OSError, ValueError):
@@ -104,22 +98,26 @@ class RunDir:
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
 
-        `owner`: the key whose lock the caller holds, for the temporary file's name, if the record is not named by it.
+        `owner` is the key whose lock the caller holds, if the record is not named by it. The temporary file gets it.
         """
         path = file_of(model, name)
         temporary = f"{path.rpartition('/')[0]}/.{owner or name}.tmp"
         try:
             self._replace(path, temporary, record)
         except OSError as error:
-            from hook import damage
-
             # Lines of history go for what a container needs to be monitored, and for nothing else.
-            damage.make_way(self, path, error, drops_lines=model in (KeyState, Index))
+            self.make_way(path, error, drops_lines=model in (KeyState, Index))
             self._replace(path, temporary, record)
+
+    def make_way(self, path: str, error: OSError, *, drops_lines: bool = True) -> None:
+        """Remove the obstacle to a write, for another try. Raises the error if no try can help."""
+        from hook import reclaim
+
+        reclaim.make_way(self, path, error, drops_lines=drops_lines)
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:
         try:
-            system.write_new(temporary, jsontext.dumps(record) + "\n", self.descriptor)
+            system.write_new(temporary, system.dumps(record) + "\n", self.descriptor)
             system.rename(temporary, path, self.descriptor)
         except BaseException:
             system.remove_tree(temporary, self.descriptor)
@@ -159,9 +157,7 @@ class RunDir:
             try:
                 descriptor = system.open_lock(path, self.descriptor)
             except OSError as error:
-                from hook import damage
-
-                damage.make_way(self, path, error)
+                self.make_way(path, error)
                 descriptor = system.open_lock(path, self.descriptor)
             try:
                 is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
@@ -172,12 +168,10 @@ class RunDir:
                 raise
             system.close(descriptor)
             if not is_ours or system.monotonic() >= deadline:
-                from hook import explain
-
-                raise explain.lock_error(self.path, key)
+                raise HookError(Reason.LOCK_TIMEOUT, "locked", run_dir=self.path, key=key)
 
     def read_key(self, key: str) -> KeyState | None:
-        """Read the state of a key; None: it has none. Call it under the key's lock.
+        """Read the state of a key, or return None if it has none. Call it under the key's lock.
 
         An unreadable state (torn, foreign, of a newer version) is renamed, so that nothing is lost, and the key
         becomes *recovering*: it may have members that we do not know of.
@@ -189,24 +183,24 @@ class RunDir:
             error: Exception = ValueError(f"it is of {state.key!r}")
         except (OSError, ValueError) as caught:
             error = caught
-        from hook import damage
+        from hook import reclaim
 
-        return damage.set_aside(self, key, error)
+        return reclaim.set_aside(self, key, error)
 
     def read_index(self, container: str) -> str | None:
-        """Read a container's key from its index; None: it has no index. HookError `io`: the index is unreadable."""
+        """Read a container's key from its index, or return None if there is none. HookError `io`: it is unreadable."""
         try:
             index = self.read(Index, container)
         except (OSError, ValueError) as error:
-            from hook import explain
-
-            raise explain.index_error(self.path, container, error) from error
+            raise HookError(
+                Reason.IO, "unreadable index", run_dir=self.path, container=container, error=error
+            ) from error
         return index.key if index is not None else None
 
     def write_index(self, container: str, key: str) -> None:
         """Note that a container belongs to a key, under that key's lock.
 
-        A former life (names.former_life) gets none: poststop names the container's ID, which is another member's.
+        A displaced member (names.displaced_member) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
             self.write(Index, container, Index(key=key), owner=key)
@@ -251,7 +245,7 @@ class LockedKey:
         self.state: KeyState | None = None
 
     def commit(self, state: KeyState) -> None:
-        """Write `state` as the key's record: one step of its life."""
+        """Write `state` as the key's record: one step of its way."""
         if state != self.state:
             self._run.write(KeyState, self._key, state)
             self.state = state
@@ -278,38 +272,6 @@ class LockedKey:
             system.close(self._descriptor)
 
 
-def replace(record: ModelT, **fields: object) -> ModelT:
-    """Return a record with some fields changed. The model validates it, so that no invalid record is written."""
-    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
-    changed: ModelT = form(**{**dict(record), **fields})
-    return changed
-
-
-def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
-    """Return a state with other groups and fields. `generation` rises if the key's view changes."""
-    if _shown(groups) != _shown(state.groups):
-        fields["generation"] = next_generation(state)
-    return replace(state, groups=groups, **fields)
-
-
-def next_generation(state: KeyState) -> int:
-    """The next `generation`. The largest is followed by 1."""
-    return state.generation % validation.MOST_NATURAL + 1
-
-
-def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
-    """The part of groups that their key's view shows."""
-    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
-
-
 def file_of(model: type[Model], name: str) -> str:
     """The path of a record in the run directory."""
     return f"{PLACES.get(model, '.')}/{name}.json"
-
-
-def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
-    """Make a directory, or nothing if there is one."""
-    try:
-        system.mkdir(path, mode, dir_fd)
-    except FileExistsError:
-        pass

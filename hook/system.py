@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls of the hook path, in one module, so that tests can make each of them fail.
+"""The system calls of the hook path and its JSON, in one module, so that tests can make each of them fail.
 
-It uses `posix`, since the import of `os` costs a tenth of the interpreter's start. Python itself opens descriptors with
-O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475). Paths are encoded here, as UTF-8: a hook cannot rely on
-the locale that its caller left in the environment.
+The core avoids `os`, `json`, `re` and `dataclasses`, and all other modules that are not built into CPython: a container
+would wait for their imports (docs/performance.md, "What the hook avoids"). So this module uses `posix`, and `_json`,
+the C half of `json`. Python itself opens descriptors with O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475).
+Paths are encoded here, as UTF-8: a hook cannot rely on the locale that its caller left in the environment.
 """
 
 from __future__ import annotations
 
+import _json
 import fcntl
 import posix
+import sys
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar
+    from typing import Any, ParamSpec, TypeVar
 
     P = ParamSpec("P")
     T = TypeVar("T")
@@ -23,8 +26,11 @@ if TYPE_CHECKING:
 READ_SIZE = 1 << 16
 _SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
-_EINVAL, _EFBIG, _ENOSPC = 22, 27, 28  # errno(3); the import of `errno` costs a hundredth of a start
+# errno(3); the import of `errno` costs a hundredth of a start
+EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
+EFBIG, ENOSPC, EROFS, ELOOP = 27, 28, 30, 40
 _FILE_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # inode(7)
+_PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 
 
@@ -34,6 +40,19 @@ def try_call(call: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T |
         return call(*arguments, **named)
     except OSError:
         return None
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether what a file is in was removed: a group, resctrl, a cgroup. ENODEV means: while the file was open."""
+    return error.errno in (ENOENT, ENODEV)
+
+
+def hash_of(data: bytes) -> str:
+    """16 hex digits that name this data: what it leaves as one number when divided by a prime.
+
+    To import a hash function takes longer, and the largest, OpenSSL's, is ten times as large as Python.
+    """
+    return f"{int.from_bytes(data, 'big') % _PRIME:016x}"
 
 
 def _encoded(path: str) -> bytes:
@@ -162,7 +181,7 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
         while chunk := posix.read(descriptor, READ_SIZE + len(data)):  # so that a large one is not copied too often
             data += chunk
             if len(data) > limit:
-                raise OSError(_EFBIG, "File too large", path)
+                raise OSError(EFBIG, "File too large", path)
         return data
 
     return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode("utf-8", "surrogateescape")
@@ -201,18 +220,18 @@ def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
 def append_lines(path: str, lines: list[str]) -> None:
     """Append lines to a regular file, made if missing, in one write(2), so that those of two writers never mix.
 
-    If the file ends amid a line, as after a write that found the disk full, it gets a newline first. OSError: as of the
-    kernel, also if only a part of the lines was written.
+    If the file ends within a line, as after a write that found the disk full, it gets a newline first. Raises OSError
+    also if only a part of the lines was written.
     """
 
     def write(descriptor: int) -> None:
         status = posix.fstat(descriptor)
         if status.st_mode & _FILE_TYPE != _REGULAR:
-            raise OSError(_EINVAL, "Not a regular file", path)
+            raise OSError(EINVAL, "Not a regular file", path)
         is_torn = status.st_size > 0 and posix.pread(descriptor, 1, status.st_size - 1) != b"\n"
         data = b"\n" * is_torn + "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
         if posix.write(descriptor, data) < len(data):
-            raise OSError(_ENOSPC, "No space left on device", path)
+            raise OSError(ENOSPC, "No space left on device", path)
 
     _use(path, posix.O_RDWR | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK | posix.O_NOCTTY, write)
 
@@ -374,6 +393,14 @@ def mkdir(path: str, mode: int, dir_fd: int | None = None) -> None:
     posix.mkdir(_encoded(path), mode, dir_fd=dir_fd)
 
 
+def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
+    """Make a directory, or nothing if there is one."""
+    try:
+        mkdir(path, mode, dir_fd)
+    except FileExistsError:
+        pass
+
+
 def rmdir(path: str, dir_fd: int | None = None) -> None:
     """Remove an empty directory."""
     posix.rmdir(_encoded(path), dir_fd=dir_fd)
@@ -437,3 +464,71 @@ parent_id = posix.getppid
 
 leave = posix._exit
 """End the process at once, without the interpreter's own clean-up, which costs a fifth of its start."""
+
+
+# --- JSON
+
+
+_WHITE = " \t\n\r"
+_LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
+
+
+def _convert_integer(text: str) -> int:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
+    return int(text)
+
+
+def _convert_float(text: str) -> float:
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
+    return float(text)
+
+
+def _refuse(text: str) -> object:
+    raise ValueError(f"not JSON: {text}")
+
+
+# c_make_scanner reads its settings (those of json.decoder.JSONDecoder) from the attributes of any object: RFC 8259, and
+# no number of absurd length. We use a namespace of Python's own, since to define a class takes as long as to load ten
+# functions.
+_RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
+    strict=True,
+    object_hook=None,
+    object_pairs_hook=None,
+    parse_int=_convert_integer,
+    parse_float=_convert_float,
+    parse_constant=_refuse,
+)
+
+
+def scan(text: str, start: int) -> tuple[object, int]:
+    """Parse the JSON value at `start`; returns it and its end. StopIteration: no value begins there."""
+    try:
+        found: tuple[object, int] = _json.make_scanner(_RULES)(text, start)
+    except (SystemError, ImportError):
+        # The C scanner raises json.decoder.JSONDecodeError, and has not found that module: 3.10 and 3.11 look only
+        # where it is loaded already, others import it.
+        raise ValueError("not JSON: broken off, or a character in the wrong place") from None
+    return found
+
+
+def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
+    """Parse a JSON text. ValueError, with one line of text: it is none."""
+    start = len(text) - len(text.lstrip(_WHITE))
+    try:
+        value, end = scan(text, start)
+    except StopIteration as stop:
+        raise ValueError(f"not JSON: no value at character {stop.value}") from None
+    except RecursionError:
+        raise ValueError("not JSON of ours: nested too deeply") from None
+    if text[end:].strip(_WHITE):
+        raise ValueError(f"not JSON: more than one value, at character {end}")
+    return value
+
+
+def dumps(value: object) -> str:
+    """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII, one line, in the given order."""
+    # As json.JSONEncoder(default=vars, allow_nan=False) does. `vars` of a model is what its fields hold.
+    encoder = _json.make_encoder(None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+    return "".join(encoder(value, 0))

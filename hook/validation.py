@@ -10,8 +10,9 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing's, without importing it
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, TypeVar
 
+    RecordT = TypeVar("RecordT")
     Check = tuple[Any, ...]
     Fields = tuple[tuple[str, str, object, Check], ...]
     Place = tuple[object, ...]
@@ -67,6 +68,13 @@ class Model:
 
     def __hash__(self) -> int:
         return hash(tuple(self.__dict__.values()))
+
+
+def replace(record: RecordT, **fields: object) -> RecordT:
+    """Return a record with some fields changed. Its model validates it, so that no invalid record is written."""
+    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
+    changed: RecordT = form(**{**dict(record), **fields})  # type: ignore[call-overload]
+    return changed
 
 
 class Form:

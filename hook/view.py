@@ -22,13 +22,13 @@ kernel's own values or none, since the links lead to the kernel's files.
 
 from __future__ import annotations
 
-from hook import system
-from hook.store import ensure_directory
+from hook import system, validation
+from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import KeyState
-    from hook.store import LockedKey, RunDir
+    from hook.models import KeyState, MonGroup
+    from hook.store import RunDir
 
 _PLACE = "mon_groups"
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"  # of domains and events
@@ -55,9 +55,7 @@ class View:
                 try:
                     self._replace(state)
                 except OSError as error:
-                    from hook import damage
-
-                    damage.make_way(self._run, f"{_BUILDING}/{state.key}", error, drops_lines=False)
+                    self._run.make_way(f"{_BUILDING}/{state.key}", error, drops_lines=False)
                     self._replace(state)
         except OSError as error:
             # What is half built would take the room of a record.
@@ -91,20 +89,6 @@ class View:
             return
         system.remove_tree(old, self._dir)
 
-    def forget(self, locked: LockedKey) -> None:
-        """Remove a key's view and its record, of which the lines of history stay that it owes."""
-        state = locked.state
-        if state is None:
-            return
-        if state.generation:
-            self.remove(state.key)
-        if state.owed is None:
-            locked.clear()
-        else:
-            from hook import record
-
-            locked.commit(record.forget_snapshot(state))
-
     def invalidate(self, key: str) -> None:
         """Remove `generation`, so that readers discard what they have read of a key.
 
@@ -136,8 +120,29 @@ class View:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
         except FileExistsError:
             pass
-        ensure_directory(_PLACE, 0o755, self._dir)
-        ensure_directory(_BUILDING, 0o700, self._dir)
+        system.ensure_directory(_PLACE, 0o755, self._dir)
+        system.ensure_directory(_BUILDING, 0o700, self._dir)
+
+
+def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
+    """Return a state with other groups and fields. `generation` rises if the key's view changes."""
+    if _shown(groups) != _shown(state.groups):
+        fields["generation"] = next_generation(state)
+    return replace(state, groups=groups, **fields)
+
+
+def next_generation(state: KeyState) -> int:
+    """Return the next `generation`. The largest is followed by 1."""
+    return state.generation % validation.MOST_NATURAL + 1
+
+
+def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
+    """Return the part of groups that their key's view shows."""
+    return [
+        (group.path, group.inode, group.begin, group.end, group.before, group.known)
+        for group in groups
+        if group.begin is not None
+    ]
 
 
 def count_files(state: KeyState) -> tuple[int, int]:

@@ -17,8 +17,7 @@ from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
-from hook.errors import HookError
-from hook.explain import as_hook_error, unforeseen_error
+from hook.errors import HookError, as_hook_error
 from hook.models import Options, ValidationError
 from hook.show.terminal import write
 
@@ -65,9 +64,9 @@ def _run_command(name: str, words: list[str]) -> int:
     except Usage as error:
         problems = [str(error)]
     except (HookError, OSError) as error:
-        problems = [str(as_hook_error("cannot read or write a file", error))]
+        problems = [str(report.explain(as_hook_error("cannot read or write a file", error)))]
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        problems = getattr(error, "problems", [str(unforeseen_error(error))])  # install's Refused has several
+        problems = getattr(error, "problems", [str(report.explain(error))])  # install's Refused has several
     for problem in problems:
         report.say(problem, to_syslog=False)
     return 2

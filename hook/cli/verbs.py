@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
-from hook import jsontext, system
+from hook import system
 from hook.cli import options
 from hook.models import Options
 from hook.show.terminal import get_screen, is_terminal, print_answer, print_printable, write
@@ -202,8 +202,9 @@ def _find_key(seen: Inventory, name: str) -> SeenKey:
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
     container that is not monitored with the reason.
     """
-    from hook.explain import list_pod_names, name_first, who
+    from hook.report import who
     from hook.show import lists
+    from hook.show.terminal import list_pod_names, name_first
 
     keys, broken = {it.state.key: it for it in seen.keys}, {it.name: it for it in seen.unreadable}
     named = {key: {key, *(lists.list_names(keys[key].state) if key in keys else ())} for key in (*keys, *broken)}
@@ -529,9 +530,9 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
 
     places = Places(given.prefix or _find_own_prefix())
     wanted = Wanted(_open_pyz(), places, (KUBERNETES,), tuple(request.words), request.hook)
-    called = jsontext.loads(make_hook_file(wanted, KUBERNETES))["hook"]
+    called = system.loads(make_hook_file(wanted, KUBERNETES))["hook"]
     try:
-        print_answer(add_hook(jsontext.loads(sys.stdin.read()), called))
+        print_answer(add_hook(system.loads(sys.stdin.read()), called))
     except ValueError as error:
         raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
 

@@ -12,12 +12,12 @@ from functools import cached_property
 from textwrap import TextWrapper
 from typing import Any, NamedTuple
 
-from hook.errors import HookError
-from hook.explain import format_count, printable
+from hook.errors import HookError, as_hook_error
 from hook.install import install, steps
 from hook.models import Options
 from hook.node import engines, hooksd, programs
 from hook.node.paths import TARGETS, Origin, Places, find_origin, find_prefix, is_stub
+from hook.report import explain, format_count, printable
 from hook.show.snapshot import Inventory, take_snapshot
 from hook.show.terminal import Screen
 
@@ -63,7 +63,7 @@ class Check(NamedTuple):
                 remedy = str(known.get("remedy") or self.remedy.format_map(known))
                 yield Finding(level, subject.format_map(known), what.format_map(known), remedy)
         except (HookError, OSError) as error:
-            problem, _, hint = str(error).partition("; hint: ")
+            problem, _, hint = str(explain(as_hook_error("a file could not be read", error))).partition("; hint: ")
             if problem not in site.errors:
                 site.errors.add(problem)
                 yield Finding(FAILURE, subject, f"cannot check: {problem}", hint or "run doctor as root")

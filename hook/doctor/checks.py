@@ -11,10 +11,11 @@ from hook import procfs, resctrl, system
 from hook.doctor import Check, Facts, Site
 from hook.doctor import installation as its
 from hook.errors import Reason
-from hook.explain import format_count, name_first, who
 from hook.node.paths import RUNTIMES
 from hook.node.records import name_unhooked
+from hook.report import format_count, who
 from hook.show import hardware
+from hook.show.terminal import name_first
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _RECENT = 180.0  # seconds: reconcile tries each container again every minute

@@ -7,12 +7,13 @@ import os
 import stat
 from collections.abc import Iterator
 
-from hook import entry, retry, system
+from hook import entry, reclaim, system
 from hook.doctor import Facts, Site
-from hook.explain import format_count, name_first
 from hook.models import Options
 from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookFile, HookProgram
+from hook.report import format_count
+from hook.show.terminal import name_first
 
 _STAGES = {"createRuntime", "poststop"}
 
@@ -59,7 +60,7 @@ def find_doubles(site: Site) -> Iterator[Facts]:
 
 def compute_longest_wait(options: Options) -> float:
     """Return how long createRuntime may wait in all: for stdin, twice for a lock, for a reclaim and for limbo."""
-    return entry.STDIN_PATIENCE + 2 * options.lock_timeout + retry.SECONDS_IN_VAIN + options.rmid_wait
+    return entry.STDIN_PATIENCE + 2 * options.lock_timeout + reclaim.LONGEST_SEARCH + options.rmid_wait
 
 
 def judge_own(site: Site) -> Iterator[Facts]:

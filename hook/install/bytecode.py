@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hook.install.steps import Step
     from hook.node.programs import Interpreter
 
-START = "hook.entry"
+START = "hook.__main__"
 """The module whose start() runs the program."""
 LOADER = "hook.loader"
 EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places

@@ -23,6 +23,7 @@ from hook.node import files, hooksd, programs
 from hook.node.paths import INSTALL, MARK, NAME, RUNTIMES, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
+from hook.report import explain
 
 _DEFAULTS = Options()
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
@@ -257,7 +258,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
             try:
                 remains = remains if dry_run else reconcile.end_all_keys(options)
             except (HookError, OSError) as error:
-                remains = Remains([str(error)], [])
+                remains = Remains([str(explain(error))], [])
             taken.append((Step("end", "all keys", lambda: None), "; ".join(remains.unfinished) or None))
         taken += take(_plan_rest(places, is_finished=not remains.unfinished))
     left = [f"{path} was not installed by {NAME}" for path in foreign]

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from hook import jsontext, system
+from hook import system
 from hook.entry import parse
-from hook.explain import explain_invalid
 from hook.models import Options, ValidationError
 from hook.node import files
 from hook.node.models import HookFile, HookProgram, HookWhen
+from hook.report import explain_invalid
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
@@ -67,7 +67,7 @@ def read_entry(path: str) -> Entry:
     """Parse and validate a file of hooks.d, with the checks that its readers make, in their order."""
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
-        found = _name_fields(jsontext.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
+        found = _name_fields(system.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
-from hook import conmon, identity, names, procfs, record, store, system
+from hook import conmon, identity, names, system, validation
 from hook.models import KeyState
 from hook.node import engines, files, programs
 
@@ -98,13 +98,13 @@ def add_names(state: KeyState, known: Names) -> KeyState:
     ours = {
         name: place
         for name, place in places.items()
-        if identity.find_maker(procfs.find_own(place, name), name) == "libpod"
+        if identity.find_maker(identity.find_own(place, name), name) == "libpod"
     }
     members = {}
     for name in ours:
         container = names.container_of(name)
         if state.members[name].name is None and container in known.containers:
-            members[name] = store.replace(state.members[name], name=identity.bounded(known.containers[container]))
+            members[name] = validation.replace(state.members[name], name=identity.bounded(known.containers[container]))
     digits = state.pod_name or next(
         filter(None, (conmon.find_pod([place], name) for name, place in ours.items())), None
     )
@@ -115,6 +115,6 @@ def add_names(state: KeyState, known: Names) -> KeyState:
         return state
     new = next((member.name for member in members.values()), None)
     own = (state.name or new) if state.kind == "container" else None
-    named = store.replace(state, pod_name=digits, name=own, members={**state.members, **members})
+    named = validation.replace(state, pod_name=digits, name=own, members={**state.members, **members})
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
-    return record.keep_labels(named, store.replace(named, pod_name=pod))
+    return names.keep_labels(named, validation.replace(named, pod_name=pod))

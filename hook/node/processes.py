@@ -12,11 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from hook import cgroups, explain, procfs, resctrl, system
-from hook.errors import HookError, Reason
-from hook.explain import is_gone
+from hook import procfs, resctrl, system
+from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Member
+from hook.node import cgroups
 from hook.resctrl import Resctrl
+from hook.system import is_gone
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
@@ -450,7 +451,7 @@ class Groups:
         try:
             return self._kernel.tasks(path) or set()
         except OSError as error:
-            raise explain.system_error(f"cannot read which tasks are in {path}", error) from error
+            raise as_hook_error(f"cannot read which tasks are in {path}", error) from error
 
 
 def find_ctrl_group(path: str) -> str:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hook import system
-from hook.explain import errno_name
+from hook.report import errno_name
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OLDEST = (3, 9)

@@ -14,13 +14,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hook import jsontext, names, system
-from hook.damage import ASIDE, rank
-from hook.errors import UNNAMED
-from hook.explain import explain_exception, owner_error, system_error, who
+from hook import names, system
+from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
-from hook.store import PARTS, RunDir, file_of, replace
+from hook.reclaim import ASIDE, rank
+from hook.report import explain_exception, who
+from hook.store import PARTS, RunDir, file_of
+from hook.validation import replace
 from hook.view import count_files
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -58,12 +59,12 @@ class Records(RunDir):
         except FileNotFoundError:
             return
         except OSError as error:
-            raise system_error("the run directory cannot be read", error) from error
+            raise as_hook_error("the run directory cannot be read", error) from error
         self.is_there = True
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner not in (0, system.user_id()) or mode & 0o022:
             self.__exit__()
-            raise owner_error(path, owner, mode)
+            raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
 
     def __enter__(self) -> Records:
         return self
@@ -140,7 +141,7 @@ def _list(run: RunDir, part: str) -> list[str]:
     try:
         return RunDir.list_part(run, part)
     except OSError as error:
-        raise system_error(f"{run.path}/{part} cannot be read", error) from error
+        raise as_hook_error(f"{run.path}/{part} cannot be read", error) from error
 
 
 def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
@@ -219,7 +220,7 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
 def _read_end(line: str) -> str:
     """Read when the job of a line of history ended; a line that shows no time counts as the oldest."""
     try:
-        return str(jsontext.loads(line)["end"])
+        return str(system.loads(line)["end"])
     except (ValueError, TypeError, KeyError):
         return ""
 

@@ -13,17 +13,17 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from hook import cgroups, conmon, identity, jsontext, names, procfs, store, system
+from hook import conmon, identity, names, procfs, system, validation
 from hook.entry import Context
-from hook.explain import explain_invalid
 from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, Options, State, ValidationError
-from hook.node import engines, files, hooksd, programs
+from hook.node import cgroups, engines, files, hooksd, programs
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
 from hook.node.processes import Process, Processes, caught_signals
 from hook.node.records import Records
+from hook.report import explain_invalid
 
 T = TypeVar("T")
 
@@ -158,7 +158,7 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
 def parse_state(output: str, container: str) -> State | str:
     """Parse the state that a runtime printed. Return the reason if it is invalid, or another container's."""
     try:
-        state = State.model_validate(jsontext.loads(output))
+        state = State.model_validate(system.loads(output))
     except ValidationError as error:
         return f"invalid state: {explain_invalid(error.errors())}"
     except ValueError as error:
@@ -173,7 +173,7 @@ def is_sandbox(state: State) -> bool:
     write those of each.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
-    owns = [procfs.find_own(place, state.id) for place in places]
+    owns = [identity.find_own(place, state.id) for place in places]
     makers = filter(None, (identity.find_maker(own, state.id) for own in owns))
     maker = next(makers, None if state.pid else annotations.get("io.container.manager"))  # one that ended has no cgroup
     return annotations.get(_CONTAINER_TYPES.get(maker or "", "")) == "sandbox"
@@ -223,7 +223,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
 
 def _save_unhooked(context: Context, found: dict[str, UnhookedContainer], **more: object) -> Unhooked:
     """Save the containers that were found now. `more` has the fields that differ from _NONE_SEEN."""
-    seen = store.replace(_NONE_SEEN, since=system.now_utc(), containers=found, **more)
+    seen = validation.replace(_NONE_SEEN, since=system.now_utc(), containers=found, **more)
     context.run.write(Unhooked, "unhooked", seen)
     return seen
 
@@ -296,7 +296,7 @@ def _read_rules(run_dir: str) -> _Rules:
     named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
     specs = sorted(path for path in named if find_own_hooks(system.try_call(read_hooks, path) or {}))
-    text = jsontext.dumps([[file for file, _ in ours], specs]).encode()
+    text = system.dumps([[file for file, _ in ours], specs]).encode()
     digest = hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
     return _Rules(run_dir, [options for _, options in ours], digest)
 

@@ -12,20 +12,22 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import cgroups, create, damage, poststop, procfs, record, report, store, system
+from hook import create, ending, identity, names, poststop, procfs, reclaim, report, system, validation
 from hook.conmon import leaves_out
 from hook.entry import Context
-from hook.errors import HookError, Reason
-from hook.explain import WrongCtrlGroup, cgroup_error, format_count
+from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
+from hook.key import drop, end, end_group, history_of
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import podman, records
+from hook.node import cgroups, podman, records
 from hook.node.processes import cpu_seconds
+from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Looks, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
-from hook.retry import is_recorded, remove_orphan, retire
+from hook.report import format_count
 from hook.store import LockedKey
+from hook.view import change
 
 
 def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
@@ -50,7 +52,7 @@ def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
         found = _find(needed, action)
         if found is None:
             return None
-        state = locked.state or damage.unknown_state(action.key)
+        state = locked.state or reclaim.unknown_state(action.key)
         if action.verb not in ("remake", "adopt"):
             _act_locked(seen, locked, state, found)
             return found
@@ -106,16 +108,16 @@ def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
             try:
                 system.append_lines(file, lines)
             except OSError as error:
-                why = looks.unwritable[file] = damage.explain_write(error)
+                why = looks.unwritable[file] = ending.name_write_error(error)
         # After the lines: killed in between, they are written once more, each with the same id.
         number = seen.surplus.lines[action.key] if why else 0
-        now = store.replace(state, owed=damage.owe(run, lines, why, number) if why else None)
+        now = validation.replace(state, owed=ending.owe(run, lines, why, number) if why else None)
         if now.owed is None and now.completed_at is not None and not now.groups:
             locked.clear()
         else:
             locked.commit(now)
     if why and not is_tried:
-        raise damage.unwritten_error(f"{format_count(len(lines), 'line')} of history", file, why)
+        raise ending.unwritten_error(f"{format_count(len(lines), 'line')} of history", file, why)
     return action if number or not why else None
 
 
@@ -128,9 +130,9 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     if verb == "rebuild":
         _rebuild(seen, locked, state)
     elif verb == "drop":
-        poststop.drop(context, locked, [action.container])
+        drop(context, locked, [action.container])
     elif verb == "end":
-        poststop.end(context, locked, state)
+        end(context, locked, state)
     elif verb == "evict":
         _evict(context, action)
     elif verb == "retire":
@@ -138,17 +140,17 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "forget":
         context.run.remove(Index, action.container)
     elif verb == "name":
-        locked.commit(record.keep_labels(state, name_members(seen, state)))
+        locked.commit(names.keep_labels(state, name_members(seen, state)))
     elif verb == "prune":
-        context.view.forget(locked)
+        reclaim.forget(context.view, locked)
         if action.why == EARLY:
-            context.run.count_run(store.DROPPED_SNAPSHOTS)
+            context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
     elif verb == "note":
         # A group that the other tool has removed ends: no view leads to it.
-        groups = [record.end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
-        _show(context, locked, store.change(state, groups, taken=True))
+        groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
+        _show(context, locked, change(state, groups, taken=True))
     elif verb == "show":
-        _show(context, locked, store.change(state, [add_late_counters(context, group) for group in state.groups]))
+        _show(context, locked, change(state, [add_late_counters(context, group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -188,7 +190,7 @@ def _rebuild_orphan(seen: Survey, action: Action) -> Action | None:
     if key is None:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     with seen.context.run.lock(key, system.monotonic()) as locked:
-        state = locked.state or damage.unknown_state(key)
+        state = locked.state or reclaim.unknown_state(key)
         if not state.recovering:
             return None
         _rebuild(seen, locked, state)
@@ -213,8 +215,8 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
-    file = context.history_of(state)
-    locked.commit(store.change(state, groups, members={**members, **state.members}, history_file=file))
+    file = history_of(context, state)
+    locked.commit(change(state, groups, members={**members, **state.members}, history_file=file))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False, empty=False)
@@ -222,7 +224,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     if _has_unknown(seen, rebuilt):
         raise HookError(Reason.IO, "its group has tasks that match no known container")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
-    locked.commit(store.replace(name_members(seen, rebuilt), recovering=False))
+    locked.commit(validation.replace(name_members(seen, rebuilt), recovering=False))
 
 
 def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
@@ -230,7 +232,7 @@ def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
     run, found = seen.context.run, {}
     for name, init in find_containers(seen, path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = procfs.own_cgroup(list(init.cgroups), name)
+            cgroup = identity.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key)
     return found
@@ -268,16 +270,18 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     may have made itself. Without it the pod in the annotations is not trusted. Without `annotations`, those in its
     bundle's config.json count.
     """
-    config = create.read_config(bundle) if bundle else None
+    config = identity.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
     place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
     podman.name_running(found.pod, name, bundle, places)
-    names_pod = not found.pod.is_podmans and (found.said.pod_uid or found.said.cri_sandbox_uid)
+    names_pod = not found.pod.is_podmans and (found.annotations.pod_uid or found.annotations.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
-        found.pod.problem = cgroup_error(bundle)
+        problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
+        hint = "restart the container, so that its hook runs; --key=container works without it"
+        found.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)
     return found
 
 
@@ -292,7 +296,7 @@ def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
-        key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
+        key = Key(name, (run.glance(KeyState, name) or reclaim.unknown_state(name)).kind) if name is not None else None
     return _monitor(seen, looks, container, key)
 
 
@@ -309,7 +313,7 @@ def retry(seen: Survey, looks: Looks, name: str) -> bool:
         if failure.starttime not in (None, container.starttime):
             return False
         _monitor(seen, looks, container, Key(failure.key, failure.kind))
-    elif container.annotations is not None:
+    elif container.all_annotations is not None:
         adopt_running(seen, looks, container)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
@@ -338,7 +342,10 @@ def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; return their number."""
     try:
         return _bring_in(seen, state.key, name, limit_late(seen.context, name))
-    except WrongCtrlGroup:  # its init went to another ctrl_group after the survey, on a kernel that does not show it
+    except HookError as error:
+        if error.kind != WRONG_CTRL_GROUP:
+            raise
+        # Its init went to another ctrl_group after the survey, on a kernel that does not show it.
         is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
         return int(not is_taken and remake(seen, looks, state, name))
 

@@ -13,14 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from hook import cgroups, names, procfs, record, retry, store
+from hook import names, procfs, reclaim, validation
 from hook.errors import HookError
-from hook.explain import format_count, short_id, who
+from hook.key import history_of
 from hook.models import Failure, KeyState, Member, State
-from hook.node import podman, processes, records
+from hook.node import cgroups, podman, processes, records
 from hook.node.processes import Processes
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.reconcile.survey import Survey
+from hook.report import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
@@ -123,7 +124,7 @@ def _add_names(action: Action, state: KeyState) -> Action:
     """Add the recorded names of pod and container to an action."""
     member = state.members.get(action.container)
     namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
-    name = member.name if member is not None else None if action.container else record.find_name(state)
+    name = member.name if member is not None else None if action.container else names.find_name(state)
     return replace(action, namespace=namespace, pod=pod, name=name)
 
 
@@ -172,7 +173,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
     elif state.lingering_since is None:
         yield Action("end", key, why="it has no members")
-    elif is_listed is False or retry.has_lingered(seen.context, state):
+    elif is_listed is False or reclaim.has_lingered(seen.context, state):
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
@@ -180,7 +181,9 @@ def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> I
     """List the actions that a key needs because of its processes and of the tasks in its groups."""
     key = state.key
     threads = Threads(seen, looks, state) if seen.is_mounted else None
-    retired = {retry.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
+    retired = (
+        {reclaim.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
+    )
     if threads is not None and len(retired) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
@@ -216,13 +219,13 @@ def _diagnose_member(
         return Action("note", key, container, why=why) if not is_noted else None
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
-    # A former process of this ID has no index entry (names.former_life).
+    # A former process of this ID has no index entry (names.displaced_member).
     if looks.index.get(container) is None and container == names.container_of(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not outside:
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
-    is_counted = bool(seen.context.options.snapshot_ttl or seen.context.history_of(state))
+    is_counted = bool(seen.context.options.snapshot_ttl or history_of(seen.context, state))
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
     return Action(verb, key, container, why=f"{outside} of its threads are not in its group")
 
@@ -230,7 +233,7 @@ def _diagnose_member(
 def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
     """List the action that a group without a record needs."""
     if not seen.context.resctrl.has_live_task(path):
-        if not _is_listed(seen, retry.parse_key(seen.context, path)):
+        if not _is_listed(seen, reclaim.parse_key(seen.context, path)):
             yield Action("remove", path=path, why="this group has no record, and it has no tasks")
     elif path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
         yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
@@ -279,11 +282,11 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     for container, member in state.members.items():
         name = seen.kubelet.containers.get(names.container_of(container)) if member.name is None else None
         if name is not None:
-            members[container] = store.replace(member, name=name)
+            members[container] = validation.replace(member, name=name)
     if pod is None and members == state.members:
         return state
     namespace, pod_name = pod or (state.pod_namespace, state.pod_name)
-    return store.replace(state, pod_namespace=namespace, pod_name=pod_name, members=members)
+    return validation.replace(state, pod_namespace=namespace, pod_name=pod_name, members=members)
 
 
 # --- The threads of one key

@@ -17,16 +17,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from hook import cgroups, procfs, system
+from hook import procfs, system
 from hook.entry import Context
-from hook.errors import HookError, Reason
-from hook.explain import GroupGone, WrongCtrlGroup
+from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
-from hook.node import records
+from hook.node import cgroups, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_creator, find_ctrl_group
-from hook.store import RunDir, replace
-from hook.validation import MOST_NATURAL
+from hook.store import RunDir
+from hook.validation import MOST_NATURAL, replace
 
 _STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
@@ -89,15 +88,15 @@ class Mover:
         """Look once and move the threads outside; return whether the mover has ended.
 
         It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
-        WrongCtrlGroup, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
+        WRONG_CTRL_GROUP, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
         another tool's group, stay there.
         """
         try:
             self.forking = still_forking(self.forking)  # before the look, which then shows all their children
             self.move(self._read())
         except (HookError, OSError) as error:
-            has_ended = isinstance(error, GroupGone) and procfs.is_dead(self.member.pid, self.member.starttime)
-            self.error = None if has_ended else error
+            is_gone = isinstance(error, HookError) and error.kind in GONE
+            self.error = None if is_gone and procfs.is_dead(self.member.pid, self.member.starttime) else error
             return True
         return not (self.outside or self.has_moved or self.forking)
 
@@ -140,11 +139,9 @@ class Mover:
             return False
         try:
             self._context.resctrl.put(group, tid)
-        except WrongCtrlGroup:
-            if tid == self.member.pid:
-                raise
-            return True
         except HookError as error:
+            if error.kind == WRONG_CTRL_GROUP and tid != self.member.pid:
+                return True
             if error.reason != Reason.TASK_GONE:
                 raise
             return False

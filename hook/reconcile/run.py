@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hook import damage, poststop, report, resctrl, retry, store, system
+from hook import reclaim, report, resctrl, system, validation
 from hook.entry import Context
-from hook.errors import HookError, Reason
-from hook.explain import as_hook_error, format_count, printable, short_id, system_error, who
+from hook.errors import HookError, Reason, as_hook_error
+from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
 from hook.node import processes, records, runtimes
 from hook.node.models import Unhooked
@@ -24,6 +24,7 @@ from hook.reconcile.act import act, describe
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Looks, diagnose
 from hook.reconcile.move import Mover, StillOutside, Tally, move_until
 from hook.reconcile.survey import Survey
+from hook.report import format_count, printable, short_id, who
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 
@@ -130,7 +131,7 @@ def repair(
     if context is None:
         return Result()
     with Tally(context) as tally:
-        for line in damage.sum_up_failures(context.run):
+        for line in report.sum_up_failures(context.run):
             report.log(line)
         done.tally = tally
         passes, unwritable = 0, dict[str, str]()
@@ -180,7 +181,7 @@ def _open_node(options: Options, linger: int | None, asks: ListStates | None) ->
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
     except OSError as error:
-        raise system_error("cannot create the missing parts of the run directory", error) from error
+        raise as_hook_error("cannot create the missing parts of the run directory", error) from error
     return context
 
 
@@ -283,7 +284,7 @@ def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
 
     Returns None if it was no longer needed, as after a hook that ran since the survey, or the end of the container.
     """
-    complaints = seen.context.run.complaints
+    seen.context.run.complaints = complaints = list[HookError]()
     try:
         done = act(seen, looks, action)
         outcome = Outcome(done or action) if done is not None or complaints else None
@@ -295,8 +296,7 @@ def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
             outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
         elif outcome.reason == Reason.TASK_GONE and not complaints:
             outcome = None
-    remark = "; ".join(map(str, complaints)) or None
-    complaints.clear()
+    remark = "; ".join(str(report.explain(error)) for error in complaints) or None
     return outcome and replace(outcome, remark=remark)
 
 
@@ -304,7 +304,7 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     """Return the outcome of an action that an error has ended."""
     why = as_hook_error("cannot read or write a file", error)
     number = error.number if isinstance(error, StillOutside) else 0
-    return replace(outcome, problem=str(why), reason=why.reason, outside=number)
+    return replace(outcome, problem=str(report.explain(why)), reason=why.reason, outside=number)
 
 
 def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
@@ -321,7 +321,7 @@ def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
     for key, error in looks.unread.items():
         known = seen.states.get(key)
         name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
-        yield f"{name} not looked at: {system_error('cannot read', error)}"
+        yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
     if seen.processes.unread:
         yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
@@ -344,7 +344,7 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
     try:
         found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
-        yield f"cannot look for containers that never got the hook: {error}"
+        yield f"cannot look for containers that never got the hook: {report.explain(error)}"
         return
     if found is not None and (names := records.name_unhooked(found)):
         yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
@@ -379,7 +379,9 @@ def end_all_keys(options: Options) -> Remains:
     if not has_keys(options):
         return Remains([], [])
     # No snapshots: nothing would remove them.
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), store.replace(options, snapshot_ttl=0))
+    context = Context(
+        Resctrl(options.resctrl_root), RunDir(options.run_dir), validation.replace(options, snapshot_ttl=0)
+    )
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: dict[str, str] = {}
     left: list[str] = []
@@ -389,7 +391,7 @@ def end_all_keys(options: Options) -> Remains:
                 problems[key] = f"key {key}: {problem}"
         left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
         is_empty = not (problems or left)
-        for path in retry.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
+        for path in reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
             if (problem := _remove_lone(context, path)) is not None:
                 left.append(f"{path}: {problem}")
         if not is_empty:
@@ -405,35 +407,35 @@ def end_all_keys(options: Options) -> Remains:
 def _end_key(context: Context, key: str, deadline: float) -> str | None:
     """End a key, whether or not its members live. Returns why it is still on record, if it is."""
     run, options = context.run, context.options
-    run.complaints.clear()
+    run.complaints = []
     what = "cannot end it"
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
             if state is not None and state.completed_at is None:
-                poststop.end(context, locked, state, state.groups)
+                end(context, locked, state, state.groups)
                 for container in state.members:
                     run.remove(Index, container)
                 if state.recovering:  # its record may lack groups, which have its name
                     for above in resctrl.list_ctrl_groups(options.resctrl_root):
-                        poststop.remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
+                        remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
             elif state is not None and state.owed is not None:
                 what = f"could not add what it used to {state.history_file}"
                 system.append_lines(state.history_file, state.owed.lines)
                 # After the lines: killed in between, they are written once more, each with the same id.
-                locked.commit(store.replace(state, owed=None))
+                locked.commit(validation.replace(state, owed=None))
             if locked.state is None or locked.state.owed is None:
-                context.view.forget(locked)
+                reclaim.forget(context.view, locked)
                 return None
     except (HookError, OSError) as error:
         run.complain(what, error)
-    return "; ".join(map(str, run.complaints))
+    return "; ".join(str(report.explain(error)) for error in run.complaints)
 
 
 def _remove_lone(context: Context, path: str) -> str | None:
     """Remove a group that is on no record. Returns why it is still there, if it is."""
     try:
-        is_there = not retry.remove_orphan(context, path) and context.resctrl.exists(path)
+        is_there = not reclaim.remove_orphan(context, path) and context.resctrl.exists(path)
     except (HookError, OSError) as error:
-        return str(as_hook_error("cannot remove it", error))
+        return str(report.explain(as_hook_error("cannot remove it", error)))
     return "it has a live task, and is on no record" if is_there else None

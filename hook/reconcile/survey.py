@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import cached_property
 
-from hook import cgroups, procfs, record, resctrl, retry, system
+from hook import counters, identity, procfs, reclaim, resctrl, system
 from hook.entry import Context
 from hook.errors import UNNAMED, HookError
 from hook.models import Failure, KeyState, Member, MonGroup
-from hook.node import engines, podman, processes, records
+from hook.node import cgroups, engines, podman, processes, records
 from hook.node.processes import Groups, Process
 
 
@@ -39,7 +39,7 @@ class Survey:
         self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
-        self.orphans = retry.find_orphans(context, others) if others else []  # with our prefix, without a record
+        self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
@@ -110,7 +110,7 @@ class Survey:
         for name in self.records.failed:
             failure = self.context.run.glance(Failure, name)
             if failure is not None and failure.pid is not None and not procfs.is_dead(failure.pid, failure.starttime):
-                found = (procfs.find_own(place, name) for place in procfs.cgroups(failure.pid))
+                found = (identity.find_own(place, name) for place in procfs.cgroups(failure.pid))
                 yield from (own for own in found if own)
 
 
@@ -119,7 +119,7 @@ def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
     if group.begin is None or group.end is not None or context.resctrl.inode(group.path) != group.inode:
         return group
     try:
-        return record.add_late(group, context.resctrl.counters(group.path))
+        return counters.add_late(group, context.resctrl.counters(group.path))
     except HookError:  # removed since
         return group
 
@@ -133,7 +133,7 @@ def find_owner(seen: Survey, path: str) -> str | None:
     The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not take
     over another key's containers. It returns None if the containers have several keys, and the name is none of them.
     """
-    name = retry.parse_key(seen.context, path)
+    name = reclaim.parse_key(seen.context, path)
     keys = {key for key in map(seen.records.index.get, find_containers(seen, path)) if key is not None}
     if name in keys or not keys:
         return name
@@ -146,7 +146,7 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
     processes of the survey count, and only if they are still alive.
     """
-    known = {*seen.records.index, retry.parse_key(seen.context, path) or ""}
+    known = {*seen.records.index, reclaim.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
     tasks = system.try_call(seen.context.resctrl.tasks, path) or set()
     found: dict[str, Process] = {}

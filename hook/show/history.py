@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from hook import jsontext, system
+from hook import system
 from hook.counters import EVENTS, MILLION
-from hook.explain import format_count, list_pod_names, name_pod, printable, short_id
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
+from hook.report import format_count, name_pod, printable, short_id
 from hook.show.lists import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
 from hook.show.snapshot import Uses, make_total, sum_uses, to_number
-from hook.show.terminal import Column, Screen, numbers
+from hook.show.terminal import Column, Screen, list_pod_names, numbers
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -66,7 +66,7 @@ class Jobs:
 
     def list_jobs(self) -> Iterator[Job]:
         """List the selected jobs in the order of their ends."""
-        return (Job.model_validate(jsontext.loads(line.decode())) for _end, line in sorted(self.lines.values()))
+        return (Job.model_validate(system.loads(line.decode())) for _end, line in sorted(self.lines.values()))
 
     def add(self, job: Job, line: bytes) -> None:
         """Count a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
@@ -180,7 +180,7 @@ def parse_line(line: bytes) -> Iterator[tuple[Job | None, bytes]]:
 
 def _parse(text: bytes) -> Job | None:
     try:
-        job = Job.model_validate(jsontext.loads(text.decode()))
+        job = Job.model_validate(system.loads(text.decode()))
     except ValueError:
         return None
     return job if _TIME.fullmatch(job.end) else None

@@ -12,11 +12,11 @@ from typing import Any
 
 from hook import counters, names, procfs, system
 from hook.counters import EVENTS, MILLION
-from hook.explain import format_count, list_pod_names, printable, who
 from hook.models import Failure, KeyState
 from hook.node.records import name_unhooked
+from hook.report import format_count, printable, who
 from hook.show.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
-from hook.show.terminal import Column, Screen, lay_out, numbers
+from hook.show.terminal import Column, Screen, lay_out, list_pod_names, numbers
 
 STATES = {it.split()[-1]: it for it in ("live", "taken", "group missing", "recovering", "lingering", "completed")}
 """SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""

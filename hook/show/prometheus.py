@@ -16,13 +16,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from hook import __version__, counters, record, system
+from hook import __version__, counters, names, system
 from hook.counters import EVENTS, MILLION, Event
 from hook.errors import Reason
-from hook.explain import printable
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
+from hook.report import printable
 from hook.show.lists import NOTHING, format_name
 from hook.show.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
 
@@ -77,7 +77,7 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     """Make all metrics. No counter dips below the `former` samples, which were exported before."""
     former, choice = former or Former(), choice or Choice()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
-    keys = [it for it in seen.keys if not it.state.recovering or any(record.read_labels(it.state).values())]
+    keys = [it for it in seen.keys if not it.state.recovering or any(names.read_labels(it.state).values())]
     used, unknown, created = sum_series(keys, choice, former)
     unknown.update(_mark_taken(keys, choice))
     found = [*_make_event_families(used, PREFIX, "", created)]
@@ -358,7 +358,7 @@ def _identify(key: SeenKey) -> Labels:
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
-    labels = record.read_labels(key.state)
+    labels = names.read_labels(key.state)
     kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
     return (*((name, printable(labels.get(name, ""))) for name in _NAMES), (kind, key.state.key))
 

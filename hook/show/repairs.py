@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.explain import format_count
 from hook.reconcile.run import Outcome, Result
+from hook.report import format_count
 from hook.show.terminal import print_printable
 
 MOST_FAILURES = 10

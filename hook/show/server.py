@@ -27,8 +27,8 @@ from socketserver import TCPServer
 from typing import NamedTuple
 
 from hook import report, system
-from hook.errors import HookError
-from hook.explain import system_error, unforeseen_error
+from hook.errors import HookError, as_hook_error
+from hook.report import explain
 from hook.show import prometheus
 
 Reading = Callable[[bool], str]
@@ -198,7 +198,7 @@ class Server(ThreadingHTTPServer):
         try:
             return self._measure()
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
-            problem = str(error if isinstance(error, HookError) else unforeseen_error(error))
+            problem = str(error if isinstance(error, HookError) else explain(error))
             report.say(problem, to_syslog=False)
             return f"{problem}\n"
 
@@ -286,7 +286,7 @@ def serve(address: tuple[str, int], measure: Callable[[], Reading], say: Callabl
     try:
         server = Server(address, measure)
     except OSError as error:
-        raise system_error(f"cannot listen on {_name(address)}", error) from error
+        raise as_hook_error(f"cannot listen on {_name(address)}", error) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.default_int_handler)
     say(f"listening on http://{_name((address[0], server.server_port))}/metrics\n")

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from hook import counters, procfs, record, resctrl, system
+from hook import counters, names, procfs, resctrl, system
 from hook.errors import HookError
-from hook.explain import who
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.node.processes import Groups
 from hook.node.records import Broken, Records, leave_out, list_recorded
+from hook.report import who
 from hook.resctrl import Resctrl
 from hook.show import hardware
 from hook.show.hardware import AssignableCounters, Rmids
@@ -126,7 +126,7 @@ class SeenKey:
     @property
     def container(self) -> str | None:
         """The name of the container that the key is, if it is one, and that is known."""
-        return record.find_name(self.state)
+        return names.find_name(self.state)
 
     @property
     def condition(self) -> str:

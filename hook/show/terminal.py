@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from hook import jsontext
-from hook.explain import printable
+from hook import system
+from hook.report import name_pod, printable
 
+_MOST_NAMED = 5  # in one line
 _ELLIPSIS = "\u2026"
 _GAP = "  "
 _CUT = "..."
@@ -66,7 +67,7 @@ def _choose_mark() -> str:
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:
     """Print lines, or an object as one line of JSON."""
-    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
+    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else system.dumps(answer) + "\n")
 
 
 def write(text: str) -> None:
@@ -157,3 +158,15 @@ def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
     rows = zip_longest(*([it.head, *it.cells] for it in columns), fillvalue="")
     head, *lines = (_GAP.join(layouts).format(*row).rstrip() for row in rows)
     return [screen.paint("bold", head), *lines]
+
+
+def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
+    """List the names by which a pod can be found: its own, and `namespace/pod`."""
+    return [*filter(None, (pod, name_pod(namespace, pod)))]
+
+
+def name_first(names: Iterable[str]) -> str:
+    """Join the first few of these names, and say how many more there are."""
+    found = list(names)
+    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return ", ".join([*found[:_MOST_NAMED], *more])

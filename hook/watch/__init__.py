@@ -30,13 +30,12 @@ from itertools import chain
 from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import cgroups, counters, create, damage, ending, explain, names, procfs, record, report, retry, system
+from hook import counters, create, ending, names, procfs, reclaim, report, retry, system
 from hook.entry import Context
-from hook.errors import HookError, Reason
-from hook.explain import GroupGone, WrongCtrlGroup, explain_exception, format_count
+from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.models import Index, KeyState, Options
-from hook.node import processes, records
+from hook.node import cgroups, processes, records
 from hook.node.models import WatchRecord
 from hook.node.processes import Groups
 from hook.reconcile.move import (
@@ -50,12 +49,14 @@ from hook.reconcile.move import (
     note_last_look,
     still_forking,
 )
+from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
-from hook.store import RunDir, replace
+from hook.store import RunDir
+from hook.validation import replace
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 
-__all__ = ["counters", "damage", "ending", "record", "run"]
+__all__ = ["counters", "ending", "retry", "run"]
 _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 _SHARE = 20
@@ -91,7 +92,7 @@ def take_lock(context: Context) -> None:
     try:
         descriptor = system.open_lock(_LOCK, context.run.descriptor)
     except OSError as error:
-        raise explain.system_error("cannot open the lock file of watch", error) from error
+        raise as_hook_error("cannot open the lock file of watch", error) from error
     if not system.try_flock(descriptor):
         system.close(descriptor)
         problem = f"another watch runs on {context.run.path}"
@@ -238,7 +239,7 @@ class Watch:
         for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
             index = records.peek(run, Index, name)
             state = records.peek(run, KeyState, index.key) if index is not None else None
-            # By the ID itself: a former process of this ID (names.former_life) is in the same cgroup.
+            # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None else None
             if state and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
@@ -318,7 +319,8 @@ class Watch:
         if len(self._not_again) >= _MOST_KEPT:
             self._not_again.clear()
         self._not_again[place.container, member.starttime] = now + _REMEMBERED
-        problems, has_moved, path = self._context.run.complaints, False, None
+        self._context.run.complaints = problems = list[HookError]()
+        has_moved, path = False, None
         try:
             groups = self._read_groups()
             path = groups.find(member.pid)
@@ -327,12 +329,12 @@ class Watch:
             self._join_group(place, groups.name_ctrl_group(path))
             has_moved = True
         except (HookError, OSError) as error:
-            problems.append(explain.as_hook_error("cannot read or write a file", error))
+            problems.append(as_hook_error("cannot read or write a file", error))
         self.followed += has_moved
         self.failed += not has_moved
         for problem in problems:
-            _say(f"following {place.container} to {path}: {problem}; the next reconcile does what is left")
-        problems.clear()
+            why = f"{report.explain(problem)}; the next reconcile does what is left"
+            _say(f"following {place.container} to {path}: {why}")
         return has_moved
 
     def _join_group(self, place: Place, ctrl_group: str) -> None:
@@ -352,18 +354,18 @@ class Watch:
         finally:  # also without a new RMID: the former group may hold the last one
             # If a hook has the lock now, that group stays on record and goes with its key.
             with suppress(HookError), context.run.lock(state.key, system.monotonic()) as locked:
-                retry.retire(context, locked, left=place.member.group)
+                reclaim.retire(context, locked, left=place.member.group)
 
     @contextmanager
     def _guard(self, what: str) -> Iterator[None]:
         """Log and count what cannot be moved, or looked at. reconcile repairs it, and reports it until then."""
         try:
             yield
-        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed
-            pass
         except (HookError, OSError) as error:
+            if isinstance(error, HookError) and error.kind in (*GONE, WRONG_CTRL_GROUP):
+                return  # removed, or its ctrl_group has changed
             self.failed += 1
-            _say(f"cannot move {what} into its group: {explain_exception(error)}")
+            _say(f"cannot move {what} into its group: {report.explain(error)}")
 
     # --- Its record
 

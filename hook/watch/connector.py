@@ -16,8 +16,7 @@ import struct
 from contextlib import suppress
 
 from hook import system
-from hook.errors import HookError, Reason
-from hook.explain import system_error
+from hook.errors import HookError, Reason, as_hook_error
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
@@ -92,7 +91,7 @@ class Connector:
             hint = "run it in the host's network namespace (hostNetwork: true; podman run --network=host)"
             raise HookError(Reason.DENIED, problem, hint=hint) from None
         except OSError as error:
-            raise system_error("cannot subscribe to the kernel's process connector", error) from error
+            raise as_hook_error("cannot subscribe to the kernel's process connector", error) from error
         self._await_answer(pid + 1)
         self._send(struct.pack("=II", _PROC_CN_MCAST_LISTEN, _PROC_EVENT_EXEC), pid)
 
@@ -126,7 +125,7 @@ def subscribe() -> Connector:
         if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             problem = "the kernel has no process connector: this kernel has no CONFIG_CONNECTOR"
             raise HookError(Reason.DENIED, problem, hint=_HINT) from None
-        raise system_error("cannot open a socket to the kernel's process connector", error) from error
+        raise as_hook_error("cannot open a socket to the kernel's process connector", error) from error
     try:
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
         _attach_filter(kernel)
@@ -135,7 +134,7 @@ def subscribe() -> Connector:
         kernel.close()
         if error.errno == errno.EPERM:
             raise _lacks_capability() from None
-        raise system_error("cannot set up the socket to the kernel's process connector", error) from error
+        raise as_hook_error("cannot set up the socket to the kernel's process connector", error) from error
     return Connector(kernel)
 
 

@@ -126,7 +126,6 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
     try:
         for models, compiled in COMPILED.items():
             found[models] = found.pop(compiled)  # the plain ones take the place of pydantic's
-        del found["hook/__main__.py"]  # that is for the source tree
     except KeyError as error:
         raise BuildError(f"{error.args[0]} is missing") from error
     for pattern in INSTALLED:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hook.explain import short_id
+from hook.report import short_id
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers
 from tests.support.devlog import DevLog

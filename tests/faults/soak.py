@@ -14,7 +14,8 @@ import uuid
 from random import Random
 from typing import TYPE_CHECKING
 
-from hook import entry, system
+from hook import __main__ as program
+from hook import system
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.support.hook import created, stopped
 from tests.unit.simulated import Node
@@ -105,7 +106,7 @@ class Soak:
         """A hook, from its start to its end."""
         machine = self._node.machine
         machine.caller.stdin, machine.caller.calls = json.dumps(state).encode(), 0
-        _same("exit status", entry.dispatch(["hook"]), 0)
+        _same("exit status", program.dispatch(["hook"]), 0)
         _same("what a hook said", machine.caller.stderr, b"")
         machine.release(machine.caller)
         self._hooks += 1

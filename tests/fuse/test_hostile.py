@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -13,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from hook import system
+from hook.errors import UNNAMED
 from tests.support.hook import PYZ, UID, Hook, Task, created, end, snapshot, stopped
 
 VERBS = ["hook", "createRuntime", "poststop"]
 
 
 def bad_name(text: bytes) -> str:
-    return "bad-" + hashlib.sha256(text).hexdigest()[:16]
+    return UNNAMED + system.hash_of(text)
 
 
 UNREADABLE = {"no JSON": b"Segmentation fault", "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}'}

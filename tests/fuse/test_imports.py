@@ -20,16 +20,16 @@ from tests.support.hook import UID, Hook, created, end, stopped, task
 from tests.support.interpreters import Interpreter, find, start_command
 
 OURS = [
+    "__main__",
     "create",
     "entry",
     "errors",
     "identity",
-    "jsontext",
+    "key",
     "models",
     "names",
     "poststop",
     "procfs",
-    "record",
     "resctrl",
     "store",
     "system",

@@ -7,7 +7,6 @@ import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -94,13 +93,3 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
     ((name, record),) = bounded.failures().items()
     assert (name[:4], record["reason"], record["pid"]) == ("bad-", "bad_state", None)
     assert annotations_first(bounded.with_options("--strict"), created(ID, init.pid), megabytes).status == 0
-
-
-def test_a_pod_does_not_evade_a_filter_by_the_size_of_its_state(
-    bounded: Hook, own: Cgroup, init: Task, tmp_path: Path
-) -> None:
-    """For each filter: unit/test_report.py."""
-    with (tmp_path / "config.json").open("w") as file:
-        file.truncate(200 << 20)  # a hole
-    annotations_last(bounded.with_options("--namespace=shop"), {**created(ID, init.pid), "bundle": str(tmp_path)}, 20)
-    assert bounded.tasks(f"oci-{UID}") == own.pids()

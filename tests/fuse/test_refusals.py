@@ -8,21 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.kernel.inside import fill
-from tests.resctrlfs import Mounted
-from tests.support.hook import UID, Hook, Task, created, end, stopped
-
-GROUP = f"oci-{UID}"
-
-REFUSALS = [
-    ("mkdir", "ENOSPC", "no_rmids"),
-    ("mkdir", "EROFS", "denied"),
-    ("write", "ESRCH", "task_gone"),
-    ("write", "ENODEV", "io"),
-    ("open", "ENOENT", "io"),
-]
+from tests.support.hook import Hook, Task, created
 
 
 def only(hook: Hook, container: str) -> dict[str, object]:
@@ -30,30 +17,6 @@ def only(hook: Hook, container: str) -> dict[str, object]:
     assert set(failures) == {container}
     found: dict[str, object] = failures[container]
     return found
-
-
-@pytest.mark.parametrize(("call", "error", "reason"), REFUSALS)
-def test_a_refusal_has_its_reason_and_leaves_only_that(
-    resctrl: Mounted, hook: Hook, init: Task, call: str, error: str, reason: str
-) -> None:
-    place = GROUP if call == "mkdir" else f"{GROUP}/tasks"
-    resctrl.control(do="inject", op=call, error=error, path=place, times=-1)
-    outcome = hook(created("c1", init.pid, pod_uid=UID))
-    assert outcome.status == 0
-    assert reason in outcome.stderr
-    assert error in outcome.stderr
-    record = only(hook, "c1")
-    assert (record["reason"], record["stage"], record["monitored"]) == (reason, "createRuntime", False)
-    assert (record["key"], record["pid"]) == (UID, init.pid)
-    assert hook.groups() == set()
-    assert hook.leftovers() == {"unmonitored/c1.json"}
-    strict = hook.with_options("--strict")
-    assert strict(created("c1", init.pid, pod_uid=UID)).status == 1
-    resctrl.control(do="clear")
-    assert strict(created("c1", init.pid, pod_uid=UID), verb="createRuntime").status == 0
-    end(init)
-    hook(stopped("c1"))
-    assert hook.leftovers() == set()
 
 
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from hook.explain import format_count
+from hook.report import format_count
 from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import DEADLINE, PYZ
 from tests.unit.nodes import NodeFiles

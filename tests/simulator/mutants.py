@@ -52,7 +52,7 @@ MUTANTS = {
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(
-        "a group is removed as an orphan without a look at its record", "retry",
+        "a group is removed as an orphan without a look at its record", "reclaim",
         "linger=60; c1 d1 k1 | c2 p2 | r", {"if _is_on(path, locked.state) or context": "if context"},
     ),
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
@@ -73,7 +73,7 @@ MUTANTS = {
         {"(-1, [state.returned.use]": "(0, [state.returned.use]"},
     ),
     "M12": BrokenRule(
-        "the line of a key is written after its record", "poststop", "history=1; c1 | p1 c2 p2 | r",
+        "the line of a key is written after its record", "key", "history=1; c1 | p1 c2 p2 | r",
         {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
     ),
     "M13": BrokenRule(
@@ -82,11 +82,11 @@ MUTANTS = {
         {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
     ),
     "M14": BrokenRule(
-        "a key is forgotten with the lines that it owes", "view", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
-        {"        if state.owed is None:\n            locked.clear()": "        if True:\n            locked.clear()"},
+        "a key is forgotten with the lines that it owes", "reclaim", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
+        {"    if state.owed is None:\n        locked.clear()": "    if True:\n        locked.clear()"},
     ),
     "M15": BrokenRule(
-        "the file of a line is that of the command which ends the key", "entry",
+        "the file of a line is that of the command which ends the key", "key",
         "history=1; c1 c9 | d1 R | d9 R", {"return state.history_file or (": "return ("},
     ),
 }  # fmt: skip

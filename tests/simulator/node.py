@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from hook import entry
+from hook import __main__ as program
 from hook.entry import Context
 from hook.models import Options
 from hook.reconcile import run as reconcile
@@ -368,7 +368,7 @@ class SimulatedNode:
         if words[0] == "reconcile":
             options = Options(**self.options)
             return SimulatedProcess(what, lambda: reconcile.repair(options))
-        return SimulatedProcess(what, lambda: entry.dispatch(words), stdin)
+        return SimulatedProcess(what, lambda: program.dispatch(words), stdin)
 
     def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
         """Write its config.json; returns the state that a runtime gives to its hooks."""

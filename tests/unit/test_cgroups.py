@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import cgroups, procfs, system
-from hook.node import processes
+from hook import procfs, system
+from hook.node import cgroups, processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4

@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook import counters
+from hook.counters import add_late, begin_group_late, inherit, remake_group, resume
+from hook.key import end_group, leave
 from hook.models import KeyState, MonGroup
-from hook.record import add_late, begin_group_late, end_group, inherit, leave, remake_group, resume
-from hook.store import change, replace
+from hook.validation import replace
+from hook.view import change
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"

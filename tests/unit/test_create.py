@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from hook import procfs, record, retry, system
+from hook import identity, names, retry, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
 from hook.models import KeyState, MonGroup
+from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from tests.simulator.kernel import COUNTERS, RESCTRL
@@ -102,7 +103,7 @@ def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(
 ) -> None:
     """It was forgotten, and a later `exec` into that cgroup was not found."""
     node.start()
-    monkeypatch.setattr(procfs, "own_cgroup", lambda _places, _name: None)
+    monkeypatch.setattr(identity, "own_cgroup", lambda _places, _name: None)
     node.start()
     assert node.member().cgroup == f":{own()}"
     node.kernel.die(7)
@@ -134,7 +135,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = Container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, record.read_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, names.read_labels(node.state(ID))["container"]) == (known, "old")
         node.stop(ID, pid)
 
 
@@ -202,7 +203,7 @@ def test_what_a_start_is_refused_for(node: Node, arrange: Callable[[Node], objec
     arrange(node)
     error = refused(lambda: create_runtime(context, Container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID})))
     assert error.reason == reason
-    assert said in str(error)
+    assert said in str(explain(error))
     assert (node.groups(), node.files()) == ({}, set())
 
 
@@ -276,7 +277,7 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
 
     monkeypatch.setattr(retry, "drop_made", fill_and_drop)
     (complaint,) = node.start().run.complaints
-    assert str(complaint).startswith("could not take removed groups off key")
+    assert str(explain(complaint)).startswith("could not take removed groups off key")
     assert node.groups() == {f"gold/{GROUP}": {7}}
 
 
@@ -304,7 +305,7 @@ def test_a_failed_undo_is_reported_beside_the_failure(node: Node, monkeypatch: p
     context = node.context()
     container = Container(OTHER, 8, "/nowhere", {"io.kubernetes.pod.uid": UID})
     assert refused(lambda: create_runtime(context, container)).reason == Reason.DENIED
-    assert ["ENOSPC" in str(complaint) for complaint in context.run.complaints] == [True]
+    assert ["ENOSPC" in str(explain(complaint)) for complaint in context.run.complaints] == [True]
     assert node.members() == {ID: 7, OTHER: 8}, "for reconcile"
 
 
@@ -329,7 +330,7 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
         assert node.groups() == {GROUP: {7}}
     else:
         error = refused(lambda: node.start(rmid_wait=1.5))
-        assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (error.hint or "")
+        assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
         assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 
@@ -373,7 +374,7 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
     with monkeypatch.context() as broken:
         broken.setattr(LockedKey, "commit", full)
         (complaint,) = node.start().run.complaints
-    assert complaint.problem == f"could not save the initial counters of key {UID}; its use will be unknown"
+    assert explain(complaint).problem == f"could not save the initial counters of key {UID}; its use will be unknown"
     node.start(OTHER, 8)
     assert [group.before for group in node.state().groups] == [{ENERGY: "Unavailable"}]
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from hook import damage, report, system
+from hook import report, system
 from hook.entry import Call
 from hook.errors import HookError
 from hook.identity import Container, Pod
 from hook.models import Model, Options
 from hook.reconcile import run as reconcile
+from hook.report import explain
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN, SimulatedMachine
@@ -81,7 +82,7 @@ def test_all_keys_together_have_a_limit_which_bounds_the_files_too(machine: Simu
     assert len(machine.syslog) == 200
     assert len([it for it in machine.fs.listdir(RUN) if it.startswith("logged-")]) == 200 + 2
     machine.kernel.now += 60
-    assert damage.sum_up_failures(run) == [MORE.format(100)]
+    assert report.sum_up_failures(run) == [MORE.format(100)]
     assert not [it for it in machine.fs.listdir(RUN) if it.startswith("logged-")]
 
 
@@ -100,14 +101,14 @@ def test_a_count_that_another_takes_away_meanwhile_is_added_up_by_that_one(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "list_directory", lambda *_: [f"logged-{REASON}-9"])
-    assert damage.sum_up_failures(run) == []
+    assert report.sum_up_failures(run) == []
 
 
 def test_few_failures_leave_no_count(machine: SimulatedMachine, run: RunDir) -> None:
     for number in range(10):
         fail(run, number)
     machine.kernel.now += 60
-    assert damage.sum_up_failures(run) == []
+    assert report.sum_up_failures(run) == []
     assert len(machine.syslog) == 10
 
 
@@ -133,7 +134,7 @@ def test_what_is_in_the_place_of_a_count_stops_nothing(machine: SimulatedMachine
         fail(run, number)
     assert len(machine.syslog) == 12
     machine.kernel.now += 60
-    assert damage.sum_up_failures(run) == [MORE.format(99).replace(REASON, "io")]
+    assert report.sum_up_failures(run) == [MORE.format(99).replace(REASON, "io")]
     assert not machine.fs.exists("/elsewhere")
 
 
@@ -141,7 +142,7 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(
     machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(11):
-        damage.count_failure(run, REASON, UID)
+        report.count_failure(run, REASON, UID)
     write = machine.write
 
     def removed_before(descriptor: int, data: bytes) -> int:
@@ -150,12 +151,12 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(
         return write(descriptor, data)
 
     monkeypatch.setattr(machine, "write", removed_before)
-    assert damage.count_failure(run, REASON, UID) == (True, [])
+    assert report.count_failure(run, REASON, UID) == (True, [])
 
 
 def count_many(path: str, told: multiprocessing.SimpleQueue[int]) -> None:
     run = RunDir(path)
-    told.put(sum(damage.count_failure(run, REASON, UID)[0] for _ in range(100)))
+    told.put(sum(report.count_failure(run, REASON, UID)[0] for _ in range(100)))
 
 
 def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +171,7 @@ def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytes
     for hook in hooks:
         hook.join()
     monkeypatch.setattr(system, "boottime", lambda: 660.0)
-    assert damage.sum_up_failures(RunDir(str(tmp_path))) == [MORE.format(390)]
+    assert report.sum_up_failures(RunDir(str(tmp_path))) == [MORE.format(390)]
 
 
 # --- Room in the run directory
@@ -305,7 +306,7 @@ def test_a_hook_drops_lines_for_a_record_only_if_nothing_else_is_left(node: Node
     node.machine.room = [0, 50]
     context = node.start(OTHER, 8, None)
     assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
-    assert "1 line of history dropped" in str(context.run.complaints[0])
+    assert "1 line of history dropped" in str(explain(context.run.complaints[0]))
     left = [*kept(node)]
     assert left == names[-len(left) :]
     assert count(node, "dropped_lines") == 9 - len(left) < 9

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import names, procfs, retry, system
+from hook import names, procfs, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
@@ -109,7 +109,7 @@ class Facts(SimpleNamespace):
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the failures, that of process 8 is of one that is dead; and what is old is called so."""
     monkeypatch.setattr(diagnose, "Threads", lambda seen, _looks, _state: seen)
-    monkeypatch.setattr(retry, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
+    monkeypatch.setattr(reclaim, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)
@@ -161,7 +161,7 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1"), dead=["c1"], index={"c1": None}), ["drop c1 k"]),
         (Facts(state("c1"), vanished=["c1"]), ["remake c1 k"]),
         (Facts(state("c1"), index={"c1": None}), ["remake c1 k"]),
-        (Facts(state(names.former_life("c1", 7, 1)), index={names.former_life("c1", 7, 1): None}), []),
+        (Facts(state(names.displaced_member("c1", 7, 1)), index={names.displaced_member("c1", 7, 1): None}), []),
         (Facts(state("c1", groups=[BEGUN]), outside={"c1": 3}), ["adopt c1 k"]),
         (Facts(state("c1"), outside={"c1": 3}), ["remake c1 k"]),
         # On a kernel that does not show its ctrl_group it would be made in the root one, where the task cannot go.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import entry, procfs, retry, system
+from hook import entry, procfs, reclaim, system
 from hook.doctor import OK, Check, Finding, Site, format_findings, to_objects
 from hook.doctor.checks import CHECKS
 from hook.doctor.installation import compute_longest_wait
@@ -379,7 +379,7 @@ def test_a_full_ctrl_group_on_arm64_is_named_though_another_one_has_rmids(
 
 def test_the_longest_wait_is_the_sum_of_the_waits_of_a_hook() -> None:
     options = Options(lock_timeout=2.0, rmid_wait=3.0)
-    assert compute_longest_wait(options) == entry.STDIN_PATIENCE + 2 * 2.0 + retry.SECONDS_IN_VAIN + 3.0
+    assert compute_longest_wait(options) == entry.STDIN_PATIENCE + 2 * 2.0 + reclaim.LONGEST_SEARCH + 3.0
 
 
 ENV = 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'
@@ -419,7 +419,12 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_told_once(node: N
 
     site = Site(Places(), node.options)
     found = [finding for _ in range(2) for finding in Check(find, "ok a: {what}").run(site)]
-    failed = Finding("FAIL", "a", "cannot check: [Errno 13] Permission denied: '/x'", "run doctor as root")
+    failed = Finding(
+        "FAIL",
+        "a",
+        "cannot check: a file could not be read; tried: Permission denied '/x': EACCES",
+        "run doctor as root",
+    )
     assert found == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
 
 

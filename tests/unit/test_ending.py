@@ -14,14 +14,15 @@ from typing import Any
 
 import pytest
 
-from hook import damage, system
+from hook import ending, system
 from hook.errors import Reason
+from hook.key import MOST_LEFT, end
 from hook.models import KeyState, Owed
 from hook.node import records
 from hook.node.models import Job
-from hook.poststop import end, poststop
+from hook.poststop import poststop
 from hook.reconcile import run
-from hook.record import MOST_LEFT
+from hook.report import explain
 from hook.store import LockedKey
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
@@ -239,7 +240,7 @@ def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(
     context = node.context(**ON)
     poststop(context, ID)
     (complaint,) = context.run.complaints
-    assert "ENOSPC" in str(complaint)
+    assert "ENOSPC" in str(explain(complaint))
 
 
 def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
@@ -435,7 +436,7 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
 
 
 def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(damage, "MOST_CHARACTERS", 1100)
+    monkeypatch.setattr(ending, "MOST_CHARACTERS", 1100)
     with broken(node, "ENOSPC"):
         for pid in (7, 8, 9):
             live(node, pid, pid=pid)

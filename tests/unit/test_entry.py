@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hook import __main__ as program
 from hook import conmon, entry, procfs
 from hook.errors import HookError
 from hook.models import Failure, Options
@@ -28,7 +29,7 @@ def called(node: Node, *words: str, verb: str = "createRuntime", exits: int = 0,
     """Call a stage, which exits with this status; returns its stderr."""
     node.machine.caller.stdin = json.dumps({**STATE, **state}).encode()
     node.machine.caller.stderr = b""
-    assert entry.dispatch([verb, *words]) == exits
+    assert program.dispatch([verb, *words]) == exits
     return node.machine.caller.stderr.decode()
 
 
@@ -41,17 +42,17 @@ def failure() -> Failure:
 def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_stage(_verb: object, _words: list[str]) -> int:
+    def fail(*_: object) -> int:
         raise MemoryError("none left")
 
-    monkeypatch.setattr(entry, "run_stage", run_stage)
+    monkeypatch.setattr(entry, "serve_call", fail)
     assert "none left" in called(node)
     assert "none left" in called(node, "--bogus", "--run-dir=/proc/none")
     assert "none left" in called(node, "--strict", verb="hook")
     assert "none left" in called(node, "--strict", exits=1)
     with Records(RUN) as records:
         assert records.runs() == {("createRuntime", "failed"): 2, ("hook", "failed"): 1}
-    monkeypatch.setattr(entry, "parse", run_stage)
+    monkeypatch.setattr(entry, "parse", fail)
     assert "none left" in called(node, "--strict", exits=1)
 
 
@@ -59,8 +60,8 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
 def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
     node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    def act(_call: entry.Call, _kernel: object, run_dir: RunDir) -> bool:
-        run_dir.complaints.append(HookError("io", "a damaged file"))
+    def act(_call: entry.Call, context: entry.Context) -> bool:
+        context.run.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(entry, "_act", act)
@@ -91,7 +92,7 @@ NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {
 def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes | dict[str, object], said: str) -> None:
     """What a process makes of it: fuse/test_hostile.py."""
     node.machine.caller.stdin = given if isinstance(given, bytes) else json.dumps({**STATE, **given}).encode()
-    assert entry.dispatch(["createRuntime", "--strict"]) == 1
+    assert program.dispatch(["createRuntime", "--strict"]) == 1
     (line,) = node.machine.caller.stderr.decode().splitlines()
     assert ": bad_state: " in line
     assert said in line

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import pytest
 
 from hook.cli import command_line as cli
-from hook.explain import make_error
-from hook.resctrl import Resctrl
+from hook.errors import HookError
+from hook.report import explain
 from hook.show import hardware
 from tests.unit.nodes import NOW, NodeFiles
 
@@ -150,10 +150,11 @@ def test_on_arm64_rmids_are_those_of_each_ctrl_group(
     assert "no RMID is left in ctrl_group gold: see doctor" in list_lines(capsys, node)
 
 
-@pytest.mark.usefixtures("arm64")
-def test_on_arm64_the_hint_for_no_rmid_names_the_pmgs(node: NodeFiles) -> None:
-    refused = make_error(Resctrl(str(node.root)), "/x", OSError(errno.ENOSPC, ""))
-    assert "on arm64 the PMGs of one ctrl_group" in str(refused.hint)
+@pytest.mark.usefixtures("arm64", "node")
+def test_on_arm64_the_hint_for_no_rmid_names_the_pmgs() -> None:
+    error = OSError(errno.ENOSPC, "")
+    refused = explain(HookError("no_rmids", "refused", operation="mkdir", path="/x", error=error, status="", pid=None))
+    assert "on arm64 the PMGs of one ctrl_group" in refused.hint
 
 
 @pytest.mark.usefixtures("arm64")

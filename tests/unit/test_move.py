@@ -10,8 +10,9 @@ from functools import partial
 import pytest
 
 from hook import procfs
-from hook.explain import WrongCtrlGroup
+from hook.errors import WRONG_CTRL_GROUP, HookError
 from hook.reconcile.move import Mover, Place, move_until
+from hook.report import explain
 from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
@@ -282,7 +283,9 @@ def test_nothing_is_moved_where_the_tasks_of_other_tools_cannot_be_read(chain: C
         return read(descriptor, size)
 
     chain.node.machine.read = refuse  # type: ignore[method-assign]
-    assert f"cannot read which tasks are in {theirs}" in str(chain.mover().error)
+    caught = chain.mover().error
+    assert caught is not None
+    assert f"cannot read which tasks are in {theirs}" in str(explain(caught))
     assert chain.groups() == {INIT}
 
 
@@ -293,7 +296,8 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
     mover = Mover(chain.node.context(), chain.place(), chain)
     assert mover.step()
-    assert isinstance(mover.error, WrongCtrlGroup)
+    assert isinstance(mover.error, HookError)
+    assert mover.error.kind == WRONG_CTRL_GROUP
 
 
 # --- A number that another thread has by the time of the move

@@ -69,7 +69,7 @@ def test_a_directory_loses_the_slashes_at_its_end() -> None:
 
 
 def test_a_former_life_is_named_after_its_container_and_is_no_container() -> None:
-    life = names.former_life("c1", 7, 100)
+    life = names.displaced_member("c1", 7, 100)
     assert names.container_of(life) == names.container_of("c1") == "c1"
     assert [names.member(name) for name in (life, "c1")] == [life, "c1"]
     with pytest.raises(ValueError, match="not a container ID"):

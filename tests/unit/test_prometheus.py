@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, record, system
+from hook import __version__, names, system
 from hook.cli import command_line as cli
 from hook.counters import EVENTS
 from hook.errors import Reason
@@ -25,7 +25,7 @@ from hook.models import KeyState, MonGroup
 from hook.show import prometheus
 from hook.show.prometheus import Choice, Former, make_families
 from hook.show.snapshot import Group, SeenKey, take_snapshot
-from hook.store import replace
+from hook.validation import replace
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
@@ -244,8 +244,8 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     state = node.live("c1", pod_name=POD, name="app")
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
-    named = record.keep_labels(state, replace(state, pod_name="keep"))
-    for again in (state, named, record.keep_labels(named, replace(named, pod_name="kept", name="new"))):
+    named = names.keep_labels(state, replace(state, pod_name="keep"))
+    for again in (state, named, names.keep_labels(named, replace(named, pod_name="kept", name="new"))):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
         infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}

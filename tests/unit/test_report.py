@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from hook import __main__ as program
 from hook import entry, report, system
-from hook.errors import HookError, Reason
+from hook.errors import HookError, Reason, as_hook_error
 from hook.identity import Container, Key, Pod
 from hook.models import Failure
 from hook.node.records import Records
+from hook.report import explain, printable, short_id, who
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import ID, UID, Node, fails, node
@@ -169,10 +173,10 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
     run_dir.write(Failure, ID, failure)
     call = entry.Call("poststop", (node.options(), []), ID, "/bundle", None)
     for reason in ("io", Reason.BAD_STATE):
-        report.report(call, run_dir, HookError(reason, "p"))
+        report.report(call, run_dir, HookError(reason, "p"), [])
         assert node.failures() == {ID: "denied"}
     node.kernel.die(7)
-    report.report(call, run_dir, HookError("io", "p"))
+    report.report(call, run_dir, HookError("io", "p"), [])
     assert node.failures() == {ID: "io"}
 
 
@@ -247,7 +251,7 @@ def called(node: Node, state: dict[str, Any], *options: str, verb: str = "hook",
     node.machine.caller.stdin, node.machine.caller.stderr = json.dumps(state).encode(), b""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entry, "STDIN_LIMIT", LIMIT)
-        assert entry.dispatch([verb, *options]) == 0
+        assert program.dispatch([verb, *options]) == 0
     return node.machine.caller.stderr.decode()
 
 
@@ -302,3 +306,100 @@ def test_only_annotations_that_were_read_leave_a_container_out(node: Node, filte
     config = {"annotations": {**NAMES, **OPTED}} if is_known else None
     called(node, {**STATE, "annotations": {**OPTED, **BIG}}, filtered, config=config)
     assert node.groups() == ({} if is_known else {f"oci-{UID}": {7}})
+
+
+# --- In words
+
+
+texts = st.text(st.characters(codec=None))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ((), "5f3c5f3c5f3c"),
+        (("shop", "cart-0", "app"), "shop/cart-0 app (5f3c5f3c5f3c)"),
+        (("shop", "cart-0", None), "shop/cart-0 (5f3c5f3c5f3c)"),
+        ((None, "stack", "db"), "stack db (5f3c5f3c5f3c)"),
+        (("shop", None, "app"), "app (5f3c5f3c5f3c)"),
+        (("shop", "a\nb", "\x1b[2J"), "shop/a\\nb \\x1b[2J (5f3c5f3c5f3c)"),
+    ],
+)
+def test_a_container_is_named_as_far_as_it_is_known(names: tuple[str, ...], expected: str) -> None:
+    assert who(ID, *names) == expected
+    assert short_id("my-container") == "my-container", "only the IDs of engines are cut"
+
+
+def is_a_line(text: str) -> bool:
+    """One line of printable ASCII, short enough for a datagram, and for a pipe after write_stderr has cut it."""
+    return len(text.splitlines()) <= 1 and text.isascii() and text.isprintable() and len(text) <= 12_000
+
+
+@given(texts, st.text("".join(map(chr, range(32, 127))), max_size=1000))
+@example("\ud800\udcff\u2028\x85\0\x1b[2J\r\n\t", "")
+@example("\U0001f600" * 5000, "a" * 1000)
+@example("a" * 1_000_000, "")
+def test_every_message_is_one_bounded_line_of_printable_ascii(text: str, is_one: str) -> None:
+    assert is_a_line(printable(text))
+    assert printable(is_one) == is_one
+
+
+def test_a_cut_line_is_marked() -> None:
+    assert printable("a" * 1001) == "a" * 1000 + "..."
+
+
+@given(st.lists(texts, min_size=4, max_size=4))
+def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
+    problem, tried, kernel, hint = said
+    error = HookError(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+    failure = report.make_failure(error, "hook", "c1")
+    assert all(map(is_a_line, (failure.problem, failure.tried, failure.kernel, failure.hint)))
+    assert is_a_line(printable(str(explain(error))))
+
+
+@pytest.mark.parametrize(
+    ("error", "tried", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "/run/x"), "No space left '/run/x': ENOSPC", "the file system of"),
+        (OSError(errno.ENOSPC, "No space left", b"groups/x"), "ENOSPC", "the file system of"),
+        (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system"),
+        (OSError(errno.EMFILE, "Too many open files"), "EMFILE", " "),
+        (OSError(errno.EIO, "Input/output error", "x"), "Input/output error 'x': EIO", ""),
+        (OSError(errno.EIO, "Input/output error"), "Input/output error: EIO", ""),
+        (OSError(99999, "?"), "OSError", ""),
+        (OSError("no number"), "no number: OSError", ""),
+        (BlockingIOError(), "BlockingIOError", ""),
+    ],
+)
+def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hint: str) -> None:
+    failure = as_hook_error("doing something", error)
+    found = explain(failure)
+    assert (failure.reason, found.problem) == (Reason.IO, "doing something")
+    assert tried in found.tried
+    assert hint in found.hint
+    assert bool(hint) is bool(found.hint)
+
+
+@pytest.mark.parametrize(("user", "hint"), [(0, ""), (1000, "run it as root")])
+def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, user: int, hint: str) -> None:
+    monkeypatch.setattr(system, "user_id", lambda: user)
+    assert explain(as_hook_error("doing something", PermissionError(errno.EACCES, "Permission denied"))).hint == hint
+
+
+def test_an_unforeseen_error_names_its_place() -> None:
+    def fail() -> None:
+        raise ValueError("a\nb")
+
+    with pytest.raises(ValueError, match="a") as caught:
+        fail()
+    found = explain(caught.value)
+    assert "ValueError" in found.problem
+    assert "test_report.py" in found.tried
+    assert "in fail" in found.tried
+    assert "at " not in explain(MemoryError()).tried
+
+
+def test_the_parts_of_an_error_have_one_order() -> None:
+    whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
+    assert str(explain(whole)) == "problem; tried: t; kernel: k; hint: h"
+    assert str(explain(HookError("r", "problem"))) == "problem"

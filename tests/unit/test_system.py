@@ -6,15 +6,23 @@ from __future__ import annotations
 import errno
 import fcntl
 import itertools
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from hook import system
+from hook.models import Index
+from tests.support.interpreters import find, start_command
 from tests.unit.simulated import fails
 
 
@@ -92,3 +100,126 @@ def test_a_wait_for_a_lock_puts_the_handler_of_the_alarm_and_the_mask_back(tmp_p
     finally:
         signal.signal(signal.SIGALRM, former)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+# --- JSON
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def refuse(text: str) -> None:
+    raise ValueError(text)
+
+
+def reference(text: str) -> Any:  # noqa: ANN401
+    return json.loads(text, parse_constant=refuse)
+
+
+numbers = st.integers(-(10**23), 10**23) | st.floats(allow_nan=False, allow_infinity=False)
+trees = st.recursive(
+    st.none() | st.booleans() | numbers | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=15,
+)
+padding = st.text(" \t\r\n", max_size=3)
+
+
+def same(one: object, other: object) -> bool:
+    """Equal, and of the same kinds: 1, 1.0 and True are not the same."""
+    return repr(one) == repr(other)
+
+
+def test_loads_is_json_loads() -> None:
+    @settings(max_examples=60)
+    @given(trees, st.booleans(), st.sampled_from([None, 0, 2]), padding, padding)
+    def run(tree: object, ascii_only: bool, indent: int | None, before: str, after: str) -> None:
+        text = before + json.dumps(tree, ensure_ascii=ascii_only, indent=indent) + after
+        assert same(system.loads(text), reference(text))
+
+    run()
+
+
+def test_dumps_comes_back_and_is_one_line_of_ascii() -> None:
+    @settings(max_examples=60)
+    @given(trees)
+    @example({"\ud800": "\udcff", "\u2028": [(), {}]})
+    def run(tree: object) -> None:
+        text = system.dumps(tree)
+        assert text.isascii()
+        assert text.isprintable()
+        assert same(json.loads(text), reference(json.dumps(tree)))
+        assert same(system.loads(text), json.loads(text))
+
+    run()
+
+
+def test_what_one_refuses_the_other_refuses() -> None:
+    alphabet = '{}[]",: \\u09e-+.truefalsnN\n\t\0\u00e4\ufeff'
+
+    @settings(max_examples=150)
+    @given(st.text(alphabet, max_size=8) | st.builds("[{}]".format, st.text(alphabet, max_size=8)))
+    @example("\ufeff{}")
+    @example('"\t"')
+    @example("1 ")
+    def run(text: str) -> None:
+        try:
+            expected = reference(text)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"\A[^\n]+\Z"):
+                system.loads(text)
+        else:
+            assert same(system.loads(text), expected)
+
+    run()
+
+
+def test_real_states_and_models_are_what_json_makes_of_them() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests/states").glob("*.json")]
+    assert [system.loads(text) for text in texts] == [json.loads(text) for text in texts] != []
+    record = Index(key="k")
+    assert json.loads(system.dumps({"one": record, "more": [record]})) == {"one": vars(record), "more": [vars(record)]}
+
+
+NOT_OURS = [
+    *("", " \n", "NaN", "[Infinity]", '{"pid": -Infinity}', "9" * 26, "-" + "9" * 5000, "1." + "0" * 24),
+    *("[1e" + "0" * 24 + "]", "[" * 100_000, '{"a":' * 100_000, "[" * 100_000 + "]" * 100_000, "{}{}", "{} x", "1 2"),
+    *("null\0", "word", "'a'", "[1,]", '{"a" 1}', "{1: 2}", "[1", '"abc', '"\\x"', '"\\u12"', "01", "+1", ".5"),
+    "\u00a0{}",
+]
+
+
+def test_text_that_is_no_json_of_ours_is_a_value_error_of_one_line() -> None:
+    for text in NOT_OURS:
+        with pytest.raises(ValueError, match=r"\A[^\n]+\Z") as caught:
+            system.loads(text)
+        assert text != "NaN" or "NaN" in str(caught.value)
+
+
+def test_numbers_may_be_as_long_as_the_longest_of_ours_and_the_last_of_duplicates_counts() -> None:
+    assert system.loads("9" * 25) == int("9" * 25)
+    assert system.loads(repr(-sys.float_info.max)) == -sys.float_info.max
+    assert system.loads('{"a": 1, "a": 2}') == {"a": 2}
+
+
+def test_value_without_a_json_form_is_a_type_error() -> None:
+    for value in (b"", {1, 2}, object(), [object()], {"a": b""}, {(1,): 2}):
+        with pytest.raises(TypeError):
+            system.dumps(value)
+
+
+def test_torn_json_is_a_value_error_also_where_json_cannot_be_imported() -> None:
+    """The C scanner looks for an exception of `json`; pytest has long loaded that, hence another process."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from hook import system\n"
+        "assert 'json' not in sys.modules\n"
+        "sys.path.clear()\n"
+        "for text in sys.argv[2:]:\n"
+        " try: system.loads(text)\n"
+        " except ValueError: pass\n"
+        " else: sys.exit('accepted')\n"
+    )
+    torn = ['{"a', "[1,]", '{"a": 1', "", "nul", "[1}", '"\\u']
+    for interpreter in find():
+        subprocess.run([*start_command(interpreter.path), "-IS", "-c", code, str(ROOT), *torn], check=True, timeout=300)

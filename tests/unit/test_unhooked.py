@@ -14,7 +14,8 @@ from hook.entry import Context
 from hook.node import processes, runtimes
 from hook.node.models import Unhooked
 from hook.resctrl import Resctrl
-from hook.store import RunDir, replace
+from hook.store import RunDir
+from hook.validation import replace
 from tests.unit.nodes import NodeFiles, add_process
 
 UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"

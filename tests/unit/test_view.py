@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hook import create, system
+from hook import create, reclaim, system
 from hook.entry import Context
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
+from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL
@@ -57,7 +58,7 @@ def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(no
 def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> None:
     node.machine.refusals["symlink"] = [errno.ENOSPC]
     (complaint,) = node.start().run.complaints
-    assert str(complaint).startswith(f"could not update the published counters of key {UID};")
+    assert str(explain(complaint)).startswith(f"could not update the published counters of key {UID};")
     assert node.groups() == {GROUP: {7}}
 
 
@@ -132,7 +133,7 @@ def test_a_begin_that_cannot_be_hidden_keeps_no_group_from_being_made_again(node
     else:
         node.remove(f"mon_groups/{UID}/generation")
         node.machine.fs.create_dir(f"{RUN}/mon_groups/{UID}/generation")
-    said = "\n".join(map(str, node.start(OTHER, 8).run.complaints))
+    said = "\n".join(str(explain(it)) for it in node.start(OTHER, 8).run.complaints)
     assert ("could not hide the outdated counters" in said) is is_refused
     assert node.groups() == {GROUP: {8}}
     assert isinstance(shown(node)["generation"], bytes)
@@ -179,7 +180,7 @@ class ViewChange:
             if self.to == "forgotten":
                 with self.context.run.lock(UID, system.monotonic()) as locked:
                     locked.state = self.live
-                    self.context.view.forget(locked)
+                    reclaim.forget(self.context.view, locked)
             else:
                 self.show(self.over if self.to == "completed" else self.more)
         return stop.calls

@@ -30,7 +30,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hook import entry
+from hook import __main__ as program
 from hook.errors import HookError
 from hook.install.steps import Refused
 from hook.node import files
@@ -90,7 +90,7 @@ def watch(node: host.Host) -> None:
     _wait_if_unsupported()
     _confine(privileges.NET_ADMIN)
     _follow_run_dir(node)
-    _end_with(entry.dispatch(["watch", *node.options]))
+    _end_with(program.dispatch(["watch", *node.options]))
 
 
 def metrics(node: host.Host) -> None:
@@ -99,7 +99,7 @@ def metrics(node: host.Host) -> None:
     places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
     _check_port(*find_address(os.environ["METRICS"]))
     _follow_run_dir(node)
-    _end_with(entry.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
+    _end_with(program.dispatch(["metrics", *places, *os.environ["METRICS"].split()]))
 
 
 def remove_json(node: host.Host) -> None:

@@ -7,7 +7,7 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook import procfs
+from hook import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
 
 def is_own(cgroup: str | None, container: str) -> bool:
     """Whether a cgroup is the one that the runtime made for this container, or is below it."""
-    return procfs.find_own(cgroup or "", container) is not None
+    return identity.find_own(cgroup or "", container) is not None
 
 
 def possible_ids(cgroup: str) -> list[str]:
@@ -65,7 +65,7 @@ def find_container_id(cgroup: str) -> str | None:
 def cut_below_container(cgroup: str) -> str:
     """Return the container's own cgroup for one below it, since a container can make any number of those."""
     container = find_container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most: other hierarchies' roots
-    return (procfs.find_own(cgroup, container) if container is not None else None) or cgroup
+    return (identity.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
 def from_config(path: str | None) -> str | None:

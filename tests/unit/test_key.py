@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from hook import poststop, report, retry, system
+from hook import key, reclaim, report, retry, system
 from hook.entry import STAGES, Context
 from hook.errors import HookError, Reason
 from hook.models import Failure
+from hook.report import explain
 from hook.resctrl import Resctrl
-from hook.store import LockedKey, RunDir, replace
+from hook.store import LockedKey, RunDir
+from hook.validation import replace
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
@@ -207,7 +209,7 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: No
     before = node.state()
     context = node.context()
     with context.run.lock(UID, node.kernel.now) as locked:
-        retry.retire(context, locked)
+        reclaim.retire(context, locked)
     assert node.state() == before
 
 
@@ -284,7 +286,7 @@ def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     fill(node)
-    found = {name: retry.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
+    found = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
     assert [name for name, went in found.items() if went] == ["oci-lost"]
     assert found.keys() - node.groups().keys() == {"oci-lost"}
 
@@ -295,7 +297,7 @@ def test_an_orphan_leaves_the_view_of_its_key_to_the_groups_on_record(node: Node
     node.start()
     before = node.files()
     path = node.make_group(GROUP)
-    assert retry.remove_orphan(node.context(), path)
+    assert reclaim.remove_orphan(node.context(), path)
     assert node.groups() == {f"gold/{GROUP}": {7}}
     assert node.files() == before
 
@@ -370,9 +372,9 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
     if has_freed:
         node.start()
         node.kernel.die(7)
-    real, held = retry.reclaim, []
+    real, held = reclaim.reclaim, []
 
-    def reclaim(context: Context, key: str) -> bool:
+    def search(context: Context, key: str) -> bool:
         freed = real(context, key)
         node.kernel.now += 5.0
         held.append(context.run.lock(key, node.kernel.now))
@@ -381,7 +383,7 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
     def release(_is_over: object, _until: float) -> None:
         held.pop().__exit__()
 
-    monkeypatch.setattr(retry, "reclaim", reclaim)
+    monkeypatch.setattr(reclaim, "reclaim", search)
     monkeypatch.setattr(node.machine, "wait", release)
     node.kernel.rmids = len(node.kernel.groups) - 1
     if has_freed:
@@ -398,9 +400,9 @@ def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
 ) -> None:
     monkeypatch.setattr(RunDir, "names", fails(errno.EIO))
     context = node.context()
-    assert retry.reclaim(context, OTHER) is False
+    assert reclaim.reclaim(context, OTHER) is False
     (complaint,) = context.run.complaints
-    assert str(complaint).startswith("RMIDs could not be reclaimed;")
+    assert str(explain(complaint)).startswith("RMIDs could not be reclaimed;")
 
 
 def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node) -> None:
@@ -408,8 +410,10 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     node.kernel.pid_namespace = "pid:[4026532201]"
     node.kernel.die(7)  # as it looks from there
     context = node.context()
-    assert retry.reclaim(context, OTHER) is False
-    assert [(it.reason, "on the host" in (it.hint or "")) for it in context.run.complaints] == [("denied", True)]
+    assert reclaim.reclaim(context, OTHER) is False
+    assert [(it.reason, "on the host" in (explain(it).hint or "")) for it in context.run.complaints] == [
+        ("denied", True)
+    ]
     assert node.groups() == {GROUP: set()}
 
 
@@ -458,5 +462,5 @@ def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(
         unshown = replace(locked.state, generation=0)
         locked.commit(unshown)
         monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
-        poststop.drop_groups(context, locked, unshown, unshown.groups)
+        key.drop_groups(context, locked, unshown, unshown.groups)
     assert not [it for it in node.files() if it.startswith("mon_groups/")]
