@@ -28,8 +28,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.kernel.guest.oci import ForegroundContainer
-from tests.support.containers import Deadline, LineFifo, bundle_config, make_rootfs
+from tests.support.containers import Deadline, ForegroundContainer, LineFifo, bundle_config, make_rootfs
 
 RESCTRL = Path("/sys/fs/resctrl")
 CGROUPS = Path("/sys/fs/cgroup/attribution")
@@ -140,14 +139,14 @@ class MeasuredContainer:
         config = bundle_config(ROOTFS, self.command, f"/{CGROUPS.name}/{self.name}", self.gates)
         config["hooks"] = {"createRuntime": hooks, "poststop": hooks}
         (self.gates.parent / "config.json").write_text(json.dumps(config))
-        self._container = ForegroundContainer(runtime, self.name, self.gates.parent)
+        self._container = ForegroundContainer(self.name, self.gates.parent, [runtime, f"--root={BASE}/{runtime}-state"])
 
     def hear(self, end: str) -> None:
         """Wait for a line that the container writes there."""
         try:
             self._fifos[end].line(Deadline(DEADLINE), end)
         except TimeoutError as error:
-            raise TimeoutError(f"{self.name}: {error}: {self._container.errors()}") from None
+            raise TimeoutError(f"{self.name}: {error}: {self._container.output()}") from None
 
     def began(self) -> Reading:
         """Return what the container read before it did anything else."""
@@ -164,11 +163,11 @@ class MeasuredContainer:
         return now
 
     def exec_command(self, *words: str) -> list[str]:
-        return self._container.exec_command(*words)
+        return [*self._container.command, "exec", self.name, *words]
 
     def end(self) -> None:
         self._fifos["go"].write("go\n")
-        self._container.finish()
+        assert self._container.wait() == 0, self._container.output()
         for fifo in self._fifos.values():
             fifo.close()
         for directory in (self.group, self.cgroup):

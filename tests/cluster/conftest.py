@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster.kube import apply, items, kubectl, named, namespace, nodes, why_not
+from tests.cluster.kube import apply, items, kubectl, named, namespace, why_not
 from tests.cluster.pods import TENANTS, Pods
 from tests.cluster.release import FIRST_PID_NAMESPACE, NAME, NAMESPACE, OURS, RESCTRL, Release, helm
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[Release]:
     """With the tests' namespaces in it, and nothing else of the tests."""
-    if reason := why_not(os.environ, nodes):
+    if reason := why_not():
         pytest.skip(reason)
     others = [it for it in items("daemonsets", "-A", f"-l={OURS}") if it["metadata"]["namespace"] != NAMESPACE]
     if others:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
 Object = dict[str, Any]
 Found = TypeVar("Found")
@@ -33,15 +33,15 @@ DEADLINE = 900.0  # seconds, only to end what hangs
 POLL = 1.0  # seconds between two looks
 
 
-def why_not(environment: Mapping[str, str], nodes: Callable[[], list[Object]]) -> str | None:
-    """Why the tests cannot run; None if they can. `nodes`: asks the cluster for them."""
-    configured = environment.get("KUBECONFIG") or f"{environment.get('HOME', '')}/.kube/config"
+def why_not() -> str | None:
+    """Why the tests cannot run; None if they can."""
+    configured = os.environ.get("KUBECONFIG") or f"{os.environ.get('HOME', '')}/.kube/config"
     if not any(Path(it).is_file() for it in configured.split(":")):
         return "no kubeconfig (KUBECONFIG or ~/.kube/config)"
-    absent = [it for it in ("helm", "kubectl") if shutil.which(it, path=environment.get("PATH")) is None]
+    absent = [it for it in ("helm", "kubectl") if shutil.which(it) is None]
     if absent:
         return f"no {' and no '.join(absent)} on PATH"
-    if not environment.get(IMAGE):
+    if not os.environ.get(IMAGE):
         return f"no {IMAGE}, the chart's image: docs/kubernetes.md says how to run the tests on a cluster"
     try:
         found = nodes()
@@ -60,8 +60,8 @@ def run(*command: str, text: str | None = None, check: bool = True) -> str:
     return done.stdout
 
 
-def kubectl(*words: str, text: str | None = None, check: bool = True) -> str:
-    return run("kubectl", *words, text=text, check=check)
+def kubectl(*words: str, text: str | None = None) -> str:
+    return run("kubectl", *words, text=text)
 
 
 def get(*words: str) -> Any:  # noqa: ANN401  JSON
@@ -84,11 +84,6 @@ def nodes() -> list[Object]:
     return found
 
 
-def execute(namespace: str, pod: str, container: str, *command: str) -> str:
-    """What a command in a container prints."""
-    return kubectl("exec", f"--namespace={namespace}", pod, f"--container={container}", "--", *command)
-
-
 def wait(what: str, look: Callable[[], Found | None]) -> Found:
     """Look until there is something, and return it. A look that fails, as beside a restart, has found nothing yet."""
     until = time.monotonic() + DEADLINE
@@ -99,7 +94,7 @@ def wait(what: str, look: Callable[[], Found | None]) -> Found:
                 return found
         except (RuntimeError, LookupError, ValueError) as error:
             problem = error
-        assert time.monotonic() < until, f"in vain waited for {what}; {problem or ''}"
+        assert time.monotonic() < until, f"{what}: waited too long; {problem or ''}"
         time.sleep(POLL)
 
 
@@ -109,11 +104,11 @@ def namespace(name: str, level: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def settings(environment: Mapping[str, str] = os.environ, image: str = IMAGE) -> list[str]:
+def settings(image: str) -> list[str]:
     """The words by which helm gives the chart the image, and what the environment says of the cluster."""
-    repository, _, tag = environment[image].rpartition(":")
-    given = [f"image.repository={repository}", f"image.tag={tag}", environment.get(VALUES, "")]
-    root = environment.get(RESCTRL_ROOT)
+    repository, _, tag = os.environ[image].rpartition(":")
+    given = [f"image.repository={repository}", f"image.tag={tag}", os.environ.get(VALUES, "")]
+    root = os.environ.get(RESCTRL_ROOT)
     given += [f"testing.resctrlRoot={root}"] if root else []
     return [f"--set={it}" for it in given if it]
 

@@ -17,7 +17,6 @@ from tests.cluster.kube import (
     RESCTRL_ROOT,
     Object,
     apply,
-    execute,
     get,
     items,
     kubectl,
@@ -45,7 +44,7 @@ class Release:
 
     def install(self, *words: str, chart: Path = CHART, image: str = IMAGE) -> None:
         """Install it, or upgrade it to this chart and these values, and wait until it is on every node."""
-        helm("upgrade", "--install", NAME, str(chart), *settings(image=image), *words)
+        helm("upgrade", "--install", NAME, str(chart), *settings(image), *words)
         kubectl("rollout", "status", f"daemonset/{NAME}", f"--namespace={NAMESPACE}", f"--timeout={DEADLINE:.0f}s")
 
     def is_installed(self) -> bool:
@@ -83,8 +82,8 @@ class Release:
         options = [f"--resctrl-root={RESCTRL}"] if RESCTRL_ROOT in os.environ else []  # named, it has to exist
         wanted = {"options": options, "keys": keys}
         name = self.daemon(node)["metadata"]["name"]
-        command = ("python3", "-c", IN_POD, json.dumps(wanted))
-        found: Object = json.loads(execute(NAMESPACE, name, "reconcile", *command))
+        words = ("exec", f"--namespace={NAMESPACE}", name, "--container=reconcile", "--")
+        found: Object = json.loads(kubectl(*words, "python3", "-c", IN_POD, json.dumps(wanted)))
         return found
 
     def show(self, found: Object) -> Object:

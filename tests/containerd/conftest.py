@@ -28,26 +28,19 @@ CONTAINERDS = {
 }
 
 
-@pytest.fixture(scope="session")
-def _newest() -> str | None:
-    """Why there is no root of Debian's newest suite, if so."""
-    try:
-        newest.ready()
-    except CannotMake as reason:
-        return str(reason)
-    return None
-
-
 @pytest.fixture
-def start_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNode]:
+def start_node(tmp_path: Path) -> Iterator[StartNode]:
     """Makes a node: how its containerd gives containers the hook, and by which runtime it runs them."""
     if absent := provision.missing(provision.TEST):
         pytest.skip("; ".join(absent))
     with ExitStack() as stack:
 
         def start(kind: str, runtime: str) -> ContainerdNode:
-            if kind == "injected" and (reason := request.getfixturevalue("_newest")):
-                pytest.skip(reason)
+            if kind == "injected":
+                try:
+                    newest.ready()
+                except CannotMake as reason:
+                    pytest.skip(str(reason))
             resctrl = stack.enter_context(mounted(tmp_path))
             node = ContainerdNode(tmp_path, resctrl, CONTAINERDS[kind], runtime)
             stack.enter_context(closing(node.containerd))

@@ -169,7 +169,7 @@ class Containerd:
                 stdout=log,
                 stderr=log,
             )
-        self.cri = Cri(self.address, self.program())
+        self.cri = Cri(f"unix://{self.base}/containerd.sock", self.program())
         self._wait_for_cri()
         return process
 
@@ -184,10 +184,6 @@ class Containerd:
                     raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from error
             else:
                 return
-
-    @property
-    def address(self) -> str:
-        return f"unix://{self.base}/containerd.sock"
 
     @property
     def pid(self) -> int:
@@ -301,10 +297,10 @@ class ContainerdNode(Observed):
         """`annotations`: what its author wrote."""
         return Pod(self.containerd, uid, self.runtime, annotations)
 
-    def assert_placed(self, container: RunningContainer, uid: str = UID) -> None:
+    def assert_placed(self, container: RunningContainer) -> None:
         """It was put into its pod's group before its first instruction."""
         comm = COMM[self.runtime.partition("-")[0]]
-        self.assert_placed_before_exec(container.init(), f"oci-{uid}", container.gate.command, comm)
+        self.assert_placed_before_exec(container.init(), f"oci-{UID}", container.gate.command, comm)
 
     def reconcile(self) -> None:
         self.containerd.hook("reconcile", "--linger=60", "--snapshot-ttl=0")
@@ -379,12 +375,6 @@ class RunningContainer:
         """As kubelet stops it, and without waiting for it to end by itself."""
         self.node.cri.runtime.StopContainer(container_id=self.id, timeout=0)
         self.node.watch.wait("poststop", self.id)
-
-    def exec(self, *command: str) -> str:
-        """What a command prints that runs beside the container's own."""
-        done = self.node.cri.runtime.ExecSync(container_id=self.id, cmd=command)
-        assert done.exit_code == 0, done.stderr
-        return str(done.stdout.decode())
 
 
 def _write_image(path: Path, rootfs: Path, name: str) -> None:

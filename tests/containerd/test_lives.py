@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -14,11 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.node.paths import STUB
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
-from tests.support import machine
-from tests.support.containers import HOOK
+from tests.support.containers import HOOK, REPOSITORY
 from tests.support.observed import with_hooks_file
 
 if TYPE_CHECKING:
@@ -65,29 +62,6 @@ def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
     node.assert_clean()
 
 
-def test_after_an_uninstallation_containers_end_and_start_with_the_stub(start_node: StartNode, tmp_path: Path) -> None:
-    """containerd goes on to give them the hook, and starts none whose program is missing."""
-    if reason := machine.missing():
-        pytest.skip(reason)
-    node = start_node("base-spec", "runc")
-    program = node.containerd.base / "libexec/oci/hooks.d" / HOOK.name
-    program.unlink()
-    shutil.copy(HOOK, program)
-    pod = node.pod()
-    before = pod.start("web")
-    node.assert_placed(before)
-    scratch = machine.ScratchMachine(tmp_path / "scratch", has_run=False)
-    places = [f"--prefix={node.containerd.base}", f"--hooks-dir={tmp_path}", *node.directories]
-    done = scratch.run("uninstall", *places)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (program.read_bytes(), node.groups()) == (STUB, {})
-    after = pod.start("later")
-    assert after.init().pid
-    for container in (before, after):
-        container.end()
-    assert node.groups() == {}
-
-
 def test_a_container_may_open_as_many_files_as_without_the_hook(node: ContainerdNode) -> None:
     """That is what containerd itself may: a base_runtime_spec with the limits that ctr prints would take it to 1024."""
     container = node.pod().start("web")
@@ -131,12 +105,10 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     node = start_node("base-spec", "runc")
     pod = Pod(node.containerd, UID, PLAIN)
     container = pod.start("app")
-    hook = {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *node.directories]}
-    when = {"annotations": {r"^io\.kubernetes\.container\.restartCount$": ".*"}}
+    hooks_file = json.loads((REPOSITORY / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())
+    hooks_file["hook"] |= {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *node.directories]}
     path = tmp_path / "10-resctrl-mon-hook-kubernetes.json"
-    path.write_text(
-        json.dumps({"version": "1.0.0", "hook": hook, "when": when, "stages": ["createRuntime", "poststop"]})
-    )
+    path.write_text(json.dumps(hooks_file))
 
     def ask(*words: str) -> Any:  # noqa: ANN401  JSON
         command = [*with_hooks_file(path), str(HOOK), *words, "--json", *node.directories]
@@ -155,20 +127,3 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     assert mine not in ask("list")["unhooked"]["containers"]
     container.gate.open()
     pod.remove()
-
-
-VICTIM = "00000000-0000-4000-8000-000000000001"
-
-
-@pytest.mark.parametrize("runtime", RUNTIMES)
-def test_pods_own_annotations_do_not_put_it_into_another_pod(start_node: StartNode, runtime: str) -> None:
-    """containerd is told to pass them on here; the kubelet's cgroup says whose pod it is."""
-    node = start_node("base-spec", runtime)
-    forged = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM, "io.kubernetes.cri.sandbox-uid": VICTIM}
-    web = node.pod(**forged).start("web")
-    assert node.groups() == {GROUP: [web.init().pid]}
-    node.assert_placed(web)
-    (record,) = [json.loads(path.read_text()) for path in (node.run_dir / "unmonitored").glob("*.json")]
-    assert (record["container"], record["reason"], record["monitored"]) == (web.id, "bad_key", True)
-    web.end()
-    assert list((node.run_dir / "unmonitored").glob("*.json")) == []

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a pod's author writes, the pod is monitored, and as its own: on containerd 2, with the NRI plugin."""
+"""Whatever a pod's author writes, containerd's pod is monitored, and as its own: the kubelet's cgroup says whose it is.
+
+containerd hands the annotations on, or none of them with the NRI plugin's other runtime handler.
+"""
 
 from __future__ import annotations
 
@@ -8,57 +11,45 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.containerd.injecting import OPEN, PODMAN, Injecting
-from tests.containerd.node import UID
+from tests.containerd.node import COMM, UID
 from tests.support.observed import assert_runtime_init
 
 if TYPE_CHECKING:
     from tests.containerd.conftest import StartNode
-    from tests.containerd.node import ContainerdNode, RunningContainer
 
 GROUP = f"oci-{UID}"
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
+CLAIMS = {
+    # Files of hooks.d match the pod's value in place of the kubelet's
+    "of no restart count": {"io.kubernetes.container.restartCount": "no"},
+    "of a pod of CRI-O": {
+        "io.container.manager": "cri-o",
+        "io.kubernetes.pod.uid": VICTIM,
+        "io.kubernetes.cri.sandbox-uid": VICTIM,
+    },
+    # It gets the hook of Podman's file as well, whose options may be others
+    "of a container of Podman's": {"io.container.manager": "libpod", "io.kubernetes.cri-o.SandboxID": VICTIM},
+}
+NODES = [("base-spec", "runc"), ("base-spec", "crun"), ("injected", "runc"), ("injected", "runc" + OPEN)]
 
 
-@pytest.fixture(params=["runc", "runc" + OPEN])
-def node(start_node: StartNode, request: pytest.FixtureRequest) -> ContainerdNode:
-    """With containerd passing nothing of the pod's annotations to the hook, or all."""
-    return start_node("injected", request.param)
-
-
-def assert_in_its_own_group(node: ContainerdNode, container: RunningContainer) -> None:
-    """From before its first instruction on, and never in another. The hook may be called twice, and move it twice."""
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize(("kind", "runtime"), NODES)
+def test_pod_is_in_its_own_group_alone_whatever_its_claim(
+    start_node: StartNode, kind: str, runtime: str, claim: str
+) -> None:
+    """From before its first instruction on. The hook may be called twice, and move it twice."""
+    node = start_node(kind, runtime)
+    if isinstance(node.containerd, Injecting):
+        node.containerd.add_option(PODMAN, "--key=sandbox")
+    victim = {f"oci-{VICTIM}": [node.pod(VICTIM).start("victim").init().pid]}
+    container = node.pod(**CLAIMS[claim]).start("web")
     init = container.init()
-    moves = [(event, seen) for event, seen in node.moves() if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
+    assert node.groups() == {GROUP: [init.pid], **victim}
+    moves = node.moves(init)
     assert {event.path for event, _ in moves} == {f"/mon_groups/{GROUP}/tasks"}
     for _, seen in moves:
-        assert_runtime_init(seen)
-
-
-def test_pod_that_spoils_the_restart_count_is_monitored(node: ContainerdNode) -> None:
-    """Files of hooks.d see the pod's value in place of the kubelet's."""
-    container = node.pod(**{"io.kubernetes.container.restartCount": "no"}).start("web")
-    node.assert_placed(container)
+        assert_runtime_init(seen, COMM[runtime.partition("-")[0]])
     container.end()
-    assert node.groups() == {GROUP: []}
-
-
-def test_pod_that_claims_to_be_a_pod_of_cri_o_gets_its_own_group(node: ContainerdNode) -> None:
-    victim = node.pod(VICTIM).start("web")
-    claims = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM}
-    container = node.pod(**claims).start("thief")
-    assert_in_its_own_group(node, container)
-    assert node.groups() == {GROUP: [container.init().pid], f"oci-{VICTIM}": [victim.init().pid]}
-    container.end()
-    assert node.groups() == {GROUP: [], f"oci-{VICTIM}": [victim.init().pid]}
-
-
-def test_pod_that_claims_to_be_podmans_gets_its_own_group(node: ContainerdNode) -> None:
-    """It gets the hook of Podman's file as well, whose options may be others."""
-    assert isinstance(node.containerd, Injecting)
-    node.containerd.add_option(PODMAN, "--key=sandbox")
-    claims = {"io.container.manager": "libpod", "io.kubernetes.cri-o.SandboxID": VICTIM}
-    container = node.pod(**claims).start("web")
-    assert_in_its_own_group(node, container)
-    assert node.groups() == {GROUP: [container.init().pid]}
-    container.end()
-    assert node.groups() == {GROUP: []}
+    assert node.groups().pop(GROUP, []) == []
+    assert f"oci-{VICTIM}" in node.groups()

@@ -25,7 +25,7 @@ from tests.support import debian
 from tests.support.containers import HOOK, REPOSITORY
 from tests.support.debian import CannotMake
 
-FORMER, NEWER, NEXT = "0.0.1", "1000.0", "2000.0"
+NEWER = "1000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
 SUITES = {12: "bookworm", 13: "trixie"}
 """Debian's versions. Each machine is a fresh one."""
@@ -38,25 +38,9 @@ DEBIAN = (
 )
 USUAL = 12
 """The version of Debian of all tests but those of `fresh`."""
-SHIPPED = "usr/lib/resctrl-mon-hook/resctrl-mon-hook.pyz"
 PROGRAM = "usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 AT_BOOT = "etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
-"""Where the package has the program, where it puts it, and what removes it at a boot after a removal."""
-SPEC = """
-Name: resctrl-mon-hook
-Version: VERSION
-Release: 1
-Summary: An older version
-License: None
-BuildArch: noarch
-AutoReqProv: no
-%description
-It ships the program at its path.
-%install
-cp -a TREE/. %{buildroot}/
-%files
-FILES
-"""
+"""Where the package puts the program, and what removes it at a boot after a removal."""
 FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
@@ -111,50 +95,18 @@ def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program, but of a later version, whose records have a further field, and without bytecode."""
-    tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version, NEWER)
+    """The same program in a later version, whose records have a further field, without bytecode."""
+    tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version)
     return _packages(archive.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
 
 
-@pytest.fixture(scope="session")
-def next_records(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same once more, of a version whose records are of `version` 2, which earlier ones do not know."""
-    tree = _make_tree(tmp_path_factory.mktemp("next"), packages.version, NEXT, records=2)
-    return _packages(archive.build(root=tree), NEXT, tmp_path_factory.mktemp("next-packages"))
-
-
-@pytest.fixture(scope="session")
-def former(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program of an older version, which ships it at its path, without scripts."""
-    work = tmp_path_factory.mktemp("former")
-    tree = work / "tree"
-    subprocess.run(["dpkg-deb", "--raw-extract", packages.deb, tree], check=True, timeout=300)
-    (tree / SHIPPED).rename(tree / PROGRAM)
-    (tree / SHIPPED).parent.rmdir()
-    for name in ("preinst", "postinst", "prerm", "postrm", "triggers", "md5sums"):
-        (tree / "DEBIAN" / name).unlink()
-    control = tree / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace(f"Version: {packages.version}", f"Version: {FORMER}"))
-    deb = work / f"resctrl-mon-hook_{FORMER}_all.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, deb], check=True, timeout=300)
-    shutil.rmtree(tree / "DEBIAN")
-    shutil.rmtree(tree / "usr/share/doc")  # of the .deb alone
-    files = [f"/{path.relative_to(tree)}" for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()]
-    text = SPEC.replace("VERSION", FORMER).replace("TREE", str(tree)).replace("FILES", "\n".join(files))
-    (work / "former.spec").write_text(text)
-    build = ["rpmbuild", "-bb", "--target=noarch", f"--define=_topdir {work}/rpm", "--define=__os_install_post %{nil}"]
-    subprocess.run([*build, work / "former.spec"], check=True, capture_output=True, timeout=300)
-    (rpm,) = work.glob("rpm/RPMS/noarch/*.rpm")
-    return Packages(FORMER, deb, rpm)
-
-
-def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> Path:
-    """Sources of another version of the program, with compiled models of its own."""
+def _make_tree(tree: Path, present: str) -> Path:
+    """Make sources of a newer version of the program, with compiled models of its own."""
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     module = tree / "hook" / "__init__.py"
-    module.write_text(module.read_text().replace(f'"{present}"', f'"{version}"'))
-    changed = bounds = 0
+    module.write_text(module.read_text().replace(f'"{present}"', f'"{NEWER}"'))
+    changed = 0
     for models in (tree / path for path in COMPILED if path.endswith("models.py")):
         text, count = re.subn(
             rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n|\n\Z)",
@@ -163,10 +115,8 @@ def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> P
             flags=re.MULTILINE | re.DOTALL,
         )
         changed += count
-        bounds += text.count("Field(ge=1, le=1)")
-        text = text.replace("Field(ge=1, le=1)", f"Field(ge=1, le={records})")
-        models.write_text(text.replace("version: Version = 1", f"version: Version = {records}"))
-    assert (changed, bounds) == (len(RECORDS), 1)
+        models.write_text(text)
+    assert changed == len(RECORDS)
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "packaging")])}
     subprocess.run([sys.executable, "-c", COMPILE], cwd=tree, env=paths, check=True, timeout=300)
     return tree

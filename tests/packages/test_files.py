@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.packages.conftest import Packages, pack
-from tests.packages.machine import whole_calls
 from tests.support.containers import HOOK, REPOSITORY
 
 NAME = "resctrl-mon-hook"
@@ -124,35 +123,8 @@ def test_version_needs_and_changes_are_those_of_the_program(packages: Packages, 
         assert " ".join(points[0].split()) in " ".join(text.split())
 
 
-def test_what_rpm_runs(packages: Packages) -> None:
-    said = told("rpm", "-qp", "--scripts", packages.rpm)
-    kinds = [line.partition(" ")[0] for line in said.splitlines() if line.endswith("scriptlet (using /bin/sh):")]
-    assert kinds == ["preinstall", "postinstall", "preuninstall", "postuninstall"]
-    triggers = told("rpm", "-qp", "--filetriggers", packages.rpm)
-    assert "transfiletriggerin scriptlet (using /bin/sh) -- /usr/lib/python3, /usr/lib64/python3" in triggers
-    assert "%{" not in said, "a macro that this rpm does not know"
-
-
 def test_the_linters_accept_them(pyz: Path, tmp_path: Path) -> None:
     pack(pyz, tmp_path, "--check")
-
-
-@pytest.mark.parametrize(("kind", "maker"), [("deb", "dpkg-deb"), ("rpm", "rpmbuild")])
-def test_a_package_of_one_kind_takes_no_linter_and_no_maker_of_the_other(
-    pyz: Path, tmp_path: Path, kind: str, maker: str
-) -> None:
-    """And with --check a linter that is not there is an error."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
-        for path in Path(directory).glob("*"):
-            if not re.match("dpkg-deb|rpmbuild|lintian|rpmlint", path.name) and not (programs / path.name).exists():
-                (programs / path.name).symlink_to(path)
-    (programs / maker).symlink_to(shutil.which(maker) or "/nowhere")
-    pack(pyz, tmp_path, kind, PATH=str(programs))
-    assert [path.suffix for path in tmp_path.glob("resctrl*")] == [f".{kind}"]
-    with pytest.raises(subprocess.CalledProcessError):
-        pack(pyz, tmp_path, kind, "--check", PATH=str(programs))
 
 
 def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Packages, tmp_path: Path) -> None:
@@ -167,9 +139,3 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Pac
     pack(pyz, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix
-
-
-def test_a_call_that_another_process_interrupts_is_read_where_it_ended() -> None:
-    assert whole_calls(
-        '7 rename("a", "b" <unfinished ...>\n8 unlink("c")           = 0\n7 <... rename resumed>)   = 0\n'
-    ) == ['8 unlink("c")           = 0', '7 rename("a", "b")   = 0']

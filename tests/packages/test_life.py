@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packages.conftest import Packages
-from tests.packages.machine import SHARED, Machine
+from tests.packages.conftest import FURTHER, Packages
+from tests.packages.machine import ENERGY, SHARED, Machine
 from tests.support.containers import REPOSITORY
 
 NAME = "resctrl-mon-hook"
@@ -124,24 +124,43 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     assert set(ours(fresh)) == {PROGRAM, AT_BOOT}
 
 
-def test_upgrade_and_downgrade_leave_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
+def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_use(
     manager: Manager, packages: Packages, newer: Packages
 ) -> None:
+    """The records of a version have fields that the other one does not know: a container of each lives through it."""
     machine = manager.machine
     manager.install(packages)
     assert is_enabled(machine)
-    container = machine.podman_run("web")
-    assert machine.groups() == {f"oci-{container}": [machine.pid("web")]}
-    before = machine.resctrl.groups()[f"/mon_groups/oci-{container}"]
+    web = machine.podman_run("web")
+    machine.spend(web, 5)
     manager.install(newer)
-    assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
-    manager.install(packages)  # a downgrade
-    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
-    assert machine.run(NAME, "reconcile").stdout == ""
-    assert machine.resctrl.groups()[f"/mon_groups/oci-{container}"] == before
-    manager.install(newer)
-    machine.podman_rm("web")
+    db = machine.podman_run("db")
+    machine.spend(db, 7)
+    before = {path: group for path, group in machine.resctrl.groups().items() if path != "/"}
+    assert [before[f"/mon_groups/oci-{it}"]["tasks"] for it in (web, db)] == [[machine.pid("web")], [machine.pid("db")]]
+    records = [machine.at(f"/run/{NAME}/groups/{key}.json") for key in (web, db)]
+    assert [f'"{FURTHER}"' in it.read_text() for it in records] == [False, True], "a record is written if it changes"
+
+    for version in packages, newer, packages:
+        manager.install(version)
+        assert machine.run(NAME, "--version").stdout == f"{NAME} {version.version}\n"
+        assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
+        machine.spend(db, 1)
+        assert {key: state for key, (state, _) in list_keys(machine).items()} == {web: "live", db: "live"}
+        assert {path: group for path, group in machine.resctrl.groups().items() if path != "/"} == before
+    assert list_keys(machine) == {web: ("live", 5), db: ("live", 10)}
+
+    machine.podman_rm("web", "db")
     assert machine.groups() == {}
+    assert list_keys(machine) == {web: ("completed", 5), db: ("completed", 10)}
+    assert FURTHER not in records[1].read_text(), "the version that writes a record drops what it does not know"
+
+
+def list_keys(machine: Machine) -> dict[str, tuple[str, float]]:
+    """Return the state of each key and what it used, as `list` shows them; no record may be unreadable."""
+    listed = json.loads(machine.run(NAME, "list", "--json").stdout)
+    assert listed["unreadable"] == []
+    return {it["key"]: (it["state"], it["use"][ENERGY]["value"]) for it in listed["keys"]}
 
 
 def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
@@ -168,48 +187,18 @@ def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
     assert in_usr(machine) == [PROGRAM]
 
 
-def test_an_upgrade_from_a_version_that_shipped_the_path_and_back_never_unlinks_it(
-    manager: Manager, former: Packages, packages: Packages
-) -> None:
-    machine = manager.machine
-    shutil.copy(former.deb, machine.shared)
-    shutil.copy(former.rpm, machine.shared)
-    manager.install(former)
-    inode = machine.at(PROGRAM).stat().st_ino
-    machine.podman_run("web")
-    for there in (packages, former, packages):
-        order = machine.changes(*manager.command(there))
-        assert f"unlink hooks.d/{NAME}.pyz" not in order
-        assert order.index(f"hooks.d/{NAME}.pyz") >= 0
-        assert machine.at(PROGRAM).stat().st_ino != inode
-        inode = machine.at(PROGRAM).stat().st_ino
-        assert machine.run("dpkg-divert", "--list", f"*{NAME}*").stdout == ""
-        assert f" {PROGRAM} " not in machine.run("cat", "/proc/self/mountinfo").stdout
-    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
-    machine.podman_rm("web")
-    assert machine.groups() == {}
-    manager.remove()
-    assert is_stub(machine)
-
-
-def test_what_jobs_used_is_found_by_their_names_and_outlives_the_package(manager: Manager, packages: Packages) -> None:
+def test_what_a_job_used_is_found_by_its_name_and_outlives_the_package(manager: Manager, packages: Packages) -> None:
     machine = manager.machine
     manager.install(packages)
     logs = machine.at("/var/log") / NAME
     assert logs.stat().st_mode & 0o7777 == 0o750
-    used = {"job-17": 5, "job-18": 7}
-    for name, joules in used.items():
-        machine.spend(machine.podman_run(name), joules)
-        machine.podman_rm(name)
+    machine.spend(machine.podman_run("job-17"), 5)
+    machine.podman_rm("job-17")
     assert [path.stat().st_mode & 0o7777 for path in logs.iterdir()] == [0o600]
-    jobs = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
-    assert {job["name"]: job["use"]["core_energy"] for job in jobs} == used
-    (row,) = [line.split() for line in machine.run(NAME, "history", "job-17").stdout.splitlines() if "job-17" in line]
-    assert row[3] == "5.00"
     assert f"left: /var/log/{NAME}, the history" in manager.remove()
-    assert len((logs / "history.jsonl").read_text().splitlines()) == len(used)
     manager.install(packages)
-    assert len(json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]) == len(used)
+    (job,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
+    assert (job["name"], job["use"]["core_energy"]) == ("job-17", 5)
 
 
 def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager: Manager, newer: Packages) -> None:
@@ -221,17 +210,14 @@ def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager:
     printed = manager.remove()
     assert f"kept: key {container}: " in printed
     assert "run uninstall again" in printed
-    assert (set(machine.groups()), is_real(machine)) == ({f"oci-{container}"}, True)
+    assert set(machine.groups()) == {f"oci-{container}"}
+    assert machine.at(AT_BOOT).exists()
+    assert machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n"), "the program is there until the next boot"
     assert not machine.runs_sources()
     machine.run(PROGRAM, "uninstall")
     assert machine.groups() == {}
     assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
-
-
-def is_real(machine: Machine) -> bool:
-    """Whether the program is there until the next boot."""
-    return machine.at(AT_BOOT).exists() and machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n")
 
 
 def test_a_removal_without_live_containers_leaves_the_administrators_files_alone(
@@ -260,17 +246,6 @@ def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, pa
         machine.run(f"/var/lib/dpkg/info/{NAME}.{script}", why)
     assert ours(machine) == before
     assert is_enabled(machine)
-
-
-def test_a_purge_leaves_a_stub_whatever_container_lives(machine: Machine, newer: Packages) -> None:
-    machine.dpkg("-i", newer.deb.name)
-    machine.podman_run("web")
-    (machine.at("/etc") / NAME / "metrics.conf").write_text("LISTEN=127.0.0.1:9999\n")
-    machine.dpkg("-r", NAME)
-    machine.dpkg("--purge", NAME)
-    assert is_stub(machine)
-    assert set(ours(machine)) == {PROGRAM, AT_BOOT}
-    machine.podman_rm("web")
 
 
 def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
@@ -393,20 +368,16 @@ def systemctl(machine: Machine) -> Iterator[Path]:
     (machine.at("/run/systemd") / "system").rmdir()
 
 
-def test_the_timer_is_started_and_stopped(machine: Machine, systemctl: Path, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    assert machine.at(f"/run/{NAME}").is_dir(), "tmpfiles.d makes it"
-    assert f"restart {TIMER}\n" in systemctl.read_text()
-    machine.dpkg("-r", NAME)
-    assert f"stop {TIMER} " in systemctl.read_text()
-
-
-def test_a_timer_that_was_disabled_stays_so(
+def test_the_timer_is_started_and_stopped_unless_it_was_disabled(
     machine: Machine, systemctl: Path, packages: Packages, newer: Packages
 ) -> None:
     machine.dpkg("-i", packages.deb.name)
+    assert machine.at(f"/run/{NAME}").is_dir(), "tmpfiles.d makes it"
+    assert f"restart {TIMER}\n" in systemctl.read_text()
     machine.run("/usr/bin/systemctl", "--root=/", "disable", TIMER)
     systemctl.write_text("")
     machine.dpkg("-i", newer.deb.name)
     assert f"restart {TIMER}\n" not in systemctl.read_text()
     assert not is_enabled(machine)
+    machine.dpkg("-r", NAME)
+    assert f"stop {TIMER} " in systemctl.read_text()

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def start_node(tmp_path: Path) -> Iterator[StartNode]:
     """Makes a node whose hook has the given options."""
-    reason = missing()
-    if reason:
+    if reason := missing():
         pytest.skip(reason)
     with ExitStack() as stack:
 

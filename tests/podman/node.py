@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.resctrlfs import Mounted
-from tests.support.containers import Lab
+from tests.support.containers import DEADLINE, Lab
 from tests.support.hook import PATIENT
 from tests.support.observed import Observed
 
@@ -21,6 +21,12 @@ class PodmanNode(Observed):
     def __init__(self, directory: Path, resctrl: Mounted, *options: str) -> None:
         super().__init__(directory, resctrl)
         self.lab = Lab([*self.directories, PATIENT, *options])
+
+    def reconcile(self, *options: str, own: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """Run it, and return what it did; `own` is as list_actions has it."""
+        command = [str(self.lab.hook), "reconcile", *self.directories, "--json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE)
+        return list_actions(done, own)
 
 
 def list_actions(done: subprocess.CompletedProcess[str], own: Collection[str] | None = None) -> list[dict[str, Any]]:

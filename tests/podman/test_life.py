@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from tests.podman.conftest import StartNode
     from tests.podman.node import PodmanNode
 
-has_crun = shutil.which("crun", path="/usr/bin:/bin") is not None
-POD_UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
+needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
 
 
 def test_plain_container(node: PodmanNode) -> None:
@@ -36,21 +35,9 @@ def test_plain_container(node: PodmanNode) -> None:
     node.assert_clean()
 
 
-def test_foreground_container_that_ends_at_once(node: PodmanNode) -> None:
-    """So short a life is over before anybody could look: the hooks alone can have seen it."""
-    done = node.lab.podman("run", *node.lab.options("brief"), "--rootfs", str(node.lab.rootfs), "/bin/echo", "hello")
-    assert done.stdout == "hello\n"
-    container = node.lab.container_id("brief")
-    node.lab.watch.wait("poststop", container)
-    ((event, seen),) = node.moves()
-    assert event.path == f"/mon_groups/oci-{container}/tasks"
-    assert_runtime_init(seen)
-    node.assert_clean()
-
-
 @pytest.mark.parametrize(
     ("runtime", "comm"),
-    [(("runc",), RUNC_INIT), pytest.param(CRUN, "crun", marks=pytest.mark.skipif(not has_crun, reason="no crun"))],
+    [(("runc",), RUNC_INIT), pytest.param(CRUN, "crun", marks=needs_crun)],
     ids=["runc", "crun"],
 )
 def test_hooks_in_config_json(node: PodmanNode, runtime: Sequence[str], comm: str) -> None:
@@ -61,46 +48,6 @@ def test_hooks_in_config_json(node: PodmanNode, runtime: Sequence[str], comm: st
     assert node.groups() == {"oci-plain": [init.pid]}
     container.gate.open()
     assert container.wait() == 0, container.output()
-    node.assert_clean()
-
-
-@pytest.mark.parametrize("first_to_end", [0, 1])
-def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_other(
-    node: PodmanNode, first_to_end: int
-) -> None:
-    """Two root directories of runc: an ID is taken in one of them only."""
-    both = [node.lab.runc(name, container_id="same") for name in ("first", "second")]
-    inits = [container.init() for container in both]
-    assert {name: set(tasks) for name, tasks in node.groups().items()} == {"oci-same": {it.pid for it in inits}}
-    other = 1 - first_to_end
-    for number in (first_to_end, other):
-        assert node.groups()["oci-same"].count(inits[number].pid) == 1
-        both[number].gate.open()
-        assert both[number].wait() == 0, both[number].output()
-        if number == first_to_end:
-            assert node.groups() == {"oci-same": [inits[other].pid]}
-    node.assert_clean()
-
-
-def test_containers_of_one_pod_share_one_group(node: PodmanNode) -> None:
-    """A pod of Kubernetes' by its cgroup, in which a runtime has made the containers' own."""
-    group, pod = f"oci-{POD_UID}", {"io.kubernetes.pod.uid": POD_UID}
-    first, second = node.lab.runc("first", pod), node.lab.runc("second", pod)
-    init = second.init()
-    node.assert_placed_before_exec(first.init(), group, first.gate.command, RUNC_INIT)
-    node.assert_placed_before_exec(init, group, second.gate.command, RUNC_INIT)
-    assert set(node.groups()) == {group}
-    rmid = node.rmid(group)
-
-    first.gate.open()
-    assert first.wait() == 0, first.output()
-    assert node.groups() == {group: [init.pid]}
-    assert node.rmid(group) == rmid
-    assert node.left()["members"] == ["second.json"]
-
-    second.gate.open()
-    assert second.wait() == 0, second.output()
-    assert node.history(group).count("rmdir") == 1
     node.assert_clean()
 
 
@@ -152,23 +99,6 @@ def test_restart(node: PodmanNode) -> None:
     node.assert_clean()
 
 
-def test_restart_by_policy(node: PodmanNode) -> None:
-    """Nobody calls podman: its own clean-up process restarts the container, and reads hooks.d for it."""
-    gate = node.lab.run("web", "--restart=always")
-    container = node.lab.container_id("web")
-    node.lab.watch.wait("createRuntime", container)
-    before = node.lab.init("web")
-    gate.open()
-    gate.wait_up()
-    node.lab.watch.wait("createRuntime", container)
-    after = node.lab.init("web")
-    assert after.starttime > before.starttime
-    node.assert_placed_before_exec(after, f"oci-{container}", gate.command)
-    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir", "mkdir", "tasks"]
-    node.lab.podman("rm", "-f", "-t", "0", "web")
-    node.assert_clean()
-
-
 def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: StartNode) -> None:
     """Podman restarts it under the same ID, with poststop and createRuntime in between."""
     node = start_node("--linger=60")
@@ -187,16 +117,6 @@ def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: Sta
     assert node.history(f"oci-{container}") == ["mkdir", *["tasks"] * 5]
     node.lab.podman("rm", "-f", "-t", "0", "web")
     assert node.groups() == {f"oci-{container}": []}
-
-
-@pytest.mark.parametrize("words", [["kill", "web"], ["rm", "-f", "-t", "0", "web"]], ids=["kill", "removal by force"])
-def test_end_by_force(node: PodmanNode, words: list[str]) -> None:
-    node.lab.run("web")
-    container = node.lab.container_id("web")
-    node.lab.podman(*words)
-    node.lab.watch.wait("poststop", container)
-    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
 
 
 def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -> None:
@@ -242,7 +162,7 @@ def test_exec_is_not_in_the_group(node: PodmanNode) -> None:
     (pid,) = [pid for pid in lab.cgroups.pids() - before if command_of(pid) == inside.command]
     assert cgroups_of(pid) == cgroups_of(init.pid)
     assert node.groups() == {f"oci-{lab.container_id('web')}": [init.pid]}
-    assert pid in node.root_tasks()
+    assert pid in node.resctrl.groups()["/"]["tasks"]
     assert [seen.pid for _, seen in node.moves()] == [init.pid]
     lab.podman("rm", "-f", "-t", "0", "web")
     node.assert_clean()

@@ -71,13 +71,11 @@ def render(
 def _merged(defaults: Object, values: Object) -> Object:
     """As Helm merges: maps by their keys, anything else is replaced."""
     both = {
-        name: _merged(defaults[name], values[name]) for name in defaults.keys() & values.keys() if _is_map(values[name])
+        name: _merged(defaults[name], values[name])
+        for name in defaults.keys() & values.keys()
+        if isinstance(values[name], dict)
     }
     return {**defaults, **values, **both}
-
-
-def _is_map(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 @cache

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cgroups import end_cgroups, path_of, pids_below
+from tests.support.waiting import wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
@@ -46,14 +47,17 @@ while IFS= read -r line || test -n "$line"; do state=$state$line; done
 printf '%s\\n' "$state" >{fifo}
 """
 # crun refuses cgroup v1 and v2 side by side: give it a mount namespace in which there is but v2
-CRUN = ("unshare", "-m", "sh", "-c", 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"', "sh", "crun")
+ON_V2 = 'test -e /sys/fs/cgroup/cgroup.controllers || mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+CRUN = ("unshare", "-m", "sh", "-c", ON_V2, "sh", "crun")
+READ_GROUPS = '{ while read -r line; do echo -n "$line "; done </proc/self/cpu_resctrl_groups; echo; }'
+"""For `first` of a Gate: the shell itself reads which groups it is in, as its first act."""
 IMAGE_COMMAND = ["/bin/sleep", "100000"]
 APPLETS = ("sh", "cat", "echo", "sleep", "true")
 ALWAYS: Mapping[str, object] = {"always": True}
 LIBPOD: Mapping[str, object] = {"annotations": {r"^io\.container\.manager$": "^libpod$"}}
 
 
-def missing(hook: Path = HOOK, *, model: bool = True) -> str | None:
+def missing(*, model: bool = True) -> str | None:
     """Why no container can be run here, or the model of resctrl not be mounted; None if all is well."""
     if os.geteuid() != 0:
         return "not root"
@@ -62,8 +66,8 @@ def missing(hook: Path = HOOK, *, model: bool = True) -> str | None:
     for program in ("podman", "runc", "conmon", "busybox"):
         if not _find(program):
             return f"no {program}"
-    if not hook.is_file():
-        return f"no {hook}: run `python3 build.py`"
+    if not HOOK.is_file():
+        return f"no {HOOK}: run `python3 build.py`"
     return None
 
 
@@ -108,16 +112,18 @@ class LineFifo:
 
 
 class Gate:
-    """A container's command that says when it runs, and ends when it is told to."""
+    """A container's command, which prints a line once it runs, and ends when the gate is opened."""
 
-    def __init__(self, name: str, directory: Path) -> None:
+    def __init__(self, name: str, directory: Path, first: str = "echo $$") -> None:
+        """`first`: shell commands that print the line."""
         self.name = name
         self._up = LineFifo(directory / f"{name}.up")
         self._go = LineFifo(directory / f"{name}.go")
-        self.command = ["/bin/sh", "-c", f"echo $$ >/gates/{name}.up; read word </gates/{name}.go; : {name}"]
+        self.command = ["/bin/sh", "-c", f"{first} >/gates/{name}.up; read word </gates/{name}.go; : {name}"]
 
-    def wait_up(self, seconds: float = DEADLINE) -> None:
-        self._up.line(Deadline(seconds), f"the first line of container {self.name}")
+    def wait_up(self) -> str:
+        """Return the line."""
+        return self._up.line(Deadline(DEADLINE), f"the first line of container {self.name}")
 
     def open(self) -> None:
         self._go.write("go\n")
@@ -140,9 +146,9 @@ class Watch:
         self.program.chmod(0o755)
         self._seen: list[tuple[str, str]] = []
 
-    def wait(self, stage: str, container_id: str, seconds: float = DEADLINE) -> None:
+    def wait(self, stage: str, container_id: str) -> None:
         """Until that stage of that container was through once more than it has been waited for."""
-        deadline = Deadline(seconds)
+        deadline = Deadline(DEADLINE)
         while (stage, container_id) not in self._seen:
             state = json.loads(self._fifo.line(deadline, f"{stage} of {container_id[:12]}"))
             self._seen.append(("poststop" if state["status"] == "stopped" else "createRuntime", state["id"]))
@@ -188,11 +194,11 @@ class Cgroups:
 class Lab:
     """Where containers run: rootfs, hooks, Podman's and runc's state, all below one short-named directory."""
 
-    def __init__(self, hook_arguments: Sequence[str] = (), hook: Path = HOOK) -> None:
+    def __init__(self, hook_arguments: Sequence[str] = ()) -> None:
         """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
         self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir=_short_temporary_directory()))
         self.base.chmod(0o755)
-        self.hook = hook
+        self.hook = HOOK
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
         self.place = ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
@@ -249,14 +255,14 @@ class Lab:
             "timeout": 60,
         }
 
-    def gate(self, name: str) -> Gate:
-        gate = Gate(name, self.gates)
+    def gate(self, name: str, first: str = "echo $$") -> Gate:
+        gate = Gate(name, self.gates, first)
         self._open_gates.append(gate)
         return gate
 
     # Podman
 
-    def podman(self, *words: str, check: bool = True, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
+    def podman(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run Podman on the lab's storage to its end. A failure's message holds what Podman said."""
         done = subprocess.run(
             [*self.podman_command(), *words],
@@ -264,7 +270,7 @@ class Lab:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=DEADLINE,
             check=False,
         )
         if check and done.returncode != 0:
@@ -324,30 +330,43 @@ class Lab:
         name: str,
         annotations: Mapping[str, str] | None = None,
         runtime: Sequence[str] = ("runc",),
-        container_id: str | None = None,
+        first: str = "echo $$",
     ) -> RuncContainer:
         """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running.
 
-        With a `container_id` that is not its name it has a root directory of its own, where no other has that ID.
+        `first` is as a Gate has it.
         """
-        gate = self.gate(name)
-        config = self.runc_config(name, gate.command, annotations or {})
-        bundle = self._directory(f"bundle-{name}")
-        (bundle / "config.json").write_text(json.dumps(config))
-        root = self.base / (runtime[-1] if container_id is None else f"{runtime[-1]}-{name}")
-        container = RuncContainer(self, container_id or name, bundle, gate, [*runtime, f"--root={root}"])
-        self._runc_containers.append(container)
+        config = self.runc_config(name, [], annotations or {})
+        container = self.start_runc(name, config, runtime, first)
         try:
-            gate.wait_up()
+            container.line = container.gate.wait_up()
         except TimeoutError:
             raise RuntimeError(f"{runtime[-1]} run {name}: {container.output()}") from None
         return container
 
-    def runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
-        """A bundle's config.json, with our hook and the watch's for both stages."""
-        hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
+    def runc_config(
+        self, name: str, command: Sequence[str], annotations: Mapping[str, str], *options: str
+    ) -> dict[str, Any]:
+        """A bundle's config.json, with our hook, which has further options, and the watch's for both stages."""
+        hooks = [self.hook_entry(args=[*self.hook_arguments, *options]), self.hook_entry(self.watch.program, ["watch"])]
         config = bundle_config(self.rootfs, command, path_of(self.cgroups.path, name, annotations), self.gates)
         return {**config, "hooks": dict.fromkeys(STAGES, hooks), "annotations": dict(annotations)}
+
+    def start_runc(
+        self,
+        name: str,
+        config: dict[str, Any],
+        runtime: Sequence[str] = ("runc",),
+        first: str = "echo $$",
+    ) -> RuncContainer:
+        """Start a container as `runc` does, by this config.json, but for its command, for which it does not wait."""
+        gate = self.gate(name, first)
+        config["process"]["args"] = gate.command
+        bundle = self._directory(f"bundle-{name}")
+        (bundle / "config.json").write_text(json.dumps(config))
+        container = RuncContainer(self, name, bundle, gate, [*runtime, f"--root={self.base}/{runtime[-1]}"])
+        self._runc_containers.append(container)
+        return container
 
     # The end
 
@@ -355,9 +374,10 @@ class Lab:
         """Remove everything, by Podman's own ways first, and then without it. Can be called twice."""
         if not self.base.exists():
             return
-        for words in (["pod", "rm", "-f", "-a", "-t", "0"], ["rm", "-f", "-a", "-t", "0"]):
-            with suppress(subprocess.TimeoutExpired, OSError):
-                self.podman(*words, check=False)
+        if (self.base / "root").exists():
+            for words in (["pod", "rm", "-f", "-a", "-t", "0"], ["rm", "-f", "-a", "-t", "0"]):
+                with suppress(subprocess.TimeoutExpired, OSError):
+                    self.podman(*words, check=False)
         self.cgroups.end()
         for container in self._runc_containers:
             container.close()
@@ -367,31 +387,37 @@ class Lab:
         remove(self.base)
 
 
-class RuncContainer:
-    """A foreground `runc run`: when it has ended, the container is deleted and its poststop hooks have run.
+class ForegroundContainer:
+    """A foreground `runc run`, or that of another runtime with the same command line.
 
-    Or that of another runtime with the same command line.
+    When it has ended, the container is deleted and its poststop hooks have run.
     """
 
-    def __init__(self, lab: Lab, container_id: str, bundle: Path, gate: Gate, command: Sequence[str]) -> None:
+    def __init__(
+        self, container_id: str, bundle: Path, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`command`: the runtime with its own options."""
         self.id = container_id
-        self.gate = gate
-        self._environment = lab.environment
-        self._command = list(command)
+        self.command = list(command)
+        self._environment = environment
         self._log = bundle / "output"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._command, "run", f"--bundle={bundle}", container_id],
-                env=self._environment,
+                [*command, "run", f"--bundle={bundle}", container_id],
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
 
     def init(self) -> ProcessShown:
-        command = [*self._command, "state", self.id]
-        done = subprocess.run(command, env=self._environment, check=True, capture_output=True, timeout=DEADLINE)
-        return task(json.loads(done.stdout)["pid"])
+        """Its first process. crun has no state of a container that has just begun to run."""
+        wait(lambda: self._ask().returncode == 0)
+        return task(json.loads(self._ask().stdout)["pid"])
+
+    def _ask(self) -> subprocess.CompletedProcess[bytes]:
+        command = [*self.command, "state", self.id]
+        return subprocess.run(command, env=self._environment, check=False, capture_output=True, timeout=DEADLINE)
 
     def output(self) -> str:
         return self._log.read_text(errors="replace").strip()
@@ -406,6 +432,21 @@ class RuncContainer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+class RuncContainer(ForegroundContainer):
+    """One of the lab's. `line`: what its command printed first."""
+
+    line = ""
+
+    def __init__(self, lab: Lab, container_id: str, bundle: Path, gate: Gate, command: Sequence[str]) -> None:
+        super().__init__(container_id, bundle, command, lab.environment)
+        self.gate = gate
+
+    def end(self) -> None:
+        """Let the container's command end, and wait until the runtime has cleaned up and poststop is through."""
+        self.gate.open()
+        assert (self.wait(), self.output()) == (0, "")
 
 
 def bundle_config(rootfs: Path, command: Sequence[str], cgroup: str, gates: Path | None = None) -> dict[str, Any]:

@@ -173,10 +173,8 @@ def _wrap(tree: Path, target: Path, name: str) -> None:
 
 
 def _loader(tree: Path) -> Path:
-    for pattern in (
-        "ld-[0-9]*.so",
-        "ld-linux*.so.*",
-    ):  # the first until glibc 2.34, beside a link named like the second
+    # Until glibc 2.34 the loader lies beside a link of the second name
+    for pattern in ("ld-[0-9]*.so", "ld-linux*.so.*"):
         for path in sorted(tree.rglob(pattern)):
             if path.is_file() and not path.is_symlink():
                 return path

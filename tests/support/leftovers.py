@@ -119,10 +119,9 @@ def _above(pid: int) -> set[int]:
 
 
 def _is_ours(pid: str) -> bool:
-    environment = Path(f"/proc/{pid}/environ").read_bytes()
-    command = Path(f"/proc/{pid}/cmdline").read_bytes()
     mark = f"{MARK}={os.environ.get(MARK, '')}\0".encode()
-    return mark in environment or os.fsencode(ROOT) in command
+    has_mark = mark in Path(f"/proc/{pid}/environ").read_bytes()
+    return has_mark or os.fsencode(ROOT) in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _describe(pid: str) -> str:

@@ -36,27 +36,21 @@ class Observed:
         rmid: int = self.resctrl.groups()[f"/mon_groups/{group}"]["rmid"]
         return rmid
 
-    def root_tasks(self) -> list[int]:
-        """The tasks that are in no mon_group."""
-        tasks: list[int] = self.resctrl.groups()["/"]["tasks"]
-        return tasks
-
     def history(self, group: str) -> list[str]:
         """What was done to a group, in order: "mkdir", "tasks", "rmdir"."""
         below = f"/mon_groups/{group}"
         return [event.op for event in self.resctrl.events() if event.path in (below, f"{below}/tasks")]
 
-    def moves(self) -> list[tuple[Event, Seen]]:
-        """Every pid that was written into a tasks file, with what it was at that moment."""
-        return [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
+    def moves(self, of: ProcessShown | None = None) -> list[tuple[Event, Seen]]:
+        """Every pid that was written into a tasks file, or every move of this process, with what it was then."""
+        moves = [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
+        return [it for it in moves if of is None or (it[1].pid, it[1].starttime) == (of.pid, of.starttime)]
 
     def assert_placed_before_exec(
         self, now: ProcessShown, group: str, command: list[str], comm: str = RUNC_INIT
     ) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""
-        moves = [
-            (event, seen) for event, seen in self.moves() if (seen.pid, seen.starttime) == (now.pid, now.starttime)
-        ]
+        moves = self.moves(now)
         assert [(event.path, event.result) for event, _ in moves] == [(f"/mon_groups/{group}/tasks", "ok")]
         assert_runtime_init(moves[0][1], comm)
         assert now.cmdline == command

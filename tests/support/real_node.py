@@ -90,7 +90,7 @@ class RealKernel:
         return [f"{RESCTRL}/{it.relative_to(self._root)}" for it in found]
 
     def _find(self, pattern: str) -> list[Path]:
-        """What matches; nothing where resctrl is unmounted meanwhile."""
+        """What matches; nothing if resctrl is unmounted while this looks."""
         with suppress(FileNotFoundError):
             return list(self._root.glob(pattern))
         return []
@@ -122,7 +122,7 @@ class RealKernel:
         return f"{RESCTRL}/{name}"
 
     def mount(self) -> None:
-        """Mount resctrl anew, without any group."""
+        """Mount resctrl again, without any group."""
         if self.model is not None:
             self.model.control(do="unmount")
             self.model.control(do="mount")

@@ -39,12 +39,9 @@ CLAIM = "the tenant says that all is well"
 """What is not to be repeated."""
 
 
-def limited(memory: int, *, patience: float = DEADLINE) -> list[str]:
-    """What a command is started by so that the kernel ends it at so many MiB, or at 300 s of CPU time.
-
-    `patience`: seconds, only to end what hangs, with all that it has started.
-    """
-    return ["timeout", "--signal=KILL", str(patience), "prlimit", f"--as={memory << 20}", "--cpu=300", "--"]
+def limited(memory: int) -> list[str]:
+    """What a command is started by so that the kernel ends it at so many MiB, or at 300 s of CPU time."""
+    return ["timeout", "--signal=KILL", str(DEADLINE), "prlimit", f"--as={memory << 20}", "--cpu=300", "--"]
 
 
 @dataclass(frozen=True)

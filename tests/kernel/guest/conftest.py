@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from tests.kernel.guest.oci import Runtimes
 from tests.kernel.inside import REAL_ROOT, remove_groups
+from tests.support.containers import Lab
 from tests.support.hook import PYZ, Hook, task
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ def init() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.fixture
-def runtimes(hook: Hook, tmp_path: Path) -> Iterator[Runtimes]:
-    with closing(Runtimes(hook, tmp_path)) as runtimes:
-        yield runtimes
+def lab(hook: Hook) -> Iterator[Lab]:
+    _, _, *options = hook.command("hook")
+    with closing(Lab(options)) as lab:
+        yield lab
 
 
 @pytest.fixture

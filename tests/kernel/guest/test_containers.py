@@ -3,116 +3,127 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from tests.support.containers import Lab
+from tests.support.containers import CRUN, READ_GROUPS
 from tests.support.hook import UID, Hook
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
-    from tests.kernel.guest.oci import Runtimes
+    from tests.support.containers import Lab, RuncContainer
+
 
 GROUP = f"oci-{UID}"
 POD = {"io.kubernetes.pod.uid": UID}
-BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
+BOTH = pytest.mark.parametrize("runtime", [("runc",), CRUN], ids=["runc", "crun"])
 SCHEMA = "L3:0=f"
+MAKE_GROUP = """\
+state=$(cat)
+mkdir GROUPS/c1
+echo "$state" | sed -n 's/.*"pid": *\\([0-9]*\\).*/\\1/p' >GROUPS/c1/tasks
+"""
+
+
+def start_with_rdt(lab: Lab, name: str, annotations: dict[str, str], **intel_rdt: str) -> RuncContainer:
+    """Start a container whose config.json names a ctrl_group; what it reads first is which groups it is in."""
+    config = lab.runc_config(name, [], annotations)
+    config["linux"]["intelRdt"] = intel_rdt
+    container = lab.start_runc(name, config, first=READ_GROUPS)
+    container.line = container.gate.wait_up()
+    return container
 
 
 @BOTH
-def test_the_first_that_a_container_reads_is_its_group(hook: Hook, runtimes: Runtimes, runtime: str) -> None:
-    container = runtimes.start(runtime, "c1")
-    assert container.seen() == "res:/\nmon:oci-c1\n"
-    assert hook.tasks("oci-c1") == {container.pid()}
-    container.finish()
+def test_the_first_that_a_container_reads_is_its_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
+    container = lab.runc("c1", runtime=runtime, first=READ_GROUPS)
+    assert container.line == "res:/ mon:oci-c1 "
+    assert hook.tasks("oci-c1") == {container.init().pid}
+    container.end()
     hook.assert_clean()
 
 
 @BOTH
-def test_the_containers_of_a_pod_are_in_one_group(hook: Hook, runtimes: Runtimes, runtime: str) -> None:
-    first = runtimes.start(runtime, "c1", annotations=POD)
-    second = runtimes.start(runtime, "c2", annotations=POD)
-    assert {first.seen(), second.seen()} == {f"res:/\nmon:{GROUP}\n"}
-    first.finish()
-    assert hook.tasks(GROUP) == {second.pid()}
-    second.finish()
+def test_the_containers_of_a_pod_are_in_one_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
+    first, second = (lab.runc(name, POD, runtime, first=READ_GROUPS) for name in ("c1", "c2"))
+    assert {first.line, second.line} == {f"res:/ mon:{GROUP} "}
+    first.end()
+    assert hook.tasks(GROUP) == {second.init().pid}
+    second.end()
     hook.assert_clean()
 
 
-def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, runtimes: Runtimes, root: Path) -> None:
+def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, lab: Lab, root: Path) -> None:
     (root / "gold").mkdir()
-    plain = runtimes.start("runc", "c1", annotations=POD)
-    gold = runtimes.start("runc", "c2", annotations=POD, intel_rdt={"closID": "gold"})
-    assert plain.seen() == f"res:/\nmon:{GROUP}\n"
-    assert gold.seen() == f"res:gold\nmon:{GROUP}\n"
+    plain = lab.runc("c1", POD, first=READ_GROUPS)
+    gold = start_with_rdt(lab, "c2", POD, closID="gold")
+    assert plain.line == f"res:/ mon:{GROUP} "
+    assert gold.line == f"res:gold mon:{GROUP} "
     assert hook.groups() == {GROUP, f"gold/{GROUP}"}
-    plain.finish()
-    gold.finish()
+    plain.end()
+    gold.end()
     hook.assert_clean()
     assert (root / "gold").exists(), "the administrator's, or the runtime's, but not ours"
 
 
-def test_a_ctrl_group_that_runc_makes_and_removes_before_poststop(hook: Hook, runtimes: Runtimes, root: Path) -> None:
-    container = runtimes.start("runc", "c1", intel_rdt={"l3CacheSchema": SCHEMA})
-    assert container.seen() == "res:c1\nmon:oci-c1\n"
+def test_a_ctrl_group_that_runc_makes_and_removes_before_poststop(hook: Hook, lab: Lab, root: Path) -> None:
+    container = start_with_rdt(lab, "c1", {}, l3CacheSchema=SCHEMA)
+    assert container.line == "res:c1 mon:oci-c1 "
     assert hook.groups() == {"c1/oci-c1"}
-    container.finish()
+    container.end()
     assert not (root / "c1").exists(), "runc removes it; otherwise this test is about nothing"
-    assert container.errors() == ""
     assert hook.leftovers() == set()
 
 
 @BOTH
 def test_a_monitoring_group_that_the_runtime_made_is_left(
-    hook: Hook, runtimes: Runtimes, root: Path, runtime: str
+    hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]
 ) -> None:
     """Newer runtimes do so themselves with linux.intelRdt.enableMonitoring, and before they call the hook."""
     groups = root / "mon_groups"
-    container = runtimes.start(runtime, "c1", before=f"mkdir {groups}/$id; echo $pid > {groups}/$id/tasks")
-    assert container.seen() == "res:/\nmon:oci-c1\n"
+    config = lab.runc_config("c1", [], {})
+    make_group = lab.hook_entry(Path("/bin/sh"), ["sh", "-ec", MAKE_GROUP.replace("GROUPS", str(groups))])
+    config["hooks"]["createRuntime"] = [make_group, *config["hooks"]["createRuntime"]]
+    container = lab.start_runc("c1", config, runtime, first=READ_GROUPS)
+    assert container.gate.wait_up() == "res:/ mon:oci-c1 "
     assert hook.key("c1")["members"]["c1"]["taken_from"] == "c1"
     assert hook.groups() == {"c1", "oci-c1"}
     assert hook.tasks("c1") == set()
-    container.finish()
+    container.end()
     assert hook.groups() == {"c1"}
     assert hook.leftovers() == set()
 
 
 @BOTH
-def test_groups_wiped_while_containers_run(hook: Hook, runtimes: Runtimes, root: Path, runtime: str) -> None:
+def test_groups_wiped_while_containers_run(hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]) -> None:
     """pqos resets resctrl so, and CRI-O removes what is empty when it starts."""
-    first = runtimes.start(runtime, "c1", annotations=POD)
-    first.seen()
+    first = lab.runc("c1", POD, runtime)
     (root / "mon_groups" / GROUP).rmdir()
-    second = runtimes.start(runtime, "c2", annotations=POD)
-    assert second.seen() == f"res:/\nmon:{GROUP}\n"
+    second = lab.runc("c2", POD, runtime, first=READ_GROUPS)
+    assert second.line == f"res:/ mon:{GROUP} "
     (root / "mon_groups" / GROUP).rmdir()
-    first.finish()
-    second.finish()
-    assert (first.errors(), second.errors()) == ("", "")
+    first.end()
+    second.end()
     hook.assert_clean()
 
 
 @BOTH
 def test_resctrl_unmounted_while_a_container_runs(
-    hook: Hook, runtimes: Runtimes, umount: Callable[[], None], runtime: str
+    hook: Hook, lab: Lab, umount: Callable[[], None], runtime: Sequence[str]
 ) -> None:
-    container = runtimes.start(runtime, "c1")
-    container.seen()
+    container = lab.runc("c1", runtime=runtime)
     umount()
-    container.finish()
-    assert container.errors() == ""
+    container.end()
     assert hook.leftovers() == set()
 
 
-def test_podman(hook: Hook) -> None:
-    with closing(Lab([*hook.command("hook")[2:]])) as lab:
-        gate = lab.run("web")
-        container = lab.container_id("web")
-        assert lab.init("web").pid in hook.tasks(f"oci-{container}")
-        gate.open()
-        lab.watch.wait("poststop", container)
+def test_podman(hook: Hook, lab: Lab) -> None:
+    gate = lab.run("web")
+    container = lab.container_id("web")
+    assert lab.init("web").pid in hook.tasks(f"oci-{container}")
+    gate.open()
+    lab.watch.wait("poststop", container)
     hook.assert_clean()

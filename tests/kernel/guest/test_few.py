@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Callable
 import pytest
 
 from tests.kernel.inside import fill
+from tests.support.containers import CRUN, READ_GROUPS
 from tests.support.hook import Hook, Task, created, end, stopped, task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.kernel.guest.oci import Runtimes
+    from tests.support.containers import Lab
 
 Set = Callable[[str, object], None]
 WHILE, FOREVER = 1500, 3_600_000
@@ -56,18 +57,19 @@ def busy() -> Task:
     return subprocess.Popen(["sh", "-c", "while :; do :; done"])
 
 
-def test_a_container_starts_without_an_rmid(hook: Hook, runtimes: Runtimes, root: Path) -> None:
+def test_a_container_starts_without_an_rmid(hook: Hook, lab: Lab, root: Path) -> None:
     fill(root / "mon_groups")
-    for runtime in ("runc", "crun"):
-        container = runtimes.start(runtime, runtime)
-        assert container.seen() == "res:/\nmon:\n"
-        assert hook.reasons() == {runtime: "no_rmids"}
-        container.finish()
+    for runtime in (("runc",), CRUN):
+        container = lab.runc(runtime[-1], runtime=runtime, first=READ_GROUPS)
+        assert container.line == "res:/ mon: "
+        assert hook.reasons() == {runtime[-1]: "no_rmids"}
+        container.end()
         assert hook.leftovers() == set()
 
 
-def test_strict_stops_it(hook: Hook, runtimes: Runtimes, root: Path) -> None:
+def test_strict_stops_it(hook: Hook, lab: Lab, root: Path) -> None:
     fill(root / "mon_groups")
-    container = runtimes.start("runc", "c1", options=["--strict"])
-    assert "no_rmids" in container.refused()
+    container = lab.start_runc("c1", lab.runc_config("c1", [], {}, "--strict"))
+    assert container.wait() != 0
+    assert "no_rmids" in container.output()
     assert hook.leftovers() == set(), "runc has called poststop"

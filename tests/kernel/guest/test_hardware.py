@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.support.containers import READ_GROUPS
 from tests.support.hook import Hook
 
 if TYPE_CHECKING:
-    from tests.kernel.guest.oci import Runtimes
+    from tests.support.containers import Lab
 
 
-def test_a_container(hook: Hook, runtimes: Runtimes) -> None:
-    container = runtimes.start("runc", "c1")
-    assert container.seen().endswith("\nmon:oci-c1\n")
-    group = hook.resctrl_root / "mon_groups" / "oci-c1"
-    assert [path for path in group.glob("mon_data/*/*") if path.read_text()]
-    container.finish()
+def test_a_container(hook: Hook, lab: Lab) -> None:
+    container = lab.runc("c1", first=READ_GROUPS)
+    assert container.line.endswith(" mon:oci-c1 ")
+    assert [it for it in hook.resctrl_root.glob("mon_groups/oci-c1/mon_data/*/*") if it.read_text()]
+    container.end()
     hook.assert_clean()

@@ -13,84 +13,91 @@ import pytest
 
 from tests.support import watching
 from tests.support.cgroups import mount_point
+from tests.support.containers import CRUN
 from tests.support.hook import DEADLINE, Hook, end, finish
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
-    from tests.kernel.guest.oci import Runtimes
+    from collections.abc import Sequence
 
-BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
+    from tests.support.containers import Lab, RuncContainer
+
+BOTH = pytest.mark.parametrize("runtime", [("runc",), CRUN], ids=["runc", "crun"])
 ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
 """A process enters a cgroup and groups, and becomes another program there."""
 CHURN = 200
 
 
-def pids_in(name: str) -> set[int]:
-    return set(map(int, (mount_point() / name / "cgroup.procs").read_text().split()))
+def cgroup_of(container: RuncContainer) -> Path:
+    """The cgroup of its init in the hierarchy of version 2."""
+    text = Path(f"/proc/{container.init().pid}/cgroup").read_text()
+    return mount_point() / next(line[4:] for line in text.splitlines() if line.startswith("0::/"))
 
 
-def brought_in(name: str, *groups: Path) -> subprocess.Popen[bytes]:
+def pids_in(own: Path) -> set[int]:
+    return set(map(int, (own / "cgroup.procs").read_text().split()))
+
+
+def brought_in(own: Path, *groups: Path) -> subprocess.Popen[bytes]:
     """A process in the cgroup of a container, and in these groups."""
-    words = ["sh", "-c", ENTER, str(mount_point() / name), *map(str, groups)]
+    words = ["sh", "-c", ENTER, str(own), *map(str, groups)]
     return subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
 
 @BOTH
 def test_what_exec_of_a_runtime_brings_in_is_in_the_group_and_so_is_what_it_forks(
-    hook: Hook, runtimes: Runtimes, runtime: str
+    hook: Hook, lab: Lab, runtime: Sequence[str]
 ) -> None:
-    container = runtimes.start(runtime, "c1")
-    container.seen()
+    container = lab.runc("c1", runtime=runtime)
+    own = cgroup_of(container)
     with watching.watching(hook):
-        gates = [container.gates / "one", container.gates / "two"]  # one each: a second reader may come too late
+        gates = [lab.gates / "one", lab.gates / "two"]  # one each: a second reader may come too late
         for gate in gates:
             os.mkfifo(gate)
-        command = container.exec_command("/bin/sh", "-c", "(/bin/cat /gates/one) & (/bin/cat /gates/two) & wait")
+        command = [*container.command, "exec", "c1", "/bin/sh", "-c", "(cat /gates/one) & (cat /gates/two) & wait"]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-            wait(lambda: len(pids_in("c1")) == 4)
-            wait(lambda: hook.tasks("oci-c1") == pids_in("c1"))
+            wait(lambda: len(pids_in(own)) == 4)
+            wait(lambda: hook.tasks("oci-c1") == pids_in(own))
             for gate in gates:
                 gate.open("wb").close()
             process.wait(DEADLINE)
-        container.finish()
+        container.end()
     hook.assert_clean()
 
 
-def test_what_is_in_another_ctrl_group_or_in_a_group_of_others_stays_there(
-    hook: Hook, runtimes: Runtimes, root: Path
-) -> None:
+def test_what_is_in_another_ctrl_group_or_in_a_group_of_others_stays_there(hook: Hook, lab: Lab, root: Path) -> None:
     (root / "gold").mkdir()
     (root / "mon_groups/theirs").mkdir()
-    container = runtimes.start("runc", "c1")
-    container.seen()
+    container = lab.runc("c1")
+    own = cgroup_of(container)
     with ExitStack() as stack:
         stack.enter_context(watching.watching(hook))
-        processes = [brought_in("c1", *groups) for groups in ([root / "gold"], [root / "mon_groups/theirs"], [])]
+        processes = [brought_in(own, *groups) for groups in ([root / "gold"], [root / "mon_groups/theirs"], [])]
         for process in processes:
             stack.callback(end, process)
         gold, theirs, moved = (process.pid for process in processes)
-        wait(lambda: hook.tasks("oci-c1") >= {container.pid(), moved})
+        wait(lambda: hook.tasks("oci-c1") >= {container.init().pid, moved})
         wait(lambda: Path(f"/proc/{gold}/comm").read_text() == Path(f"/proc/{theirs}/comm").read_text() == "sleep\n")
-        assert hook.tasks("oci-c1") == {container.pid(), moved}
+        assert hook.tasks("oci-c1") == {container.init().pid, moved}
         assert (root / "mon_groups/theirs/tasks").read_text() == f"{theirs}\n"
         assert str(gold) in (root / "gold/tasks").read_text().split()
-    container.finish()
+    container.end()
 
 
-def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, runtimes: Runtimes) -> None:
-    container = runtimes.start("crun", "c1")
-    container.seen()
+def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, lab: Lab) -> None:
+    container = lab.runc("c1", runtime=CRUN)
+    own = cgroup_of(container)
     with watching.watching(hook), ExitStack() as stack:
         for number in range(CHURN):
-            process = brought_in("c1")
+            process = brought_in(own)
             if number % 10:
                 end(process)
             else:
                 stack.callback(end, process)
         assert finish(reconcile(hook)).status == 0
         assert finish(reconcile(hook, "--dry-run")).stdout == "nothing to do\n"
-        assert hook.tasks("oci-c1") == pids_in("c1")
-    container.finish()
+        assert hook.tasks("oci-c1") == pids_in(own)
+    container.end()
 
 
 def reconcile(hook: Hook, *words: str) -> subprocess.Popen[bytes]:
