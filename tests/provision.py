@@ -3,7 +3,6 @@
 
     python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python
     reasons = provision.missing(provision.TEST)       # never installs; one sentence each, [] if nothing is missing
-    python = provision.campaign()                     # of another venv, with what only tests/faults takes as well
     python = provision.demo()                         # with no more than what the demo takes
 
 Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be had is named in one
@@ -105,23 +104,18 @@ def ensure(apt: Iterable[str] = ()) -> Path:
     """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
     if reasons := install(apt):
         _say("; ".join(reasons))
-    return _venv(ROOT / ".venv", _pins("dev"))
+    return _venv(ROOT / ".venv", _pins())
 
 
 def demo() -> Path:
     """A python that has what the demo takes: this one, or that of the other commands, or one of a venv of its own."""
     if reasons := install(DEMO):
         _say("; ".join(reasons))
-    tools = _pins("dev")
+    tools = _pins()
     pins = [pin for pin in tools if pin.partition("==")[0] in DEMO_TOOLS]
     if all(map(_is_importable, pins)):
         return Path(sys.executable)
     return _venv(ROOT / ".venv", tools) if _is_current(ROOT / ".venv", tools) else _venv(ROOT / ".venv-demo", pins)
-
-
-def campaign() -> Path:
-    """The python of a venv that has the tools of the fault campaign as well, which no other command takes."""
-    return _venv(ROOT / ".venv-faults", _pins("dev", "faults"))
 
 
 def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
@@ -258,17 +252,16 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 # --- the venv
 
 
-def requirements(pyproject: str, name: str = "dev") -> list[str]:
+def requirements(pyproject: str) -> list[str]:
     """The pinned tools. By a regular expression: tomllib came with 3.11, and this starts on less. A test compares."""
-    group = re.search(rf"^{name} = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
+    group = re.search(r"^dev = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
     if group is None:
-        raise CannotProvision(f"pyproject.toml has no dependency group `{name}`")
+        raise CannotProvision("pyproject.toml has no dependency group `dev`")
     return re.findall(r'^\s*"([^"]+)"', group[1], re.MULTILINE)
 
 
-def _pins(*groups: str) -> list[str]:
-    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    return [pin for name in groups for pin in requirements(pyproject, name)]
+def _pins() -> list[str]:
+    return requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def _is_importable(pin: str) -> bool:

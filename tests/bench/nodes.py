@@ -26,7 +26,7 @@ from pathlib import Path
 from pyz import archive
 from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted
-from tests.resctrlfs.counters import ENERGY_EVENTS, Counters
+from tests.resctrlfs.hardware import ENERGY_EVENTS, Counters
 from tests.resctrlfs.model import Knobs
 from tests.support.cgroups import place_in_pod
 from tests.support.hook import STATES, UID, Hook, task

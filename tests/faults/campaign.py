@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the cases of a campaign, and says what became of them.
 
-Each worker is a process of its own, and never has two threads: a child that is made while another thread has a file of
+Each worker is its own process, and never has two threads: a child that is made while another thread has a file of
 the model open inherits that file, and closes it at exec, when nobody can look at it in /proc, the model neither.
 """
 
@@ -45,18 +45,6 @@ class PartRow(NamedTuple):
     seconds: float
 
 
-class Failure(NamedTuple):
-    """A case that failed; `problem` tells what was wrong, and every command that was run."""
-
-    part: str
-    case: str
-    problem: str
-
-    def __str__(self) -> str:
-        again = f"python3 build.py faults {self.part} --only {shlex.quote(self.case)}"
-        return f"FAILED {self.part}: {self.case}\n  again: {again}\n  {self.problem}"
-
-
 _scenes: list[Scene] = []
 """In a worker: its own."""
 
@@ -76,8 +64,8 @@ class Campaign:
     """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
 
     A part has its cases run by `all`, each on a scene, or runs them itself and says by `tally` what became of them.
-    `directory` is for scenes, which are opened when the first part asks for one: `jobs` of them. `notes` are for
-    whoever reads the table.
+    `directory` is for scenes, which are opened when the first part asks for one: `jobs` of them. `notes` are
+    printed below the table.
     """
 
     def __init__(
@@ -90,7 +78,7 @@ class Campaign:
         self.only = only
         self.part = ""
         self.rows: list[PartRow] = []
-        self.failures: list[Failure] = []
+        self.failures: list[str] = []
         self.notes: list[str] = []
         self._workers: ProcessPoolExecutor | None = None
 
@@ -145,9 +133,10 @@ class Campaign:
         return [cases[place] for place in sorted(places)]
 
     def _fail(self, case: str, problem: str) -> None:
-        failure = Failure(self.part, case, problem.replace("\n", "\n  "))
-        self.failures.append(failure)
-        print(failure, file=sys.stderr, flush=True)
+        again = f"python3 build.py faults {self.part} --only {shlex.quote(case)}"
+        shown = problem.replace("\n", "\n  ")
+        self.failures.append(f"FAILED {self.part}: {case}\n  again: {again}\n  {shown}")
+        print(self.failures[-1], file=sys.stderr, flush=True)
 
     def _add(self, what: str, cases: int, failures: int, begin: float) -> None:
         self.rows.append(PartRow(self.part, what, cases, failures, time.monotonic() - begin))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with one pod on which one thing goes wrong: what is there before, the hook that it hits, what must be after.
 
-It lies on the model of resctrl. Each worker of the campaign has one of these, and makes it anew for each case.
+It lies on the model of resctrl. Each worker of the campaign has one of these, and makes it again for each case.
 """
 
 from __future__ import annotations
@@ -155,9 +155,9 @@ class Scene:
 
         `named`: whether the hook could know whose it was.
         """
-        told = f"{short_id(CONTAINER)}: " if named else "resctrl-mon-hook"
-        self.expect(not stderr or told in ran.outcome.stderr, "nothing on stderr:", ran)
-        self.expect(not syslog or any(told in line for line in ran.syslog), "nothing in syslog:", ran)
+        wanted = f"{short_id(CONTAINER)}: " if named else "resctrl-mon-hook"
+        self.expect(not stderr or wanted in ran.outcome.stderr, "nothing on stderr:", ran)
+        self.expect(not syslog or any(wanted in line for line in ran.syslog), "nothing in syslog:", ran)
         self.expect(not record or not named or CONTAINER in self.hook.reasons(), "no record:", ran)
 
     def expect_theirs(self) -> None:

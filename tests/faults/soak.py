@@ -107,7 +107,7 @@ class Soak:
         machine = self._node.machine
         machine.caller.stdin, machine.caller.calls = json.dumps(state).encode(), 0
         _same("exit status", program.dispatch(["hook"]), 0)
-        _same("what a hook said", machine.caller.stderr, b"")
+        _same("stderr of a hook", machine.caller.stderr, b"")
         machine.release(machine.caller)
         self._hooks += 1
 

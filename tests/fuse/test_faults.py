@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import provision
+from tests.faults import failing_syscalls, killed_installs, rlimits
 from tests.faults.campaign import Campaign
-from tests.faults.injection import failing_syscalls, killed_installs, rlimits
 from tests.support import machine
 from tests.support.hook import PYZ
 
@@ -35,7 +35,7 @@ def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
         run.part = part
         yield run
     assert run.rows
-    assert not run.failures, "\n".join(map(str, run.failures))
+    assert not run.failures, "\n".join(run.failures)
 
 
 def test_some_system_calls_fail(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def boot_guests(session: pytest.Session) -> Guests:
     stash = session.config.stash
     if GUESTS not in stash:
         kinds = [item.callspec.params.get("kind") for item in session.items if hasattr(item, "callspec")]
-        stash[GUESTS] = Guests(kind for kind in kinds if isinstance(kind, GuestKind))
+        stash[GUESTS] = Guests([kind for kind in kinds if isinstance(kind, GuestKind)])
     return stash[GUESTS]
 
 

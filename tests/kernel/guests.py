@@ -10,11 +10,10 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Semaphore, Thread
 from typing import NamedTuple
 
 import pytest
@@ -22,8 +21,8 @@ import pytest
 from tests.kernel.inside import VARIABLE
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 
-BESIDE_OTHERS, AT_ONCE = 1, 4
-"""So many guests at a time: beside other tiers, which leave a CPU idle on a small machine; and when these are over.
+AT_ONCE = 4
+"""So many guests run at a time, but one while other tiers run, which leave a CPU idle on a small machine.
 
 Guests that wait for the kernel's clock leave a CPU to others.
 """
@@ -62,18 +61,15 @@ class GuestOutcome(NamedTuple):
 class Guests:
     """Guests of these kinds, which begin to run at once."""
 
-    def __init__(self, kinds: Iterable[GuestKind]) -> None:
-        self._outcomes: dict[str, Future[GuestOutcome]] = {}
-        self._waiting: SimpleQueue[GuestKind] = SimpleQueue()
+    def __init__(self, kinds: Sequence[GuestKind]) -> None:
+        self._may_run = Semaphore(1)
+        self._outcomes: dict[str, Future[GuestOutcome]] = {kind.name: Future() for kind in kinds}
         for kind in kinds:
-            self._outcomes[kind.name] = Future()
-            self._waiting.put(kind)
-        self._workers = 0
-        self._work_by(BESIDE_OTHERS)
+            Thread(target=self._run, args=(kind,), daemon=True).start()
 
     def hurry(self) -> None:
         """Run more guests at a time, since other tiers are over."""
-        self._work_by(AT_ONCE)
+        self._may_run.release(AT_ONCE - 1)
 
     def outcome(self, kind: GuestKind) -> GuestOutcome:
         """Wait for the end of a guest. Raises what the guest failed of."""
@@ -83,17 +79,8 @@ class Guests:
         done = {name: it for name, it in self._outcomes.items() if it.done() and it.exception() is None}
         return [f"{name} {it.result().seconds:.0f} s" for name, it in done.items()]
 
-    def _work_by(self, workers: int) -> None:
-        for _ in range(workers - self._workers):
-            Thread(target=self._work, daemon=True).start()
-        self._workers = workers
-
-    def _work(self) -> None:
-        while True:
-            try:
-                kind = self._waiting.get_nowait()
-            except Empty:
-                return
+    def _run(self, kind: GuestKind) -> None:
+        with self._may_run:
             try:
                 self._outcomes[kind.name].set_result(_run(kind))
             except Exception as error:  # noqa: BLE001  raised by `outcome`

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,6 @@ CONFIG = HERE / "config"
 MADE_FOR = "7.2"  # the version that the patch was made from, which is taken wherever there is a choice
 SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")  # those with short lists first
 DISK = 4 << 30
-LINES = 2000  # that make prints, roughly, to tell how far it is
 # In the source tree, with $CONFIG
 CONFIGURE = (
     "make -s allnoconfig",
@@ -40,7 +39,6 @@ CONFIGURE = (
 )
 COMPILE = 'nice make -j"$(nproc)" bzImage'
 IMAGE = "arch/x86/boot/bzImage"
-Say = Callable[[str], None]
 
 
 class CannotBuild(Exception):
@@ -63,7 +61,7 @@ def say(line: str) -> None:
     print(f"kernel: {line}", file=sys.stderr, flush=True)
 
 
-def ready(tell: Say = say) -> Path:
+def ready() -> Path:
     """The bzImage; built if there is none yet."""
     if platform.machine() != "x86_64":
         raise CannotBuild(f"the guest's kernel is for x86_64, as RDT is, and this is {platform.machine()}")
@@ -72,7 +70,7 @@ def ready(tell: Say = say) -> Path:
     image = find()
     if absent := provision.install(provision.KERNEL[:1] if image else provision.KERNEL):
         raise CannotBuild("; ".join(absent))
-    return image or build(tell)
+    return image or build()
 
 
 def find() -> Path | None:
@@ -84,8 +82,8 @@ def find() -> Path | None:
     return max(images, key=lambda image: image.stat().st_mtime, default=None)
 
 
-def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    return provision.cache("kernel", environment=environment)
+def cache() -> Path:
+    return provision.cache("kernel")
 
 
 def inputs() -> str:
@@ -94,34 +92,33 @@ def inputs() -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
-def build(tell: Say = say, *, again: bool = False) -> Path:
-    """Builds the kernel, from Debian's newest fitting source package. Again: even if it is there.
+def build() -> Path:
+    """Build the kernel, from Debian's newest fitting source package.
 
     Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
     """
     cache().mkdir(parents=True, exist_ok=True)
     with provision.alone(cache() / "lock"):
-        if not again and (image := find()):
+        if image := find():
             return image
         for left in cache().glob(".work-*"):
             shutil.rmtree(left)
         if shutil.disk_usage(cache()).free < DISK:
             raise CannotBuild(f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less")
-        tell("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB meanwhile")
+        say("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB until then")
         with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
             try:
-                return _Build(Path(work), tell).run()
+                return _Build(Path(work)).run()
             except CannotFetch as error:
                 raise CannotBuild(str(error)) from error
 
 
 class _Build:
-    """One build in a directory of its own, which is thrown away."""
+    """One build in its own directory, which is thrown away."""
 
-    def __init__(self, work: Path, tell: Say) -> None:
+    def __init__(self, work: Path) -> None:
         self.work = work
         self.began = time.monotonic()
-        self._tell = tell
 
     def run(self) -> Path:
         package = self._downloaded()
@@ -136,7 +133,7 @@ class _Build:
 
     def stage(self, text: str) -> None:
         seconds = round(time.monotonic() - self.began)
-        self._tell(f"{seconds // 60:3}:{seconds % 60:02} {text}")
+        say(f"{seconds // 60:3}:{seconds % 60:02} {text}")
 
     def _downloaded(self) -> Package:
         self.stage("looking for the source in Debian's suites")
@@ -176,31 +173,17 @@ class _Build:
 
     def _compile(self, tree: Path) -> None:
         log = cache() / "make.log"
-        make = subprocess.Popen(
-            ["setpriv", "--pdeathsig=KILL", "bash", "-c", f"exec {COMPILE} 2>&1"],
-            cwd=tree,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        assert make.stdout is not None
-        with make.stdout, log.open("w", encoding="utf-8") as file:
-            for number, line in enumerate(make.stdout):
-                file.write(line)
-                if number % (LINES // 10) == 0:
-                    self.stage(f"compiling: {min(99, 100 * number // LINES)} %")
-        if make.wait() != 0:
+        self.stage(f"compiling: see {log}")
+        command = ["setpriv", "--pdeathsig=KILL", "bash", "-c", f"exec {COMPILE}"]
+        with log.open("wb") as file:
+            done = subprocess.run(
+                command, cwd=tree, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
+            )
+        if done.returncode != 0:
             raise CannotBuild(f"make failed: see {log}")
 
     def _keep(self, tree: Path, package: Package) -> Path:
-        manifest = {
-            "inputs": inputs(),
-            "source": package.name,
-            "version": package.version,
-            "suite": package.suite,
-            "seconds": round(time.monotonic() - self.began),
-        }
+        manifest = {"inputs": inputs(), "source": package.name, "version": package.version}
         out = self.work / "out"
         out.mkdir()
         shutil.copyfile(tree / IMAGE, out / "bzImage")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A guest with a real resctrl on a machine without RDT, from the command line.
 
-    python -m tests.kernel.lab build [--again]
+    python -m tests.kernel.lab build
     python -m tests.kernel.lab run [options] -- COMMAND...
 
 build: makes the kernel if there is none yet (about 10 minutes on 2 cores; kept in ~/.cache/resctrl-mon-hook/kernel).
@@ -29,8 +29,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m tests.kernel.lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = top.add_subparsers(dest="verb", required=True)
-    build = verbs.add_parser("build", help="make the kernel, unless it is there")
-    build.add_argument("--again", action="store_true", help="even if it is there")
+    verbs.add_parser("build", help="make the kernel, unless it is there")
     run = verbs.add_parser(
         "run", help="run a command in the guest", formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if given.verb == "run":
             return run_verb(given)
-        kernel.build(again=True) if given.again else kernel.ready()
+        kernel.ready()
     except kernel.CannotBuild as error:
         print(f"lab: {error}", file=sys.stderr)
         return 125 if given.verb == "run" else 1

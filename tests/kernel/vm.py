@@ -34,7 +34,7 @@ Output = Union[int, IO[str], IO[bytes], None]
 
 
 class GuestFailed(Exception):
-    """The guest did not run the command to its end; the message says what QEMU and the guest's kernel said last."""
+    """The guest did not run the command to its end; the message has QEMU's and its kernel's last lines."""
 
 
 class GuestTimeout(Exception):
@@ -50,7 +50,7 @@ class Vm:
     closids: int = 8
     """CLOSIDs, the root's too. 0: a machine that can monitor and not allocate."""
     sockets: int = 2
-    """Packages, each with an L3 of its own."""
+    """Packages, each with its own L3."""
     smp: int = 2
     """CPUs, a multiple of the sockets."""
     memory: int = 1024
@@ -65,8 +65,6 @@ class Vm:
     """Whether the host's systemd is PID 1. The command starts beside it, and has to wait until it is up."""
     append: str = ""
     """More for the kernel's command line: fakerdt.decay_ms=0 (no limbo), rdt=!energy,!perf (no AET), ..."""
-    accel: str = "tcg"
-    """kvm is faster where it works; on some machines it hangs, so nobody gets it who does not ask."""
 
     def command_line(self, init: Path) -> str:
         """The kernel's."""
@@ -83,13 +81,11 @@ class Vm:
     def qemu(self, image: Path, directory: Path, share: Path, ports: Sequence[int]) -> list[str]:
         """Return QEMU's command. `ports`: the descriptors to which the guest's two ports go."""
         # Without what is slow to emulate, which libc would prefer: a tenth of the time
-        tcg = "max,vendor=GenuineIntel,l3-cache=on,-avx,-avx2,-erms,-fsrm"
-        cpu = "host" if self.accel == "kvm" else tcg
-        accel = self.accel if self.accel == "kvm" else "tcg,thread=multi"
+        cpu = "max,vendor=GenuineIntel,l3-cache=on,-avx,-avx2,-erms,-fsrm"
         topology = f"{self.smp},sockets={self.sockets},cores={self.smp // self.sockets},threads=1"
         return [
             *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", "pc,usb=off"),
-            *("-accel", accel, "-cpu", cpu, "-smp", topology, "-m", str(self.memory)),
+            *("-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", topology, "-m", str(self.memory)),
             *("-kernel", str(image), "-append", self.command_line(directory / "run/guest-init")),
             *_directory("root", Path("/"), ",readonly=on"),
             *_directory("run", directory / "run"),
@@ -112,7 +108,7 @@ def run_in_guest(
     stderr: Output = None,
     log: Output = None,
 ) -> int:
-    """The exit status of a command that runs as root in a guest of its own; text is for bash.
+    """The exit status of a command that runs as root in a new guest; text is for bash.
 
     Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there, both may write.
     `shown`: paths below the host's /tmp or /run that are to be seen in the guest. `log`: gets the kernel's log.

@@ -78,7 +78,7 @@ class Mounted:
         return read_events(self.log)
 
     def control(self, **request: object) -> Any:  # noqa: ANN401  (JSON: the request decides)
-        """control(do="inject", op="mkdir", error="ENOSPC"): see tests.resctrlfs.control. Errors: RuntimeError."""
+        """control(do="inject", op="mkdir", error="ENOSPC"): see tests.resctrlfs.__main__. Errors: RuntimeError."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(DEADLINE)
             # By way of the directory's descriptor: a test's path can be longer than a socket's address may be.

@@ -1,19 +1,100 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m tests.resctrlfs MOUNTPOINT --control SOCKET --log FILE [--KNOB=VALUE ...]"""
+"""python -m tests.resctrlfs MOUNTPOINT --control SOCKET --log FILE [--KNOB=VALUE ...]
+
+On the control socket each line is a request in JSON, and each request has one line as its answer. Requests are objects
+with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false, "error":
+"..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
+import json
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from tests.resctrlfs.control import Control, listen
-from tests.resctrlfs.model import Knobs
+from tests.resctrlfs.model import Injection, Knobs
 from tests.resctrlfs.server import ResctrlOperations, announce, serve
+
+
+class Control:
+    def __init__(self, operations: ResctrlOperations) -> None:
+        self._guard = operations.guard
+        self._model = model = operations.model
+        self.actions: dict[str, Callable[..., object]] = {
+            "set": model.set_knobs,
+            "unmount": model.unmount,
+            "mount": model.mount,
+            "inject": self._inject,
+            "clear": model.injections.clear,
+            "settle": model.rmids.settle,
+            "set_counter": model.set_counter,
+            "add": model.add,
+            "offline": model.counters.offline,
+            "online": model.counters.online,
+            "run": model.run,
+            "grow": model.grow,
+            "cpu_resctrl_groups": model.cpu_resctrl_groups,
+            "state": self._state,
+        }
+
+    def answer(self, line: str) -> str:
+        try:
+            request: dict[str, Any] = json.loads(line)
+            action = self.actions[request.pop("do")]
+            with self._guard:
+                result = action(**request)
+        except Exception as error:  # noqa: BLE001  the test that asked raises it
+            return json.dumps({"ok": False, "error": f"{type(error).__name__}: {error}"})
+        return json.dumps({"ok": True, "result": result})
+
+    def _inject(self, op: str, error: str, path: str = "", times: int = 1) -> None:
+        """Fail `op` (a method of ResctrlModel: mkdir, rmdir, open, read, write, listdir, ...).
+
+        `error` is the errno's name, or "": it stops; `path` and `times` are as in Injection.
+        """
+        number = getattr(errno, error) if error else 0
+        self._model.injections.append(Injection(op, path, number, times))
+
+    def _state(self) -> dict[str, Any]:
+        """All groups, with their tasks, and the free RMIDs."""
+        model = self._model
+        model.rmids.look()
+        groups = model.groups() if model.mounted else []
+        found = [
+            {"path": group.path.rstrip("/") or "/", "closid": group.closid, "rmid": group.rmid, "tasks": tids}
+            for group, tids in zip(groups, model.tids_of(groups))
+        ]
+        return {"groups": found, "free": list(model.rmids.free)}
+
+
+def listen(path: Path, control: Control) -> None:
+    """Serve the socket from its own thread, and each connection from another."""
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+    threading.Thread(target=_accept, args=(server, control), daemon=True).start()
+
+
+def _accept(server: socket.socket, control: Control) -> None:
+    while True:
+        connection, _ = server.accept()
+        threading.Thread(target=_serve, args=(connection, control), daemon=True).start()
+
+
+def _serve(connection: socket.socket, control: Control) -> None:
+    with connection, connection.makefile("rw", encoding="utf-8") as stream:
+        for line in stream:
+            stream.write(control.answer(line) + "\n")
+            stream.flush()
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event log: what was asked of the file system, by whom, and what /proc said of each pid at that moment."""
+"""The event log: what was asked of the file system, by whom, and what /proc had of each pid at that moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.resctrlfs.tasks import Tasks
 
 @dataclass(frozen=True)
 class Seen:
-    """A task as /proc showed it before the write took effect. state None: there was no such task.
+    """A task as /proc showed it before the write took effect. Of one that is not there only the pid is known.
 
     exe is None where the link cannot be read (kernel threads, zombies); starttime is in clock ticks since boot.
     """
@@ -23,33 +23,20 @@ class Seen:
     comm: str | None = None
     exe: str | None = None
     cmdline: list[str] = field(default_factory=list)
-    state: str | None = None
     starttime: int | None = None
 
 
 @dataclass(frozen=True)
 class Event:
-    """One mkdir, rmdir, rename or write to a `tasks` file. `ns`: CLOCK_MONOTONIC when it was answered.
+    """One mkdir, rmdir or write to a `tasks` file. `result`: "ok" or the errno's name.
 
-    `result`: "ok" or the errno's name. `writer_pid` is the thread that made the system call. `to`: rename's second
-    path. `data`: what was written; `pids`: the tasks that it names, up to the first word that is no number.
+    `pids`: the tasks that a write names, up to the first word that is no number.
     """
 
     op: str
     path: str
     result: str = ""
-    ns: int = 0
-    writer_pid: int = 0
-    writer_comm: str | None = None
-    to: str | None = None
-    data: str | None = None
     pids: list[Seen] = field(default_factory=list)
-
-    @classmethod
-    def from_json(cls, line: str) -> Event:
-        fields: dict[str, Any] = json.loads(line)
-        fields["pids"] = [Seen(**seen) for seen in fields["pids"]]
-        return cls(**fields)
 
 
 def look(tasks: Tasks, pid: int) -> Seen:
@@ -65,7 +52,7 @@ def look(tasks: Tasks, pid: int) -> Seen:
         words = (directory / "cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
     except OSError:
         words = []
-    return Seen(pid, stat.comm, exe, words, stat.state, stat.starttime)
+    return Seen(pid, stat.comm, exe, words, stat.starttime)
 
 
 class EventLog:
@@ -79,4 +66,5 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[Event]:
-    return [Event.from_json(line) for line in path.read_text().splitlines()]
+    found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Event(**{**it, "pids": [Seen(**seen) for seen in it["pids"]]}) for it in found]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""resctrl as Linux 7.2 behaves, as a model without FUSE, threads or processes of its own.
+"""resctrl as Linux 7.2 behaves, as a model without FUSE, threads or processes.
 
 Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of fs/resctrl/rdtgroup.c, whose texts
 `info/last_cmd_status` quotes. Errors are OSError with the errno that the system call would give. Paths are relative to
@@ -25,8 +25,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Callable, NoReturn
 
-from tests.resctrlfs.counters import L3_EVENTS, MODES, Counters, as_value
-from tests.resctrlfs.rmids import MS, Rmids
+from tests.resctrlfs.hardware import L3_EVENTS, MS, Counters, Rmids, as_value
 from tests.resctrlfs.tasks import Task, Tasks
 
 PAGE = 4096
@@ -41,7 +40,7 @@ INFO = {
 
 @dataclass
 class Knobs:
-    """What a machine is like, and what it is told to do wrong."""
+    """What a machine is like, and what it does wrong."""
 
     rmids: int = 32
     """info/L3_MON/num_rmids: the root group has one of them."""
@@ -64,7 +63,7 @@ class Knobs:
     decay_ms: int = 1000
     limbo_tick_ms: int = 1000
     counters: str = "normal"
-    read_only: bool = False
+    """As the mode of tests.resctrlfs.hardware.Counters."""
     debug: bool = False
     ticking: bool = False
     """Each read of a counter has it grow by 1: for a cluster, where no test moves counters."""
@@ -72,14 +71,10 @@ class Knobs:
     """How long a look at all tasks counts. Not 0 where there are thousands of them and a look takes seconds: what was
     forked since is not known then, nor what died."""
 
-    def __post_init__(self) -> None:
-        if self.counters not in MODES:
-            raise ValueError(f"counters must be one of {MODES}")
-
 
 @dataclass
 class Injection:
-    """Fail `op` on paths that end in `path` with `errno`: `times` times (-1: always), after `after` that pass.
+    """Fail `op` on paths that end in `path` with `errno`, `times` times (-1: always).
 
     0: it succeeds, but the file system does not answer before it gets SIGCONT.
     """
@@ -88,13 +83,9 @@ class Injection:
     path: str
     errno: int
     times: int = 1
-    after: int = 0
 
     def strikes(self, op: str, path: str) -> bool:
         if self.op != op or not path.endswith(self.path) or self.times == 0:
-            return False
-        if self.after > 0:
-            self.after -= 1
             return False
         self.times -= 1 if self.times > 0 else 0
         return True
@@ -109,8 +100,7 @@ class Group:
     closid: int
     rmid: int
     mode: int
-    born: int
-    serial: int
+    serial: int = field(default_factory=itertools.count(1).__next__)
     children: dict[str, Group] = field(default_factory=dict)
     removed: bool = False
 
@@ -147,8 +137,6 @@ class Attr:
     mode: int
     nlink: int
     ino: int
-    born: int
-    """ns of CLOCK_MONOTONIC"""
 
 
 @dataclass
@@ -198,7 +186,6 @@ class ResctrlModel:
         self.injections: list[Injection] = []
         self.status = ""
         self.mounted = True
-        self._serials = itertools.count(1)
         self._inodes: dict[tuple[int, str], int] = {}
         self._states: dict[int, TaskState] = {}
         self._snapshot: dict[int, Task] = {}
@@ -213,20 +200,15 @@ class ResctrlModel:
         return min(limits, default=0)
 
     def _set_up(self) -> None:
-        self.root = Group("", None, 0, 0, 0o555, time.monotonic_ns(), next(self._serials))
+        self.root = Group("", None, 0, 0, 0o555)
         self.ctrl: dict[str, Group] = {}
 
-    def set_knobs(self, **changes: object) -> None:
-        """Errors: ValueError for a knob that cannot change while the machine runs."""
-        for name, value in changes.items():
-            if name == "read_only":
-                self.knobs.read_only = bool(value)
-            elif name == "counters" and value in MODES:
-                self.knobs.counters = self.counters.mode = str(value)
-            elif name == "decay_ms":
-                self.knobs.decay_ms = self.rmids.decay_ms = int(str(value))
-            else:
-                raise ValueError(f"{name}={value!r} cannot be set while mounted")
+    def set_knobs(self, counters: str = "", decay_ms: int | None = None) -> None:
+        """Change what can change while the machine runs."""
+        if counters:
+            self.counters.mode = counters
+        if decay_ms is not None:
+            self.rmids.decay_ms = decay_ms
 
     def unmount(self) -> None:
         """umount(8): every group is destroyed, every task falls back to the default, RMIDs go to limbo."""
@@ -327,11 +309,11 @@ class ResctrlModel:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
-            return Attr(stat.S_IFREG | (0o644 if writable(node) else 0o444), 1, inode, node.group.born)
+            return Attr(stat.S_IFREG | (0o644 if writable(node) else 0o444), 1, inode)
         below = sum(self._static(node).values()) if self.mounted else 0
         below += len(node.group.children) if node.rel == "mon_groups" else 0
         below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
-        return Attr(stat.S_IFDIR | node.group.mode, 2 + below, inode, node.group.born)
+        return Attr(stat.S_IFDIR | node.group.mode, 2 + below, inode)
 
     # ---- groups ----
 
@@ -341,7 +323,6 @@ class ResctrlModel:
         parent, name = self._parent(path)
         if self._child(parent, name) is not None:
             fail(errno.EEXIST)
-        self._writable()
         if not self.mounted:
             fail(errno.ENOENT)
         if "\n" in name:
@@ -359,8 +340,7 @@ class ResctrlModel:
         if not is_mon_groups(parent, name):
             fail(errno.EPERM)
         rmid = self._take_rmid()
-        group = Group(name, parent.group, parent.group.closid, rmid, mode, time.monotonic_ns(), next(self._serials))
-        parent.group.children[name] = group
+        parent.group.children[name] = Group(name, parent.group, parent.group.closid, rmid, mode)
 
     def _new_ctrl(self, name: str, mode: int) -> Group:
         used = {0, *(group.closid for group in self.ctrl.values())}
@@ -368,7 +348,7 @@ class ResctrlModel:
         if not unused:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
-        return Group(name, None, unused[0], self._take_rmid(), mode, time.monotonic_ns(), next(self._serials))
+        return Group(name, None, unused[0], self._take_rmid(), mode)
 
     def _take_rmid(self) -> int:
         try:
@@ -380,10 +360,9 @@ class ResctrlModel:
         return rmid
 
     def rmdir(self, path: str) -> None:
-        """Errors: ENOENT, ENOTDIR, EPERM, EBUSY (the mount point itself), EROFS."""
+        """Errors: ENOENT, ENOTDIR, EPERM, EBUSY (the mount point itself)."""
         self._inject("rmdir", path)
         node = self.resolve(path)
-        self._writable()
         if not node.is_dir:
             fail(errno.ENOTDIR)
         if node.group is self.root and node.rel == "":
@@ -415,31 +394,10 @@ class ResctrlModel:
         for child in [*group.children.values()]:
             self._free_mon(child)
 
-    def rename(self, old: str, new: str) -> None:
-        """A mon_group gets another name, and keeps its place, by which RMIDs come back. Errors: ENOENT, EEXIST, EROFS.
-
-        What the kernel does with anything else, and when a mon_group is moved to another ctrl_group, is not modelled.
-        """
-        self._inject("rename", old)
-        node = self.resolve(old)
-        parent, name = self._parent(new)
-        self._writable()
-        if node.group.parent is not parent.group or node.rel != "" or not is_mon_groups(parent, name):
-            fail(errno.ENOSYS)
-        self.status = ""
-        target = self._child(parent, name)
-        if target == node:
-            return
-        if target is not None:
-            fail(errno.EEXIST)
-        node.group.name = name
-        parent.group.children = {child.name: child for child in parent.group.children.values()}
-
     def unlink(self, path: str) -> None:
-        """Errors: always one; EPERM for a file."""
+        """Errors: always one; the VFS itself refuses a directory."""
         self._inject("unlink", path)
-        self._writable()
-        fail(errno.EISDIR if self.resolve(path).is_dir else errno.EPERM)
+        fail(errno.EPERM)
 
     def _parent(self, path: str) -> tuple[ModelFile, str]:
         above, _, name = path.rstrip("/").rpartition("/")
@@ -451,19 +409,18 @@ class ResctrlModel:
     # ---- files ----
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> ModelFile:
-        """Errors: ENOENT; EROFS; EACCES for writing what nobody may write (root passes the VFS, but not kernfs)."""
+        """Errors: ENOENT; EACCES for writing what nobody may write (root passes the VFS, but not kernfs)."""
         self._inject("open", path)
         node = self.resolve(path)
         if flags & os.O_ACCMODE != os.O_RDONLY:
             if node.is_dir:
                 fail(errno.EISDIR)
-            self._writable()
             if not self.attr(node).mode & 0o222:
                 fail(errno.EACCES)
         return node
 
     def read_node(self, node: ModelFile, reader: int = 0) -> str:
-        """`reader`: the tid that reads; 0: somebody in our pid namespace. Errors: ENODEV when the group has gone."""
+        """`reader`: the tid that reads; 0: one in our pid namespace. Errors: ENODEV when the group has gone."""
         self._inject("read", node.path)
         if node.group.removed:
             fail(errno.ENODEV)
@@ -504,7 +461,6 @@ class ResctrlModel:
     def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
         """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
         self._inject("write", node.path)
-        self._writable()
         if node.group.removed:
             fail(errno.ENODEV)
         if len(data) > PAGE:
@@ -518,10 +474,6 @@ class ResctrlModel:
     def _refuse(self, status: str, number: int = errno.EINVAL) -> NoReturn:
         self.status = status
         fail(number)
-
-    def _writable(self) -> None:
-        if self.knobs.read_only and self.mounted:
-            fail(errno.EROFS)
 
     def _inject(self, op: str, path: str) -> None:
         for injection in self.injections:
@@ -575,7 +527,7 @@ class ResctrlModel:
         return [[tid for tid, state in self._states.items() if self._in_group(state, group)] for group in groups]
 
     def _in_group(self, state: TaskState, group: Group) -> bool:
-        """On x86 a mon_group's tasks are told by their RMID alone."""
+        """On x86 a mon_group's tasks are known by their RMID alone."""
         return state.closid == group.closid if group.is_ctrl else state.rmid == group.rmid
 
     def _members(self, group: Group) -> list[TaskState]:
@@ -588,8 +540,8 @@ class ResctrlModel:
     def _refresh(self) -> dict[int, Task]:
         """Forget the dead, and give the new ones what their parents have.
 
-        Whoever was seen before keeps what it had: so a child that was there when its parent was moved stays outside,
-        and one that is seen for the first time afterwards was forked afterwards.
+        A task that was seen before keeps what it had: so a child that was there when its parent was moved stays
+        outside, and one that is seen for the first time afterwards was forked afterwards.
         """
         now = time.monotonic_ns()
         if now < self._next_look:
@@ -641,12 +593,12 @@ class ResctrlModel:
 
     # ---- counters, for tests ----
 
-    def set_counter(self, path: str, domain: str, event: str, value: object) -> None:
-        """`path`: the group's. `value`: a number, or a text such as Unavailable that is shown instead."""
-        self.counters.set(self.resolve(path).group.rmid, domain, event, as_value(value))
+    def set_counter(self, group: str, domain: str, event: str, value: object) -> None:
+        """`group`: its path. `value`: a number, or a text such as Unavailable that is shown instead."""
+        self.counters.set(self.resolve(group).group.rmid, domain, event, as_value(value))
 
-    def add(self, path: str, domain: str, event: str, amount: object) -> None:
-        self.counters.add(self.resolve(path).group.rmid, domain, event, Decimal(str(amount)))
+    def add(self, group: str, domain: str, event: str, amount: object) -> None:
+        self.counters.add(self.resolve(group).group.rmid, domain, event, Decimal(str(amount)))
 
     def run(self, tid: int, package: int) -> None:
         """Let a task run on a package. Errors: ESRCH."""

@@ -8,11 +8,10 @@ What FUSE cannot show:
  * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to a directory (ESTALE;
    the kernel: ENOENT)
  * a write of no bytes (never gets here; in the kernel it clears last_cmd_status)
- * EROFS for names that are not there: it is the server that is read-only, not the VFS, which finds that out first
  * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
    that of init, if the parent was gone by then; and a thread that called execve is its process's leader
 Never meant to: cpus, schemata and mode take everything and do nothing, they and most of info are there to be listed
-only; no chmod, no move of a mon_group to another ctrl_group, no CDP, no pseudo-locking; races, as everything happens
+only; no chmod, no rename, no links, no CDP, no pseudo-locking, no read-only mount; races, as everything happens
 one after another; assignable counters (AMD), MPAM (arm64).
 """
 
@@ -23,9 +22,8 @@ import functools
 import itertools
 import os
 import threading
-import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable
 
 import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
@@ -35,23 +33,9 @@ from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail, kernel_i
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from typing_extensions import Concatenate, ParamSpec
-
-    P = ParamSpec("P")
-
 ENDED_BY_SIGNAL = 8
 """fuse_main(3)'s result for it."""
-
-R = TypeVar("R")
-
-
-def locked(method: Callable[Concatenate[ResctrlOperations, P], R]) -> Callable[Concatenate[ResctrlOperations, P], R]:
-    @functools.wraps(method)
-    def wrapper(self: ResctrlOperations, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.guard:
-            return method(self, *args, **kwargs)
-
-    return wrapper
+LOCKED = ("getattr", "opendir", "readdir", "releasedir", "mkdir", "rmdir", "unlink", "open", "release", "read", "write")
 
 
 @dataclass
@@ -67,7 +51,7 @@ class ResctrlOperations:
 
     use_ns = True
     # Descriptors of a removed group have no path any more, but must still be answered (with ENODEV). With this no
-    # descriptor's path is told.
+    # descriptor's path is given.
     flag_nopath = True
     flag_nullpath_ok = True
 
@@ -79,7 +63,12 @@ class ResctrlOperations:
         self._on_ready = on_ready
         self._files: dict[int, OpenFile] = {}
         self._handles = itertools.count(1)
-        self._mounted_at = time.time_ns() - time.monotonic_ns()
+        for name in LOCKED:
+            setattr(self, name, functools.partial(self._with_guard, getattr(self, name)))
+
+    def _with_guard(self, method: Callable[..., object], *arguments: Any) -> object:  # noqa: ANN401  of any operation
+        with self.guard:
+            return method(*arguments)
 
     def init_with_config(self, _: object, config: mfusepy.fuse_config) -> None:
         config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
@@ -88,20 +77,16 @@ class ResctrlOperations:
 
     # ---- names ----
 
-    @locked
     def getattr(self, path: str | None, fh: int | None = None) -> dict[str, int]:
         if path is None or (fh is not None and fh in self._files):
             attr = self.model.attr(self._file(fh).node)
         else:
             attr = self.model.getattr(path)
-        times = dict.fromkeys(["st_atime", "st_mtime", "st_ctime"], self._mounted_at + attr.born)
-        return {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096, **times}
+        return {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096}
 
-    @locked
     def opendir(self, path: str) -> int:
         return self._keep(self.model.resolve(path))
 
-    @locked
     def readdir(self, _: str | None, fh: int) -> list[tuple[str, dict[str, int], int]]:
         node = self._file(fh).node
         names = {name: self.model.attr(below) for name, below in self.model.entries(node).items()}
@@ -110,7 +95,6 @@ class ResctrlOperations:
         attrs = {".": here, "..": here, **names}
         return [(name, {"st_mode": attr.mode, "st_ino": attr.ino}, 0) for name, attr in attrs.items()]
 
-    @locked
     def releasedir(self, _: str | None, fh: int) -> int:
         del self._files[fh]
         return 0
@@ -118,53 +102,24 @@ class ResctrlOperations:
     def statfs(self, _: str) -> dict[str, int]:
         return {"f_bsize": 4096, "f_namemax": 255}
 
-    @locked
     def mkdir(self, path: str, mode: int) -> int:
         return self._logged(lambda: self.model.mkdir(path, mode & 0o7777), Event("mkdir", path))
 
-    @locked
     def rmdir(self, path: str) -> int:
         return self._logged(lambda: self.model.rmdir(path), Event("rmdir", path))
 
-    @locked
-    def rename(self, old: str, new: str) -> int:
-        return self._logged(lambda: self.model.rename(old, new), Event("rename", old, to=new))
-
-    @locked
     def unlink(self, path: str) -> None:
         self.model.unlink(path)
 
-    def chmod(self, _path: str, _mode: int) -> int:
-        return 0
-
-    def chown(self, _path: str, _uid: int, _gid: int) -> int:
-        return 0
-
-    def utimens(self, _path: str, _times: object = None) -> int:
-        return 0
-
-    def mknod(self, _path: str, _mode: int, _dev: int) -> int:
-        fail(errno.EPERM)
-
-    def symlink(self, _target: str, _source: str) -> int:
-        fail(errno.EPERM)
-
-    def link(self, _target: str, _source: str) -> int:
-        fail(errno.EPERM)
-
     def create(self, _path: str, _mode: int, _flags: int) -> int:
-        if not self.model.mounted:
-            fail(errno.ENOENT)
         # No file can be made: the VFS says this, not EPERM, to open(O_CREAT)
-        fail(errno.EROFS if self.model.knobs.read_only else errno.EACCES)
+        fail(errno.EACCES if self.model.mounted else errno.ENOENT)
 
     # ---- files ----
 
-    @locked
     def open(self, path: str, flags: int) -> int:
         return self._keep(self.model.open(path, flags))
 
-    @locked
     def release(self, _: str | None, fh: int) -> int:
         del self._files[fh]
         return 0
@@ -172,7 +127,6 @@ class ResctrlOperations:
     def truncate(self, _path: str | None, _length: int, _fh: int | None = None) -> int:
         return 0  # kernfs takes O_TRUNC and does nothing
 
-    @locked
     def read(self, _: str | None, size: int, offset: int, fh: int) -> bytes:
         file = self._file(fh)
         if offset == 0 or file.node.group.removed:
@@ -180,14 +134,12 @@ class ResctrlOperations:
             file.text = self.model.read_node(file.node, reader).encode(errors="surrogateescape")
         return file.text[offset : offset + size]
 
-    @locked
     def write(self, _: str | None, data: bytes, _offset: int, fh: int) -> int:
         node = self._file(fh).node
         writer = mfusepy.fuse_get_context()[2]
         if node.rel != "tasks":
             return self.model.write_node(node, data, writer)
-        text = data.decode(errors="surrogateescape")
-        event = Event("tasks", node.path, data=text, pids=self._look(data, writer))
+        event = Event("tasks", node.path, pids=self._look(data, writer))
         self._logged(lambda: self.model.write_node(node, data, writer), event)
         return len(data)
 
@@ -211,9 +163,7 @@ class ResctrlOperations:
         return seen
 
     def _logged(self, action: Callable[[], object], event: Event) -> int:
-        """Do it, and have it in the log before the caller learns how it went. `event` lacks how, when and who."""
-        writer = mfusepy.fuse_get_context()[2]
-        stat = self.tasks.stat(writer)
+        """Do it, and have it in the log before the caller learns how it went, which `event` lacks."""
         result = "EINVAL"  # what mfusepy makes of an exception that is no OSError
         try:
             action()
@@ -222,13 +172,12 @@ class ResctrlOperations:
             result = errno.errorcode.get(error.errno or 0, str(error.errno))
             raise
         finally:
-            who = {"writer_pid": writer, "writer_comm": stat.comm if stat else None}
-            self.log.append(replace(event, ns=time.monotonic_ns(), result=result, **who))
+            self.log.append(replace(event, result=result))
         return 0
 
 
 def serve(mountpoint: Path, operations: ResctrlOperations) -> None:
-    """Mount, and serve until unmounted or told by SIGTERM (libfuse unmounts then). Errors: RuntimeError."""
+    """Mount, and serve until unmounted or ended by SIGTERM (libfuse unmounts then). Errors: RuntimeError."""
     try:
         mfusepy.FUSE(
             operations,

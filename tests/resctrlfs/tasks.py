@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
     @property
     def parent(self) -> int:
-        """Whom it got its group from at birth. /proc names no forking *thread*: the process's leader stands for it."""
+        """Whom it got its group from at birth. /proc names no forking *thread*: its process's leader counts as that."""
         return self.pid if self.tid != self.pid else self.ppid
 
 
@@ -67,7 +67,7 @@ class Tasks:
     def stat(self, tid: int) -> Stat | None:
         """None: no such task."""
         try:
-            # Bytes that are no UTF-8 can stand in a comm.
+            # Bytes that are no UTF-8 can be in a comm.
             return parse_stat(_read(f"/proc/{tid}/stat").decode(errors="surrogateescape"))
         except (OSError, IndexError):
             return None
@@ -88,7 +88,7 @@ class Tasks:
         return self._numbers_of(tid)[-1] if self._namespace_of(tid) == namespace else 0
 
     def _namespace_of(self, tid: int) -> str:
-        """A task that has no namespace any more (a zombie, or gone) counts as one of ours."""
+        """A task that has no namespace any more (a zombie, or gone) counts as in the same."""
         try:
             return os.readlink(f"/proc/{tid}/ns/pid")
         except OSError:

@@ -8,15 +8,16 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 class BrokenRule(NamedTuple):
-    """What is broken where: each old text, which stands there once, becomes the new one.
+    """What is broken: in the one module that has each of the old texts once, they become the new ones.
 
     `scenario`: one in which the oracle sees it.
     """
 
     what: str
-    module: str
     scenario: str
     changes: dict[str, str]
 
@@ -26,7 +27,7 @@ _LOOKS_AGAIN = "found = _find(needed, action)"
 
 def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
     blind = f'found = action if action.verb == "{verb}" else {_LOOKS_AGAIN[8:]}'
-    return BrokenRule(f"reconcile does not look again whether {what}", "reconcile.act", scenario, {_LOOKS_AGAIN: blind})
+    return BrokenRule(f"reconcile does not look again whether {what}", scenario, {_LOOKS_AGAIN: blind})
 
 
 _TAKES_LOCK = "system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)"
@@ -38,81 +39,78 @@ _TELLS = "        after = _add_to_history(context, state, after, over)\n"
 _ENDS = "            locked.commit(after)\n"
 MUTANTS = {
     "M1": BrokenRule(
-        "the lock's inode is not compared with that of its path", "store", "c1 | p1 | c2 | c3",
+        "the lock's inode is not compared with that of its path", "c1 | p1 | c2 | c3",
         {"if is_ours and system.same_file(descriptor, path, self.descriptor):": "if is_ours:"},
     ),
     "M2": BrokenRule(
-        "the lock is given back before its file is unlinked", "store", "snapshot_ttl=0; c1 | p1 | c2 | c3",
+        "the lock is given back before its file is unlinked", "snapshot_ttl=0; c1 | p1 | c2 | c3",
         {
             _IS_OVER: "            system.close(self._descriptor)\n" + _IS_OVER,
             _GIVES_LOCK_BACK: "        finally:\n            pass\n",
         },
     ),
-    "M3": BrokenRule("the lock is not taken", "store", "| c1 | c2", {_TAKES_LOCK: "True"}),
+    "M3": BrokenRule("the lock is not taken", "| c1 | c2", {_TAKES_LOCK: "True"}),
     "M4": _skip_second_look("a member is dead", "drop", "c1 d1 | c1 | r"),
     "M5": _skip_second_look("a key has members", "end", "linger=60; c1 p1 t100 | c2 | r"),
     "M6": BrokenRule(
-        "a group is removed as an orphan without a look at its record", "reclaim",
-        "linger=60; c1 d1 k1 | c2 p2 | r", {"if _is_on(path, locked.state) or context": "if context"},
+        "a group is removed as an orphan without a look at its record", "linger=60; c1 d1 k1 | c2 p2 | r",
+        {"if _is_on(path, locked.state) or context": "if context"},
     ),
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
     "M8": BrokenRule(
-        "a member is recorded after its group is made", "create", "c1 | c2 | r",
+        "a member is recorded after its group is made", "c1 | c2 | r",
         {_COMMITS: "", _MAKES_GROUP: _MAKES_GROUP + _COMMITS},
     ),
     "M9": BrokenRule(
-        "a group that another tool removed is not made again", "retry", "| c1 | x1",
+        "a group that another tool removed is not made again", "| c1 | x1",
         {"return attempt.returns <= _MOST_RETURNS": "return False"},
     ),
     "M10": BrokenRule(
-        "poststop takes out a member that lives", "poststop", "c1 d1 | c1 | l1",
+        "poststop takes out a member that lives", "c1 d1 | c1 | l1",
         {"over = [] if member is not None and procfs.is_dead(": "over = [] if False and procfs.is_dead("},
     ),
     "M11": BrokenRule(
-        "what a key used before it came back counts again", "ending", "history=1; c1 | p1 c2 p2 | r",
+        "what a key used before it came back counts again", "history=1; c1 | p1 c2 p2 | r",
         {"(-1, [state.returned.use]": "(0, [state.returned.use]"},
     ),
     "M12": BrokenRule(
-        "the line of a key is written after its record", "key", "history=1; c1 | p1 c2 p2 | r",
+        "the line of a key is written after its record", "history=1; c1 | p1 c2 p2 | r",
         {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
     ),
     "M13": BrokenRule(
-        "a container that another tool has taken is moved back", "reconcile.diagnose",
-        "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
+        "a container that another tool has taken is moved back", "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
         {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
     ),
     "M14": BrokenRule(
-        "a key is forgotten with the lines that it owes", "reclaim", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
+        "a key is forgotten with the lines that it owes", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
         {"    if state.owed is None:\n        locked.clear()": "    if True:\n        locked.clear()"},
     ),
     "M15": BrokenRule(
-        "the file of a line is that of the command which ends the key", "key",
-        "history=1; c1 c9 | d1 R | d9 R", {"return state.history_file or (": "return ("},
+        "the file of a line is that of the command which ends the key", "history=1; c1 c9 | d1 R | d9 R",
+        {"return state.history_file or (": "return ("},
     ),
 }  # fmt: skip
 
 
-def break_source(name: str) -> tuple[str, str, str]:
-    """Return the full name of the module that a mutant breaks, its file, and the broken source."""
-    mutant = MUTANTS[name]
-    full = f"hook.{mutant.module}"
-    spec = importlib.util.find_spec(full)
-    assert spec is not None
-    assert spec.origin is not None
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    for old, new in mutant.changes.items():
-        if source.count(old) != 1:
-            raise ValueError(f"{name}: {full} has {source.count(old)} times {old!r}")
+def break_source(name: str) -> tuple[Path, str]:
+    """Return the file that a mutant breaks, and the broken source."""
+    changes = MUTANTS[name].changes
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "hook").rglob("*.py")}
+    found = [path for path, text in sources.items() if all(text.count(old) == 1 for old in changes)]
+    if len(found) != 1:
+        raise ValueError(f"{name}: {len(found)} modules have {list(changes)!r}")
+    source = sources[found[0]]
+    for old, new in changes.items():
         source = source.replace(old, new)
-    return full, spec.origin, source
+    return found[0], source
 
 
 def apply(name: str) -> None:
     """Break the program, of which nothing that is broken is imported yet."""
-    full, path, source = break_source(name)
-    spec = importlib.util.find_spec(full)
+    path, source = break_source(name)
+    package, last = ".".join(path.parent.relative_to(ROOT).parts), path.stem
+    spec = importlib.util.find_spec(f"{package}.{last}")
     assert spec is not None
-    module = sys.modules[full] = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102  our own sources
-    package, _, last = full.rpartition(".")
     setattr(sys.modules[package], last, module)

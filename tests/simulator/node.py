@@ -127,7 +127,7 @@ class SimulatedNode:
         counters[ENERGY] = f"{float(counters[ENERGY]) + 1.0:.6f}"
         self.spent[path.rpartition("/" + OURS)[2]] += 1
 
-    # --- Steps of ours
+    # --- Steps of the hook and its tools
 
     def create(self, number: int, group: str | None, like: int | None) -> None:
         """createRuntime of a container that begins now; `like`: with the pid of another one, which has ended."""
@@ -151,12 +151,12 @@ class SimulatedNode:
         self.late_stop(number)
 
     def late_stop(self, number: int, *_: object) -> None:
-        """poststop is called, whatever runs under that ID by now."""
+        """poststop is called, whatever runs under that ID then."""
         it = self.find(number)
         life = self._call(f"poststop of {number}", it, "stopped")
         it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
         may_stay = self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
-        # Real processes come and go meanwhile. So this asks who uses the key both before the group, and after it.
+        # Real processes come and go. So this asks who uses the key both before the group, and after it.
         are_stopped = [other.is_stopped for other in self.lives if other.key == it.key]
         is_there = it.group in self.kernel.groups
         are_stopped += [other.is_stopped for other in self.lives if other.key == it.key]
@@ -364,7 +364,7 @@ class SimulatedNode:
         return task.pid, task.born
 
     def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
-        """A process of ours with this command line."""
+        """A process of the program with this command line."""
         if words[0] == "reconcile":
             options = Options(**self.options)
             return SimulatedProcess(what, lambda: reconcile.repair(options))
@@ -390,12 +390,12 @@ class SimulatedNode:
         return self._live(self.make(what, [stage, "--strict", *options], json.dumps(state).encode()))
 
     def _live(self, life: SimulatedProcess) -> SimulatedProcess:
-        """Let a process of ours live. Raises Violation if it fails otherwise than the rules allow."""
+        """Let a process of the program live. Raises Violation if it fails otherwise than the rules allow."""
         self.run.at_call("start", life.what)
         self.run.live(life)
-        said = life.caller.stderr.decode()
-        is_fine = "unforeseen" not in said and (life.had_fault or not life.error)
-        expect(is_fine, life.what, "failed:", life.error or said)
+        stderr = life.caller.stderr.decode()
+        is_fine = "unforeseen" not in stderr and (life.had_fault or not life.error)
+        expect(is_fine, life.what, "failed:", life.error or stderr)
         return life
 
 

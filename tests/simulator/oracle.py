@@ -102,7 +102,7 @@ class StepOracle:
             if state is not None and state["completed_at"] is None and it.is_among(state["members"]):
                 it.is_lost = False
             elif is_faulty and actor == f"poststop of {it.number}":
-                it.is_lost = it.is_out = True  # its namesake's, which could not be told from it
+                it.is_lost = it.is_out = True  # its namesake's, which looks the same
             else:
                 expect(it.is_lost, actor, "took", it, "out of the record of", it.key)
 

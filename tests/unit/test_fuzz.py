@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hook import procfs
-from tests.faults import fuzz, hostile
+from tests.faults import fuzz
 from tests.faults.campaign import Campaign
-from tests.faults.hostile import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, HostileInput
+from tests.faults.fuzz import BEGUN, CREATED, GROUP, PROCESS, RECORD, STOPPED, HostileInput
 from tests.simulator.kernel import COUNTERS
 from tests.simulator.machine import RUN
 from tests.support.hook import UID
@@ -34,7 +34,7 @@ def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **
 def test_unforeseen_failure_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(procfs, "cgroups", lambda _pid: 1 / 0)
     with pytest.raises(AssertionError, match="unforeseen"):
-        hostile.check(whole(CREATED))
+        fuzz.check(whole(CREATED))
 
 
 # --- What the fuzzers found once
@@ -83,6 +83,6 @@ FOUND = {
 def test_what_was_found_once() -> None:
     for name, data in FOUND.items():
         try:
-            hostile.check(data)
+            fuzz.check(data)
         except AssertionError as error:
             raise AssertionError(name) from error

@@ -43,9 +43,9 @@ def reconcile(hook: Hook, most: int = MOST) -> tuple[int, dict[str, Any]]:
 def count_moved(result: dict[str, Any]) -> int:
     """How many threads it says that it moved in. On a slow machine a mover may have been cut short, and repeated."""
     texts = [it["problem"] or it["why"] for it in result["actions"] if it["action"] == "adopt"]
-    said = [re.search("^([0-9]+) of its threads were not in|after ([0-9]+) were moved in", it) for it in texts]
-    assert all(said), texts
-    return sum(int(it[1] or it[2]) for it in said if it is not None)
+    counts = [re.search("^([0-9]+) of its threads were not in|after ([0-9]+) were moved in", it) for it in texts]
+    assert all(counts), texts
+    return sum(int(it[1] or it[2]) for it in counts if it is not None)
 
 
 def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
@@ -56,13 +56,6 @@ def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_rec
         status, result = reconcile(hook)
         assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(result)
         assert count_moved(result) >= CONTAINERS
-
-
-def test_twenty_chains_at_once_are_in_the_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
-    with container(hook) as it, running(chain, it.own, chains=20):
-        status, result = reconcile(hook)
-        assert (outside(hook, it), status) == (set(), 0), json.dumps(result)
-        assert count_moved(result) >= 20, "each chain once, and again what it was just forking then"
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))

@@ -92,7 +92,7 @@ def _expect_traces(scene: Scene, call: Call, ran: Ran, failed: list[str]) -> Non
         return not any(part in line for line in failed for part in parts)
 
     if not call.is_ours or not spared(f"<{PYZ}>"):
-        scene.expect(ran.outcome.stderr, "Python itself failed, and said nothing")
+        scene.expect(ran.outcome.stderr, "Python itself failed without a message")
         return
     run_dir = scene.hook.run_dir
     scene.expect_told(

@@ -11,14 +11,13 @@ only after a failure, or for people. In place of `models` there is what the buil
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from pyz import COMPILED, archive
 from tests import provision
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
-    "tests/unit": "archive build bytecode fuzz grafana interpreters layers linters provision simulator systemd tiers",
-    "tests/fuse": "bench_speed faults imports storm",
+    "tests/unit": "archive build bytecode fuzz grafana layers linters provision simulator systemd tiers",
+    "tests/fuse": "bench faults imports storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
@@ -99,23 +98,20 @@ def run(campaign: Campaign) -> None:
         return
     with tempfile.TemporaryDirectory() as name:
         measured = Measured(Path(name))
-        for path in test_files():
-            measured.run(path)
+        files = test_files()
+        failed = [path for path in files if not measured.run(path)]
         report = measured.report()
     is_whole = report.split()[-1] == "100.00%"
-    campaign.tally("tests, measured", measured.passed, {} if is_whole else {"all": report}, begin)
+    campaign.tally("files of tests, measured", len(files), {} if is_whole else {"all": report}, begin)
     campaign.note(f"statements and branches: {report.splitlines()[-1]}")
-    if measured.failed:
-        campaign.note(f"{measured.failed} tests failed where they are measured")
+    campaign.note(f"tests fail where they are measured: {', '.join(failed) or 'none'}")
 
 
 class Measured:
-    """A new copy of the checkout, and what tests in it have run. `passed`, `failed`: how many of them did."""
+    """A new copy of the checkout, and what tests in it have run."""
 
     def __init__(self, copy: Path) -> None:
         self.copy = copy
-        self.passed = 0
-        self.failed = 0
         shutil.copytree(provision.ROOT, copy, ignore=IGNORED, dirs_exist_ok=True)
         self._prepare()
 
@@ -143,49 +139,42 @@ class Measured:
         command = [sys.executable, "-c", code, sys.executable]
         subprocess.run(command, cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
 
-    def run(self, path: str) -> None:
-        """Run the tests of a file, or one of them."""
+    def run(self, path: str) -> bool:
+        """Run the tests of a file; returns whether all passed, in time."""
         print(f"coverage: {path}", file=sys.stderr, flush=True)
-        with (self.copy / "build/log").open("w+") as log:
-            try:
-                self._coverage("run", "-m", "pytest", "-q", "-p", "no:cacheprovider", path, log=log)
-            except subprocess.TimeoutExpired:
-                self.failed += 1
-            self._coverage("combine", "-q", "--append", log=log)
-            log.seek(0)
-            text = log.read()
-        for line in re.findall(r"^(?:FAILED|ERROR) .*", text, re.MULTILINE):
-            print(f"coverage: {line}", file=sys.stderr, flush=True)
-        summaries = " ".join(re.findall(r"^(.*) in [0-9.]+s", text, re.MULTILINE))
-        for number, outcome in re.findall(r"(\d+) (passed|failed|error)", summaries):
-            if outcome == "passed":
-                self.passed += int(number)
-            else:
-                self.failed += int(number)
+        try:
+            status, output = self._coverage("run", "-m", "pytest", "-q", "-p", "no:cacheprovider", path)
+        except subprocess.TimeoutExpired:
+            return False
+        self._coverage("combine", "-q", "--append")
+        sys.stderr.write(output if status else "")
+        return status == 0
 
     def report(self) -> str:
         """What is missing in each module of the hook path, and at last how much there is of it."""
         files = [f"hook/{module}.py" for module in hook_path()]
-        report = self._coverage("report", "--show-missing", "--precision=2", f"--include={','.join(files)}")
+        status, report = self._coverage("report", "--show-missing", "--precision=2", f"--include={','.join(files)}")
+        assert status == 0, report
         return "\n".join([*(f"{file}: never imported" for file in files if file not in report), report.strip()])
 
-    def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> str:
-        """What it prints, if it has no log; then a failure is an error."""
+    def _coverage(self, verb: str, *words: str) -> tuple[int, str]:
+        """Return its exit status, and what it says."""
         measured = [sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
         environment = {**os.environ, "PYTHONPATH": f"{self.copy}/build", "PYTHONDONTWRITEBYTECODE": "1"}
-        with cgroup(f"/coverage-{os.getpid()}") as own:  # what the tests leave running goes with it
+        # What the tests leave running goes with the cgroup; until then it may hold the output.
+        with cgroup(f"/coverage-{os.getpid()}") as own, (self.copy / "build/log").open("w+") as log:
             done = subprocess.run(
                 [*INTO_CGROUP, f"{own.directory}/cgroup.procs", *ALONE, *measured],
                 cwd=self.copy,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=log or subprocess.PIPE,
-                stderr=log,
-                text=True,
-                check=log is None,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                check=False,
                 timeout=PATIENCE,
             )
-        return done.stdout or ""
+            log.seek(0)
+            return done.returncode, log.read()
 
 
 def _filled(text: str, known: dict[str, str]) -> str:

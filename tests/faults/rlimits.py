@@ -24,7 +24,7 @@ def run(campaign: Campaign) -> None:
 
 
 def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -> None:
-    """The limits at which Python itself starts; below them nothing of ours runs."""
+    """The limits at which Python itself starts; below them the hook does not run."""
     enough = [limit for limit in limits if _starts(limit)]
     begin = max((place for place, limit in enumerate(limits) if limit not in enough), default=-1) + 1
     cases = (
