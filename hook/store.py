@@ -11,6 +11,7 @@
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
     runs/dropped_snapshots        one byte for each completed key that went early, to make room
+    podman-pods.wanted, podman-pods.json  the mark and the answer of node/podman
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   marks a message that was logged in this boot
 

@@ -8,54 +8,70 @@ import stat
 from collections.abc import Iterator
 
 from hook import entry, reclaim, system
-from hook.doctor import Facts, Site
+from hook.doctor import FAILURE, OK, WARNING, Finding, Site
+from hook.install import install, steps
 from hook.models import Options
-from hook.node import engines, files, hooksd, paths, programs
+from hook.node import engines, files, hooksd, programs
 from hook.node.models import HookFile, HookProgram
+from hook.node.paths import TARGETS, Places, is_stub
 from hook.report import format_count
 from hook.show.terminal import name_first
 
 _STAGES = {"createRuntime", "poststop"}
+_CONTAINERDS = ("containerd", "k3s", "rke2")
 
 # --- The program
 
 
-def find_stubs(site: Site) -> Iterator[Facts]:
-    """Yield the programs that a removal has replaced by a stub."""
-    yield from ({"path": path, "again": site.origin.again} for path in site.programs if paths.is_stub(path))
-
-
-def find_writable(site: Site) -> Iterator[Facts]:
-    """Yield the programs that another user than root can change."""
-    for path in site.verdicts:
+def check_programs(site: Site) -> Iterator[Finding]:
+    """Yield the owner of the installation, and for each program that it runs, or what is wrong with it."""
+    yield Finding(OK, "installed by", site.origin.name)
+    again = site.origin.again
+    for path in site.programs:
+        if is_stub(path):
+            why = f"{path} is what a removal leaves, and does nothing: no container is monitored"
+            yield Finding(FAILURE, "program", why, again)
+            continue
         found = system.try_call(os.stat, path)
         if found is not None and (found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            yield {"path": path}
-
-
-def find_broken(site: Site) -> Iterator[Facts]:
-    """Yield the programs that do not run, with the reason."""
-    yield from ({"why": why, "again": site.origin.again} for why in site.verdicts.values() if why)
+            why = f"{path} is not owned by root, or is writable by others"
+            yield Finding(FAILURE, "program", why, f"chown root {path}; chmod 755 {path} (runtimes run it as root)")
+        try:
+            if not os.path.exists(path):
+                raise steps.Refused(f"{path} is missing")
+            install.try_program(path)
+        except steps.Refused as error:
+            remedy = f"fix this first, or: {again}; containers with the hook do not start"
+            yield Finding(FAILURE, "program", str(error), remedy)
+        else:
+            yield Finding(OK, "program", f"{path} runs")
 
 
 # --- hooks.d
 
 
-def list_directories(site: Site) -> Iterator[Facts]:
-    """Yield each hooks.d directory with its readers."""
+def check_hooks_dirs(site: Site) -> Iterator[Finding]:
+    """Yield each hooks.d directory with its readers, the files that these reject, and whether one calls the hook once.
+
+    A file in a later directory overrides its namesake.
+    """
     found = [os.path.dirname(file.path) for file in site.entries]
     for path in site.hooks_dirs:
         readers = hooksd.READERS.get(path, "programs that are configured for it")
-        yield {"path": path, "number": format_count(found.count(path), "file"), "readers": readers}
-
-
-def find_doubles(site: Site) -> Iterator[Facts]:
-    """Yield a case if files of several directories call the hook, unless the later ones override their namesakes."""
-    first: dict[str, hooksd.Entry] = {}
-    for file in site.ours:
-        first.setdefault(file.name, file)
-    if len({os.path.dirname(file.path) for file in first.values()}) > 1:
-        yield {"paths": name_first(file.path for file in site.ours)}
+        yield Finding(OK, path, f"{format_count(found.count(path), 'file')}; read by {readers}")
+    for file in site.entries:
+        if file.problem is not None:
+            why = f"invalid: CRI-O, Podman and the NRI hook-injector reject it: {file.problem}"
+            remedy = "fix or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
+            yield Finding(FAILURE, file.path, why, remedy)
+    if not site.ours:
+        why = f"no hooks.d file in {' or '.join(site.hooks_dirs)} calls resctrl-mon-hook"
+        yield Finding(FAILURE, "hooks.d", why, site.origin.again)
+    first = {file.name: os.path.dirname(file.path) for file, _ in reversed(site.ours)}
+    if len({*first.values()}) > 1:
+        why = f"several files call the hook: {name_first(file.path for file, _ in site.ours)}"
+        remedy = "remove all but one: programs that read both directories call the hook twice"
+        yield Finding(FAILURE, "hooks.d", why, remedy)
 
 
 def compute_longest_wait(options: Options) -> float:
@@ -63,19 +79,18 @@ def compute_longest_wait(options: Options) -> float:
     return entry.STDIN_PATIENCE + 2 * options.lock_timeout + reclaim.LONGEST_SEARCH + options.rmid_wait
 
 
-def judge_own(site: Site) -> Iterator[Facts]:
+def check_own_files(site: Site) -> Iterator[Finding]:
     """Yield what is wrong with our hooks.d files. A file that the installation's owner writes again has its remedy."""
-    for found in site.ours:
-        if found.file is None or found.own is None:
-            continue
-        options, complaints = hooksd.parse_options(found.own)
-        for why, change in _list_causes(found.file, found.own, options):
-            again = site.origin.again if site.is_rewritten(found.path) else ""
-            yield {"path": found.path, "why": why, "change": change, "remedy": again}
+    for found, hook in site.ours:
+        options, complaints = hooksd.parse_options(hook)
+        causes = [*_list_causes(found.file, hook, options)] if found.file is not None else []
+        again = site.origin.again if causes and _is_rewritten(site, found) else ""
+        for why, change in causes:
+            yield Finding(WARNING, found.path, why, again or f"edit {found.path}: {change}")
         for why in complaints:
-            yield {"path": found.path, "why": f"its args: {why}", "change": "correct its args (help hook)"}
+            yield Finding(WARNING, found.path, f"its args: {why}", f"edit {found.path}: correct its args (help hook)")
         if found.remark is not None:
-            yield {"path": found.path, "why": found.remark, "change": "correct that, or remove the file"}
+            yield Finding(WARNING, found.path, found.remark, f"edit {found.path}: correct that, or remove the file")
 
 
 def _list_causes(file: HookFile, hook: HookProgram, options: Options) -> Iterator[tuple[str, str]]:
@@ -97,41 +112,60 @@ def _list_causes(file: HookFile, hook: HookProgram, options: Options) -> Iterato
         yield "--strict: a container that cannot be monitored does not start", "remove that from its args"
 
 
+def _is_rewritten(site: Site, file: hooksd.Entry) -> bool:
+    """Whether the owner of the installation writes a hooks.d file again.
+
+    The owner does not write a copy: a file with another name, or that overrides its namesake.
+    """
+    named = next(entry.path for entry, _ in site.ours if entry.name == file.name)
+    is_own = file.path in map(Places(hooks_dir=os.path.dirname(file.path)).json, TARGETS)
+    return is_own and named == file.path and file.path.startswith(site.origin.writes)
+
+
 # --- The runtimes, which start containers and read hooks.d
 
 
-def list_runtimes() -> str:
-    """Return the names of the installed runtimes."""
-    return ", ".join(name for name in paths.RUNTIMES if programs.find_program(name))
-
-
-def compare_directories(site: Site, *, reads_ours: bool | None) -> Iterator[Facts]:
-    """Yield CRI-O and Podman, if they read the directory of our last file, or if not, or if that is unclear (None)."""
+def check_engines(site: Site) -> Iterator[Finding]:
+    """Yield for CRI-O and Podman whether they read the directory of our last file."""
     for engine in (engines.CRIO, engines.PODMAN):
-        ours = [os.path.dirname(file.path) for file in site.ours if engine.target in file.name]
+        ours = [os.path.dirname(file.path) for file, _ in site.ours if engine.target in file.name]
         if not ours or not programs.find_program(engine.program):
             continue
-        known = {"engine": engine.name, "wanted": ours[-1]}
         try:
             reads = engine.read_hooks_dirs()
         except files.Unreadable as error:
-            if reads_ours is None:
-                yield {**known, "why": error}
+            remedy = f"see for yourself that its hooks_dir names {ours[-1]}"
+            yield Finding(WARNING, engine.name, f"unclear which hooks directories it reads: {error}", remedy)
+            continue
+        shown = f"reads {', '.join(reads) or 'no hooks.d'}"
+        if ours[-1] in reads:
+            yield Finding(OK, engine.name, shown)
         else:
-            if reads_ours is (ours[-1] in reads):
-                yield {**known, "reads": ", ".join(reads) or "no hooks.d"}
+            shown = f"{shown}, and not {ours[-1]}, where our file is"
+            yield Finding(FAILURE, engine.name, shown, f"append {ours[-1]} to its hooks_dir")
 
 
-def find_specs(site: Site, *, is_in_force: bool) -> Iterator[Facts]:
-    """Yield a base_runtime_spec with the hook that containerd uses, or one that it ignores if it uses none."""
-    named = site.containerd.specs if site.containerd is not None else []
-    calls = {*site.programs, site.places.link}
-    found = [spec for spec in named if calls & (system.try_call(hooksd.read_programs, spec.path) or set())]
-    used = [spec for spec in found if spec.is_in_force]
-    yield from ({"path": spec.path} for spec in (used or found)[:1] if spec.is_in_force is is_in_force)
+def check_containerd(site: Site) -> Iterator[Finding]:
+    """Yield what containerd does with the hook, if it starts the containers of Kubernetes, and not CRI-O.
 
-
-def find_rejecting(site: Site) -> Iterator[Facts]:
-    """Yield the files by which containerd rejects hooks of the hook-injector, unless a base_runtime_spec has ours."""
-    if site.containerd is not None and not [*find_specs(site, is_in_force=True)]:
-        yield from ({"path": path} for path in site.containerd.rejecting)
+    A base_runtime_spec with the hook counts before the hook-injector, whose hooks containerd may reject.
+    """
+    name = "containerd"
+    if programs.find_program("crio") or not any(map(programs.find_program, _CONTAINERDS)):
+        return
+    settings, calls = engines.read_containerd(), {*site.programs, site.places.link}
+    named = [spec for spec in settings.specs if calls & (system.try_call(hooksd.read_programs, spec.path) or set())]
+    used = [spec for spec in named if spec.is_in_force]
+    for spec in (used or named)[:1]:
+        if spec.is_in_force:
+            yield Finding(OK, name, f"{spec.path} names the hook")
+            continue
+        why = f"{spec.path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
+        remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        yield Finding(FAILURE, name, why, remedy)
+    for path in [] if used else settings.rejecting:
+        why = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
+        remedy = "set it to false, or remove the hook: containers that get the hook from the hook-injector do not start"
+        yield Finding(FAILURE, name, why, remedy)
+    for line in settings.unclear:
+        yield Finding(WARNING, name, line, "fix this file: it may name the hook")

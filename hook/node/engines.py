@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -32,18 +31,15 @@ class Engine(NamedTuple):
     program: str
     target: str
     """As in paths.TARGETS."""
-    list_files: Callable[[str], list[str]]
-    """Lists its configuration files below a directory, in the order in which the program reads them."""
+    list_files: Callable[[], list[str]]
+    """Lists its configuration files, in the order in which the program reads them."""
     table: tuple[str, ...]
     """The names that lead to the table with `hooks_dir`."""
 
-    def read_hooks_dirs(self, top: str = "") -> list[str]:
-        """Return the hooks directories in its configuration below `top`. A later one takes precedence.
-
-        Raises Unreadable.
-        """
+    def read_hooks_dirs(self) -> list[str]:
+        """Return the hooks directories in its configuration. A later one takes precedence. Raises Unreadable."""
         directories, appends = [hooksd.SYSTEM], False
-        for value in _read_settings(self.list_files(top), *self.table, "hooks_dir"):
+        for value in _read_settings(self.list_files(), *self.table, "hooks_dir"):
             # The mark {append = true} also holds for later files.
             for mark in value if isinstance(value, list) else ():
                 appends = mark.get("append", appends) if isinstance(mark, dict) else appends
@@ -52,17 +48,17 @@ class Engine(NamedTuple):
         return directories
 
 
-def _list_crio(top: str) -> list[str]:
-    return [*_find_main(f"{top}/etc/crio/crio"), *_list_drop_ins(f"{top}/etc/crio/crio.conf.d", "")]
+def _list_crio() -> list[str]:
+    return [*_find_main("/etc/crio/crio"), *_list_drop_ins("/etc/crio/crio.conf.d", "")]
 
 
-def _list_podman(top: str, kind: str = "containers") -> list[str]:
+def _list_podman(kind: str = "containers") -> list[str]:
     """Return Podman's files for root, in the order in which it reads them. Raises Unreadable if that is unclear.
 
     Podman 6 reads one main file, and then the drop-ins of all directories by name, where a later one replaces its
     namesakes. Earlier ones read each main file of containers.conf, but only one file of storage.conf.
     """
-    usr, etc, own = (f"{top}{directory}/{kind}" for directory in _PODMANS)
+    usr, etc, own = (f"{directory}/{kind}" for directory in _PODMANS)
     directories = (f"{usr}.conf.d", f"{usr}.rootful.conf.d", f"{etc}.conf.d", f"{etc}.rootful.conf.d", f"{own}.conf.d")
     drop_ins = {os.path.basename(path): path for directory in directories for path in _list_drop_ins(directory)}
     new = [*(_find_main(own) or _find_main(etc) or _find_main(usr)), *(drop_ins[name] for name in sorted(drop_ins))]
@@ -70,17 +66,17 @@ def _list_podman(top: str, kind: str = "containers") -> list[str]:
     if kind == "containers":
         later = [path for base in (etc, own) for path in (*_find_main(base), *_list_drop_ins(f"{base}.conf.d"))]
         old = [*_find_main(usr), *later]
-    # Podman is asked only where that matters. One below another directory may not run here.
-    return old if old == new or _ask_podman(top) < _ONE_MAIN_FILE else new
+    # Podman is asked only where that matters.
+    return old if old == new or _ask_podman() < _ONE_MAIN_FILE else new
 
 
-def _ask_podman(top: str) -> int:
+def _ask_podman() -> int:
     """Return the major version of the installed Podman. Raises Unreadable."""
-    program = None if top else programs.find_program("podman")
+    program = programs.find_program("podman")
     output = programs.run_program([program, "--version"], seconds=_PATIENCE).output if program is not None else ""
     found = re.match(r"podman version (\d+)\.", output)
     if found is None:
-        raise Unreadable(f"{top}/etc/containers", "which files count depends on Podman's version, which is unknown")
+        raise Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
     return int(found[1])
 
 
@@ -115,13 +111,8 @@ def read_graph_root() -> str:
 
     The IDs of containers are unique, so a directory that is not Podman's has no name for one that runs.
     """
-    found = system.try_call(lambda: _read_text(_list_podman("", "storage"), "storage", "graphroot"))
-    return (found or _GRAPH_ROOT).rstrip("/")
-
-
-def _read_text(paths: Sequence[str], *names: str) -> str:
-    """Return the text of a setting in the last file that has it, or an empty one. Raises Unreadable."""
-    return ["", *(value for value in _read_settings(paths, *names) if isinstance(value, str))][-1]
+    found = system.try_call(lambda: [*_read_settings(_list_podman("storage"), "storage", "graphroot")])
+    return [_GRAPH_ROOT, *(value for value in found or () if isinstance(value, str) and value)][-1].rstrip("/")
 
 
 def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
@@ -193,20 +184,19 @@ class Spec(NamedTuple):
     is_in_force: bool
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(NamedTuple):
     """containerd's settings for hooks."""
 
-    specs: list[Spec] = field(default_factory=list)
-    rejecting: list[str] = field(default_factory=list)
+    specs: list[Spec]
+    rejecting: list[str]
     """The files by which containerd rejects each container to which an NRI plugin adds a hook."""
-    unclear: list[str] = field(default_factory=list)
+    unclear: list[str]
     """A line for each file that was not read or not understood."""
 
 
 def read_containerd() -> Configuration:
     """Read containerd's configuration."""
-    found = Configuration()
+    found = Configuration([], [], [])
     waiting = [*_PLACES]
     known: set[str] = set()
     while waiting:

@@ -62,23 +62,22 @@ def _failing(path: str) -> Iterator[None]:
         raise Unreadable(ascii(path), str(error)) from None
 
 
-def _check_kind(path: str, found: os.stat_result, kind: int) -> None:
-    if stat.S_IFMT(found.st_mode) != kind:
-        is_file = kind == stat.S_IFREG
-        raise Unreadable(path, "not a regular file") if is_file else Unreadable(path, "ENOTDIR", errno.ENOTDIR)
+def _check_kind(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise Unreadable(path, "not a regular file")
 
 
 @contextmanager
-def opened(path: str, kind: int = stat.S_IFREG) -> Iterator[int]:
-    """Open a regular file, or a directory, and yield its descriptor. Raises Unreadable."""
+def opened(path: str) -> Iterator[int]:
+    """Open a regular file, and yield its descriptor. Raises Unreadable."""
     with _failing(path):
         # Check the file type before open(), since opening a device or a FIFO has side effects, and again after it,
         # since the path may have been swapped.
-        _check_kind(path, os.stat(path), kind)
+        _check_kind(path, os.stat(path))
         descriptor = os.open(path, _FLAGS)
     try:
         with _failing(path):
-            _check_kind(path, os.fstat(descriptor), kind)
+            _check_kind(path, os.fstat(descriptor))
         yield descriptor
     finally:
         os.close(descriptor)
@@ -134,7 +133,7 @@ def read_toml(path: str, limit: int) -> dict[str, Any]:
 
 def list_names(path: str) -> list[str]:
     """Return the names in a directory, sorted. Raises Unreadable, also if there are more than NAMES."""
-    with opened(path, stat.S_IFDIR) as descriptor, _failing(path), os.scandir(descriptor) as entries:
+    with _failing(path), os.scandir(path) as entries:  # opendir(3) opens nothing but a directory
         names = [entry.name for entry in islice(entries, NAMES + 1)]
     if len(names) > NAMES:
         raise Unreadable(path, f"more than {NAMES} entries", errno.EFBIG)

@@ -2,7 +2,10 @@
 """Finds the names that Podman keeps: of containers, for records that lack them, and of pods, which no hook gets.
 
 Containers: containers/storage, `containers.json` and `volatile-containers.json` (those that a reboot removes), which
-are root's files. Pods: Podman itself is asked.
+are root's files. Pods: Podman itself is asked. Without CAP_SYS_ADMIN it would take root for a rootless user, so the
+timer's reconcile leaves the mark `podman-pods.wanted` in the run directory. Where the mark is, the unit runs Podman
+with full rights before the next reconcile, which reads the answer in `podman-pods.json`. A pod's name never changes, so
+an old answer may lack a name, but has no wrong one.
 """
 
 from __future__ import annotations
@@ -16,17 +19,22 @@ from typing import Any
 from hook import conmon, identity, names, system, validation
 from hook.models import KeyState
 from hook.node import engines, files, programs
+from hook.node.processes import read_status
 
 _LISTS = ("containers.json", "volatile-containers.json")
+MARK, _ANSWER = "podman-pods.wanted", "podman-pods.json"
 _LIMIT = 64 << 20  # bytes of a file of Podman's
 _PATIENCE = 5.0  # seconds for an answer of Podman
 _HEX = "0123456789abcdef"
-_HEAD = 4096  # bytes of /proc/self/status
-_SYS_ADMIN = 1 << 21  # CAP_SYS_ADMIN: capabilities(7). Without it Podman takes root for a rootless user
+_SYS_ADMIN = 1 << 21  # capabilities(7)
 
 
 class Names:
     """Podman's names. Each kind is read at its first use."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._run_dir = run_dir
+        self._lacks_pods = False
 
     @cached_property
     def containers(self) -> Mapping[str, str]:
@@ -35,10 +43,38 @@ class Names:
         directories = system.try_call(files.list_names, root) or ()  # one for each storage driver ever used
         return read_containers([f"{root}/{name}" for name in directories if name.endswith("-containers")])
 
+    def find_pod(self, digits: str) -> str | None:
+        """Return the name of a pod, by the first digits of its ID, or None if Podman has not given it."""
+        name = self._pods.get(digits)
+        self._lacks_pods = self._lacks_pods or name is None
+        return name
+
+    @property
+    def wants_pods(self) -> bool:
+        """Whether the mark should be left: a name was missing, and Podman is installed but cannot be asked here."""
+        return self._lacks_pods and self._podman is not None and not self._may_ask
+
     @cached_property
-    def pods(self) -> Mapping[str, str]:
-        """The name of each pod, by the first digits of its ID. Empty if Podman does not answer."""
-        return _ask_for_pods()
+    def _podman(self) -> str | None:
+        return programs.find_program("podman")
+
+    @cached_property
+    def _may_ask(self) -> bool:
+        return bool(read_status("self", "CapEff", 16) & _SYS_ADMIN)
+
+    @cached_property
+    def _pods(self) -> Mapping[str, str]:
+        """The name of each pod, by the first digits of its ID. Empty if there is no answer."""
+        if self._podman is not None and self._may_ask:
+            ended = programs.run_program([self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE)
+            try:
+                answer = json.loads(ended.output) if ended.status == 0 else None
+            except (ValueError, RecursionError):
+                answer = None
+        else:
+            answer = system.try_call(files.read_json, f"{self._run_dir}/{_ANSWER}", _LIMIT)
+        both = [(pod.get("Id"), pod.get("Name")) for pod in _list_objects(answer)]
+        return {pod[: conmon.POD_DIGITS]: name for pod, name in both if isinstance(pod, str) and isinstance(name, str)}
 
 
 def read_containers(directories: Collection[str]) -> dict[str, str]:
@@ -53,22 +89,6 @@ def read_containers(directories: Collection[str]) -> dict[str, str]:
             if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):
                 found[container] = given[0]
     return found
-
-
-def _ask_for_pods() -> dict[str, str]:
-    """Ask Podman for the name of each pod. Without CAP_SYS_ADMIN, as in the timer's unit, Podman is not asked."""
-    program = programs.find_program("podman")
-    status = (system.try_call(files.read_head, "/proc/self/status", _HEAD) or b"").decode("ascii", "replace")
-    capabilities = int(status.partition("\nCapEff:")[2].partition("\n")[0] or "0", 16)
-    if program is None or not capabilities & _SYS_ADMIN:
-        return {}
-    ended = programs.run_program([program, "pod", "ps", "--format=json"], seconds=_PATIENCE)
-    try:
-        pods = _list_objects(json.loads(ended.output)) if ended.status == 0 else []
-    except (ValueError, RecursionError):
-        return {}
-    both = [(pod.get("Id"), pod.get("Name")) for pod in pods]
-    return {pod[: conmon.POD_DIGITS]: name for pod, name in both if isinstance(pod, str) and isinstance(name, str)}
 
 
 def _list_objects(found: object) -> list[dict[str, Any]]:
@@ -110,7 +130,7 @@ def add_names(state: KeyState, known: Names) -> KeyState:
     )
     pod = digits
     if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and not pod.strip(_HEX):
-        pod = identity.bounded(known.pods.get(pod, pod))
+        pod = identity.bounded(known.find_pod(pod)) or pod
     if pod == state.pod_name and not members:
         return state
     new = next((member.name for member in members.values()), None)

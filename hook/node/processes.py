@@ -89,7 +89,7 @@ class Processes:
         return set(self._at)
 
     def of_container(self, member: Member) -> set[int]:
-        """Return the pids of a container's processes, while its init lives.
+        """Return the pids of a container's processes, while its init is alive.
 
         These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
         descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
@@ -218,24 +218,17 @@ def find_nested(own: Iterable[str]) -> list[str]:
 
 def look(nested: Collection[str] = ()) -> Processes:
     """Read all processes once. A process in one of `nested` (find_nested) is not in the container's above it."""
-    boottime = system.boottime()
-    unread: list[OSError] = []
-    found = {process.pid: process for process in list_processes(nested, unread)}
-    return Processes(found, boottime, nested, len(unread))
-
-
-def list_processes(nested: Collection[str] = (), unread: list[OSError] | None = None) -> Iterator[Process]:
-    """Yield every live process, each read only when the caller asks for it. Add an error to `unread` for the others."""
+    boottime, unread = system.boottime(), 0
+    found: dict[int, Process] = {}
     known: dict[str, tuple[str, ...]] = {}
-    for name in filter(str.isdigit, system.list_directory("/proc")):
+    for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))):
         try:
-            found = look_at(int(name), known, nested)
-        except OSError as error:
-            if unread is not None:
-                unread.append(error)
+            process = look_at(pid, known, nested)
+        except OSError:
+            unread += 1
         else:
-            if found is not None:
-                yield found
+            found.update({pid: process} if process is not None else {})
+    return Processes(found, boottime, nested, unread)
 
 
 def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: Collection[str] = ()) -> Process | None:
@@ -281,17 +274,16 @@ def _list_threads(process: Process) -> set[int]:
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
 
 
-def caught_signals(pid: int) -> int | None:
-    """Return the signals that a process catches, as bits, or None if it is gone: proc_pid_status(5), SigCgt."""
-    status = system.try_call(system.read_file, f"/proc/{pid}/status")
-    return int(status.partition("\nSigCgt:")[2].partition("\n")[0], 16) if status is not None else None
+def read_status(tid: int | str, name: str, base: int = 10) -> int:
+    """Return a number of a thread's /proc/PID/status, or 0 if the thread is gone: proc_pid_status(5)."""
+    status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
+    return int(status.partition(f"\n{name}:")[2].partition("\n")[0] or "0", base)
 
 
 def find_creator(tid: int) -> int:
-    """Return the process of a thread, or the parent of a process; 0 if it is gone. Source: proc_pid_status(5)."""
-    status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
-    process, parent = (int(status.partition(f"\n{name}:\t")[2].partition("\n")[0] or 0) for name in ("Tgid", "PPid"))
-    return parent if process == tid else process
+    """Return the process of a thread, or the parent of a process; 0 if it is gone."""
+    process = read_status(tid, "Tgid")
+    return read_status(tid, "PPid") if process == tid else process
 
 
 def list_threads(pid: int) -> set[int]:

@@ -21,7 +21,7 @@ from hook.node import cgroups, engines, files, hooksd, programs
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
-from hook.node.processes import Process, Processes, caught_signals
+from hook.node.processes import Process, Processes, read_status
 from hook.node.records import Records
 from hook.report import explain_invalid
 
@@ -152,13 +152,10 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
     if seconds <= 0:
         return "skipped: the time limit was used up by other runtimes"
     ended = programs.run_program(command, seconds=seconds)
-    return ended.problem or parse_state(ended.output, container)
-
-
-def parse_state(output: str, container: str) -> State | str:
-    """Parse the state that a runtime printed. Return the reason if it is invalid, or another container's."""
+    if ended.problem is not None:
+        return ended.problem
     try:
-        state = State.model_validate(system.loads(output))
+        state = State.model_validate(system.loads(ended.output))
     except ValidationError as error:
         return f"invalid state: {explain_invalid(error.errors())}"
     except ValueError as error:
@@ -198,50 +195,39 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither our files nor
     the kernel can say whether they should have the hook.
     """
+    options = context.options
     with Records(context.run.path) as records:
         running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
         candidates = {*running} - {*records.names(Index), *records.names(Failure)}
         former = records.glance(Unhooked, "unhooked") or _NONE_SEEN
-        rules = _Rules(context.options.run_dir, [], former.rules)
-        if candidates:
-            rules = _read_rules(context.options.run_dir)
-            if not rules.text:
-                return _save_by_cgroup(context, processes, candidates)
-        sandboxes = candidates.intersection(former.sandboxes)
-        if former.rules != rules.text:
-            former = _NONE_SEEN
-        known = {container: former.containers[container] for container in candidates & former.containers.keys()}
-        others = candidates.intersection(former.others) | sandboxes
-        new = candidates - known.keys() - others
-        found, unchecked = _ask_runtimes(new, rules, others, sandboxes) if new else ({}, 0)
-        # Read the records again: a hook that was running at the first read has written its record by now.
-        fresh = {*records.names(Index), *records.names(Failure)} if found else set()
-    found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
-    more = {"others": sorted(others), "sandboxes": sorted(sandboxes)}
-    return _save_unhooked(context, found, unchecked=unchecked, rules=rules.text, **more)
-
-
-def _save_unhooked(context: Context, found: dict[str, UnhookedContainer], **more: object) -> Unhooked:
-    """Save the containers that were found now. `more` has the fields that differ from _NONE_SEEN."""
-    seen = validation.replace(_NONE_SEEN, since=system.now_utc(), containers=found, **more)
+        rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
+        if candidates and not digest:
+            # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of pods should have
+            # the hook then, unless it has filters, which only the runtime could apply.
+            if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
+                context.run.remove(Unhooked, "unhooked")
+                return None
+            unhooked, alone = _find_by_cgroup(processes, candidates)
+            fields: dict[str, object] = {"containers": dict.fromkeys(unhooked, UnhookedContainer()), "sandboxes": alone}
+        else:
+            sandboxes = candidates.intersection(former.sandboxes)
+            if former.rules != digest:
+                former = _NONE_SEEN
+            known = {container: former.containers[container] for container in candidates & former.containers.keys()}
+            others = candidates.intersection(former.others) | sandboxes
+            new = candidates - known.keys() - others
+            found, unchecked = _ask_runtimes(new, rules, options.run_dir, others, sandboxes) if new else ({}, 0)
+            # Read the records again: a hook that was running at the first read has written its record by now.
+            fresh = {*records.names(Index), *records.names(Failure)} if found else set()
+            found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
+            fields = {"containers": found, "unchecked": unchecked, "rules": digest}
+            fields |= {"others": sorted(others), "sandboxes": sorted(sandboxes)}
+    seen = validation.replace(_NONE_SEEN, since=system.now_utc(), **fields)
     context.run.write(Unhooked, "unhooked", seen)
     return seen
 
 
-def _save_by_cgroup(context: Context, processes: Processes, candidates: set[str]) -> Unhooked | None:
-    """Do the work of find_unhooked where no hooks.d and no runtime are visible, as in the chart's containers.
-
-    All containers of pods should have the hook then, unless it has filters, which only the runtime could apply.
-    """
-    options = context.options
-    if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
-        context.run.remove(Unhooked, "unhooked")
-        return None
-    found, sandboxes = find_by_cgroup(processes, candidates)
-    return _save_unhooked(context, dict.fromkeys(found, UnhookedContainer()), sandboxes=sandboxes)
-
-
-def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
+def _find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
     """Return the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
     Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
@@ -263,7 +249,7 @@ def find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str
         for name in sorted(candidates & born.keys()):
             init = containers[name][0]
             is_alone = len(containers[name]) == init.threads == 1
-            if name == first and is_alone and caught_signals(init.pid) == _PAUSE_SIGNALS:
+            if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
             elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
                 found.append(name)
@@ -279,17 +265,11 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-class _Rules(NamedTuple):
-    """Which containers should have the hook: the options of our hooks.d files, and the base_runtime_specs."""
+def _read_rules(run_dir: str) -> tuple[list[Options], str]:
+    """Return which containers should have the hook, and a hash of that, which is empty if there are no rules.
 
-    run_dir: str
-    """Only files with this one count."""
-    options: list[Options]
-    text: str
-    """A hash of the rules. It is empty if there are none."""
-
-
-def _read_rules(run_dir: str) -> _Rules:
+    The rules are the options of our hooks.d files with this run directory, and the base_runtime_specs.
+    """
     entries = [entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)]
     parsed = [(entry.file, parse_options(entry.own)[0]) for entry in entries if entry.own is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
@@ -297,12 +277,11 @@ def _read_rules(run_dir: str) -> _Rules:
     # An unreadable one does not count: containers do not start with it.
     specs = sorted(path for path in named if find_own_hooks(system.try_call(read_hooks, path) or {}))
     text = system.dumps([[file for file, _ in ours], specs]).encode()
-    digest = hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
-    return _Rules(run_dir, [options for _, options in ours], digest)
+    return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
 
 def _ask_runtimes(
-    candidates: set[str], rules: _Rules, others: set[str], sandboxes: set[str]
+    candidates: set[str], rules: list[Options], run_dir: str, others: set[str], sandboxes: set[str]
 ) -> tuple[dict[str, UnhookedContainer], int]:
     """Return the candidates that run and should have the hook, and the number of unchecked ones.
 
@@ -318,7 +297,7 @@ def _ask_runtimes(
         try:
             if is_sandbox(state):
                 sandboxes.add(container)
-            pod = None if container in sandboxes else _match(state, rules)
+            pod = None if container in sandboxes else _match(state, rules, run_dir)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
             continue
@@ -329,8 +308,8 @@ def _ask_runtimes(
     return found, unchecked
 
 
-def _match(state: State, rules: _Rules) -> Pod | None:
-    """Return the pod of a container that should have the hook, or None.
+def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
+    """Return the pod of a container that should have the hook, with its names, or None.
 
     The cgroup that its runtime was asked for counts, since the container can have moved its process to another one.
     Raises OSError, ValueError if its config.json is unreadable.
@@ -338,11 +317,14 @@ def _match(state: State, rules: _Rules) -> Pod | None:
     path = f"{state.bundle}/config.json"
     whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
-    pod = _pod_of(state, bundle)
+    place = cgroups.from_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
+    places = [place] if place is not None else []
+    pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
+    name_running(pod, state.id, state.bundle, places)
     given = [parse_options(hook)[0] for hook in find_own_hooks(list_hooks(path, whole))]  # a container with the hook
-    candidates = [options for options in given if options.run_dir == rules.run_dir]
+    candidates = [options for options in given if options.run_dir == run_dir]
     if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
-        candidates += rules.options
+        candidates += rules
     is_meant = any(
         identity.concerns(options, is_podmans=pod.is_podmans)
         and not conmon.leaves_out(options, pod)
@@ -350,12 +332,3 @@ def _match(state: State, rules: _Rules) -> Pod | None:
         for options in candidates
     )
     return pod if is_meant else None
-
-
-def _pod_of(state: State, bundle: Config) -> Pod:
-    """Return the pod of a running container, with its names."""
-    place = cgroups.from_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
-    places = [place] if place is not None else []
-    pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
-    name_running(pod, state.id, state.bundle, places)
-    return pod

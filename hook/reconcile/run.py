@@ -18,7 +18,7 @@ from hook.entry import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
-from hook.node import processes, records, runtimes
+from hook.node import podman, processes, records, runtimes
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, describe
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Looks, diagnose
@@ -144,6 +144,8 @@ def repair(
                 break
             passes += 1
             done.act(seen, looks, actions)
+        if seen.podman.wants_pods:
+            system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
         before = len(done.outcomes)
         done.give_up(planned, looks)
         left = [*_list_left(seen, looks)]

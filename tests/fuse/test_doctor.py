@@ -46,8 +46,8 @@ class InstalledNode:
         assert done.stderr == ""
         answer = json.loads(done.stdout)
         assert answer["well"] is (done.returncode == 0)
-        found = [it for it in answer["findings"] if it["level"] != "ok" and it["subject"] != "root"]
-        assert all(it["remedy"] for it in found)
+        found = [finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"]
+        assert all(finding["remedy"] for finding in found)
         return done.returncode, found
 
 

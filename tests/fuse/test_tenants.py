@@ -27,7 +27,6 @@ from tests.resctrlfs import mounted
 from tests.support import machine, watching
 from tests.support.cgroups import container_cgroup, mount_point
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, stopped, task
-from tests.support.machine import ScratchMachine
 from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
 from tests.support.waiting import wait
 
@@ -35,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITED = limited(MEMORY)
 ORDINARY = Tenant(("sleep",))
 VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes)")
-COMMANDS = ("reconcile", "reconcile --adopt", "doctor", "uninstall", "postrm", "metrics")
+COMMANDS = ("reconcile", "reconcile --adopt", "doctor", "metrics")
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,6 @@ class NodeWithTenants:
         self.node = InstalledNode(directory, self.resctrl)
         containerd(self.node)
         self.node.path("/run/runc").mkdir()  # there is a runtime, and it knows none of this machine's containers
-        self._copies = 0
         self._expected: dict[str, Ended] = {}
 
     def expect(self, command: str) -> Ended:
@@ -74,14 +72,14 @@ class NodeWithTenants:
         for group in (self.resctrl.root / "mon_groups").iterdir():
             group.rmdir()
         words = command.split()
-        if words[0] in ("reconcile", "uninstall"):
+        if words[0] == "reconcile":
             with task() as process:
                 assert self.node.hook(created("dead", process.pid)).stderr == ""
         ended: Ended = getattr(self, f"_{words[0]}", self._run)(words)
         return ended
 
-    def _run(self, words: list[str], node: ScratchMachine | None = None) -> Ended:
-        node = node or self.node.machine
+    def _run(self, words: list[str]) -> Ended:
+        node = self.node.machine
         done = node.run(*words, *self.node.options, before=LIMITED, timeout=None)
         changed = node.written(), self.resctrl.mon_groups(), self._list_records()
         return Ended(done.returncode, VOLATILE.sub("TIME", done.stdout), done.stderr, changed)
@@ -90,25 +88,9 @@ class NodeWithTenants:
         ended = self._run([*words, "--json"])
         return replace(ended, stdout=json.loads(ended.stdout)["findings"] if ended.stdout else [])
 
-    def _uninstall(self, words: list[str]) -> Ended:
-        return self._run(words, self._copy())
-
-    def _postrm(self, _words: list[str]) -> Ended:
-        """When dpkg has removed the files of the package, but not the program, which it does not know."""
-        copy = self._copy()
-        done = copy.run("/bin/sh", ROOT / "packaging/deb/postrm", "remove", before=LIMITED, timeout=None)
-        return Ended(done.returncode, done.stdout, done.stderr, copy.written())
-
     def _metrics(self, words: list[str]) -> Ended:
         ended = self._run(words)
         return replace(ended, stdout=ended.stdout.splitlines())
-
-    def _copy(self) -> ScratchMachine:
-        """The machine once more, for what changes it."""
-        self._copies += 1
-        directory = self.directory / f"copy-{self._copies}"
-        shutil.copytree(self.node.machine.directory, directory, symlinks=True)
-        return ScratchMachine(directory)
 
     def _list_records(self) -> set[str]:
         return {str(path.relative_to(self.node.run_dir)) for path in self.node.run_dir.rglob("*")}
@@ -125,8 +107,8 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithTenants]
 def assert_same(found: Ended, expected: Ended) -> None:
     assert (found.status, found.stderr) == (expected.status, expected.stderr)
     if isinstance(found.stdout, list):
-        new = [it for it in found.stdout if it not in expected.stdout]
-        gone = [it for it in expected.stdout if it not in found.stdout]
+        new = [line for line in found.stdout if line not in expected.stdout]
+        gone = [line for line in expected.stdout if line not in found.stdout]
         assert (new, gone) == ([], [])
     else:
         assert found.stdout == expected.stdout
@@ -153,14 +135,14 @@ def tenants(
 crowd = pytest.mark.parametrize("tenants", [list(KINDS)], indirect=True, ids=["all"])
 
 
-@pytest.mark.parametrize("command", ["reconcile --adopt", "doctor", "uninstall"])
+@pytest.mark.parametrize("command", ["reconcile --adopt", "doctor"])
 @pytest.mark.usefixtures("tenants")
 def test_a_tenants_process_changes_nothing(scene: NodeWithTenants, command: str) -> None:
     assert_same(scene.run(command), scene.expect(command))
 
 
 @crowd
-@pytest.mark.parametrize("command", ["reconcile", "postrm", "metrics"])
+@pytest.mark.parametrize("command", ["reconcile", "metrics"])
 @pytest.mark.usefixtures("tenants")
 def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, command: str) -> None:
     assert_same(scene.run(command), scene.expect(command))

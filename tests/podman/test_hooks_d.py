@@ -166,18 +166,20 @@ def test_doctor_judges_a_file_as_podman_does(node: PodmanNode) -> None:
     path.unlink()
     path.symlink_to("/nowhere")
     judged.append(("a link to nothing", runs(node), hooksd.read_entry(str(path)).problem is None))
-    assert [it for it in judged if it[1] is not it[2]] == []
-    assert {it[1] for it in judged} == {True, False}
+    assert [case for case in judged if case[1] is not case[2]] == []
+    assert {case[1] for case in judged} == {True, False}
 
 
-def test_doctor_finds_hooks_dir_where_podman_does(node: PodmanNode, tmp_path: Path) -> None:
+def test_doctor_finds_hooks_dir_where_podman_does(
+    node: PodmanNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The directory has an invalid file, so Podman starts no container if it reads the directory."""
     for path in node.lab.hooks_dir.iterdir():
         path.unlink()
     (node.lab.hooks_dir / "50-x.json").write_text("{")
     usual = node.lab.containers_conf.read_text()
-    (line,) = [it for it in usual.splitlines() if it.startswith("hooks_dir")]
-    escapes = "".join(f"\\u{ord(it):04x}" for it in str(node.lab.hooks_dir))
+    (line,) = [setting for setting in usual.splitlines() if setting.startswith("hooks_dir")]
+    escapes = "".join(f"\\u{ord(letter):04x}" for letter in str(node.lab.hooks_dir))
     texts = [
         usual,
         usual.replace(line, ""),
@@ -189,16 +191,16 @@ def test_doctor_finds_hooks_dir_where_podman_does(node: PodmanNode, tmp_path: Pa
         usual.partition("[engine]")[0] + f"[other]\nx = 1\n[engine.other]\n{line}",
         f'engine = {{ {line}, events_logger = "file", lock_type = "file" }}\n' + usual.partition("[engine]")[0],
     ]
-    conf = tmp_path / "etc/containers/containers.conf"
-    conf.parent.mkdir(parents=True)
+    conf = tmp_path / "containers.conf"
+    monkeypatch.setattr(engines, "_PODMANS", ("/nowhere", str(tmp_path), "/nowhere"))
     judged = []
     for text in texts:
         node.lab.containers_conf.write_text(text)
         conf.write_text(text)
-        reads = str(node.lab.hooks_dir) in engines.PODMAN.read_hooks_dirs(str(tmp_path))
+        reads = str(node.lab.hooks_dir) in engines.PODMAN.read_hooks_dirs()
         judged.append((text, not runs(node), reads))
-    assert [it for it in judged if it[1] is not it[2]] == []
-    assert {it[1] for it in judged} == {True, False}
+    assert [case for case in judged if case[1] is not case[2]] == []
+    assert {case[1] for case in judged} == {True, False}
 
 
 def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:
@@ -219,7 +221,7 @@ def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> Non
 
 
 def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: PodmanNode) -> None:
-    """The file is there, and hooks_dir names another directory: the hook was never called, and nothing said so."""
+    """The file is there, and hooks_dir names another directory: the hook was never called, without a message."""
     (ours,) = node.lab.hooks_dir.glob("10-*")
     file = ours.rename(node.lab.base / ours.name)
 

@@ -28,7 +28,7 @@ NOTHING: dict[str, Any] = {
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
     **dict.fromkeys(("completed_groups", "running"), ()),
     **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides")},
-    "podman": SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"}),
+    "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
 """The facts of a node on which nothing is wrong."""

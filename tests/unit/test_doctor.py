@@ -45,7 +45,7 @@ class InstalledFiles:
     """A node with an installation, CRI-O and Podman, whose reconcile ran a minute ago."""
 
     def __init__(self, fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.fs, self.node = fs, node
+        self.fs, self.files = fs, node
         self.problem = ""
         """Why the program does not run."""
         self.room = {"f_flag": 0, "f_blocks": 0, "f_files": 0}
@@ -110,7 +110,7 @@ class InstalledFiles:
 
     def doctor(self) -> list[Finding]:
         """Everything that it finds."""
-        site = Site(Places(), self.node.options)
+        site = Site(Places(), self.files.options)
         return [finding for check in CHECKS for finding in check.run(site)]
 
     def problems(self) -> list[Finding]:
@@ -127,11 +127,11 @@ Change = Callable[[InstalledFiles], object]
 
 
 def own(**fields: object) -> Change:
-    return lambda it: it.change(PODMAN, **fields)
+    return lambda node: node.change(PODMAN, **fields)
 
 
 def written(path: str, text: object) -> Change:
-    return lambda it: it.write(path, text)
+    return lambda node: node.write(path, text)
 
 
 def counted(**texts: str) -> Change:
@@ -143,91 +143,95 @@ def counted(**texts: str) -> Change:
         "num_mbm_cntrs": "0=4;1=4\n",
         "available_mbm_cntrs": "0=2;1=2\n",
     }
-    return lambda it: it.info(**{**abmc, **texts})
+    return lambda node: node.info(**{**abmc, **texts})
 
 
-def uncounted(it: InstalledFiles) -> None:
-    counted()(it)
-    it.node.live("db")
-    it.node.count("oci-db", {"mon_L3_00/mbm_total_bytes": "Unassigned"})
+def uncounted(node: InstalledFiles) -> None:
+    counted()(node)
+    node.files.live("db")
+    node.files.count("oci-db", {"mon_L3_00/mbm_total_bytes": "Unassigned"})
 
 
-def untracked(it: InstalledFiles) -> None:
-    it.info(mon_features="llc_occupancy\nmbm_total_bytes\n")
-    it.write("/proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
+def untracked(node: InstalledFiles) -> None:
+    node.info(mon_features="llc_occupancy\nmbm_total_bytes\n")
+    node.write("/proc/cpuinfo", "processor\t: 0\nvendor_id\t: AuthenticAMD\n")
 
 
 def groups(number: int, name: str = "oci-") -> Change:
-    return lambda it: [it.node.make(f"{name}{count}") for count in range(number)]
+    return lambda node: [node.files.make(f"{name}{count}") for count in range(number)]
 
 
-def full_on_arm64(it: InstalledFiles) -> None:
-    it.info(num_rmids="32\n")
-    it.write("/sys/fs/resctrl/info/L3/num_closids", "8\n")
+def full_on_arm64(node: InstalledFiles) -> None:
+    node.info(num_rmids="32\n")
+    node.write("/sys/fs/resctrl/info/L3/num_closids", "8\n")
     for name in "abc":
-        it.node.make(f"oci-{name}", "gold")
+        node.files.make(f"oci-{name}", "gold")
 
 
-def refused(it: InstalledFiles) -> None:
+def refused(node: InstalledFiles) -> None:
     """An old refusal, or one for another reason, says nothing about now."""
-    it.info(max_threshold_occupancy="40960\n")
+    node.info(max_threshold_occupancy="40960\n")
     now = system.boottime()
-    it.node.fail("old", "rmids_in_limbo", boottime=now - 600)
+    node.files.fail("old", "rmids_in_limbo", boottime=now - 600)
     for name, seconds in (("app", 720), ("db", 60)):
         starttime = int((now - seconds) * procfs.TICKS)
-        it.node.fail(name, "rmids_in_limbo", boottime=now - 30, starttime=starttime)
+        node.files.fail(name, "rmids_in_limbo", boottime=now - 30, starttime=starttime)
 
 
-def taken(it: InstalledFiles) -> None:
-    it.node.live("web")
-    it.node.take()
+def taken(node: InstalledFiles) -> None:
+    node.files.live("web")
+    node.files.take()
 
 
-def owed(it: InstalledFiles) -> None:
-    it.node.completed("web", history_file="/a", owed={"lines": ["{}"] * 2, "why": "ENOSPC"})
+def owed(node: InstalledFiles) -> None:
+    node.files.completed("web", history_file="/a", owed={"lines": ["{}"] * 2, "why": "ENOSPC"})
 
 
-def full(it: InstalledFiles) -> None:
-    it.room = {"f_flag": 0, "f_blocks": 9, "f_files": 9, "f_bavail": 0, "f_favail": 9, "f_frsize": 4096}
+def full(node: InstalledFiles) -> None:
+    node.room = {"f_flag": 0, "f_blocks": 9, "f_files": 9, "f_bavail": 0, "f_favail": 9, "f_frsize": 4096}
 
 
 def reconciled(**fields: Any) -> Change:  # noqa: ANN401
-    return lambda it: it.node.reconciled(**{"ended_at": system.unix_time(), **fields})
+    return lambda node: node.files.reconciled(**{"ended_at": system.unix_time(), **fields})
 
 
 def remove(*paths: str) -> Change:
-    def change(it: InstalledFiles) -> None:
+    def change(node: InstalledFiles) -> None:
         for path in paths:
-            it.fs.remove_object(path)
+            node.fs.remove_object(path)
 
     return change
 
 
-def almost_full(it: InstalledFiles) -> None:
-    it.write("/sys/fs/resctrl/info/PERF_PKG_MON/num_rmids", "40\n")
-    it.info(num_rmids="40\n")
-    groups(37)(it)
+def almost_full(node: InstalledFiles) -> None:
+    node.write("/sys/fs/resctrl/info/PERF_PKG_MON/num_rmids", "40\n")
+    node.info(num_rmids="40\n")
+    groups(37)(node)
 
 
-def with_old_textfile(it: InstalledFiles) -> None:
-    it.write(TEXTFILE, "")
+def with_old_textfile(node: InstalledFiles) -> None:
+    node.write(TEXTFILE, "")
     os.utime(TEXTFILE, (9, 9))
 
 
-def elsewhere(it: InstalledFiles) -> None:
-    it.copy_to_etc()
-    remove(PODMAN, KUBERNETES)(it)
-    it.write("/etc/containers/containers.conf", f"hooks_dir = ['{ADMINISTRATOR}']\n[containers]\nhooks_dir = ['/x']\n")
+def elsewhere(node: InstalledFiles) -> None:
+    node.copy_to_etc()
+    remove(PODMAN, KUBERNETES)(node)
+    node.write(
+        "/etc/containers/containers.conf", f"hooks_dir = ['{ADMINISTRATOR}']\n[containers]\nhooks_dir = ['/x']\n"
+    )
 
 
 AILMENTS: dict[str, Change] = {
-    "FAIL resctrl: no /sys/fs/resctrl": lambda it: shutil.rmtree(it.node.root),
+    "FAIL resctrl: no /sys/fs/resctrl": lambda node: shutil.rmtree(node.files.root),
     "FAIL resctrl: is mounted but does not support monitoring": remove("/sys/fs/resctrl/mon_groups"),
     "FAIL resctrl: not mounted on /sys/fs/resctrl": remove(
         "/sys/fs/resctrl/mon_groups", "/sys/fs/resctrl/info", "/sys/fs/resctrl/mon_data"
     ),
-    "warning counters: L3_MON; no energy (PERF_PKG_MON)": lambda it: shutil.rmtree(it.node.root / "info/PERF_PKG_MON"),
-    "warning memory traffic: not counted: the kernel offers llc_occupancy": lambda it: it.info(
+    "warning counters: L3_MON; no energy (PERF_PKG_MON)": lambda node: shutil.rmtree(
+        node.files.root / "info/PERF_PKG_MON"
+    ),
+    "warning memory traffic: not counted: the kernel offers llc_occupancy": lambda node: node.info(
         mon_features="llc_occupancy\n"
     ),
     "warning memory traffic: counted in part: this CPU says Unavailable": untracked,
@@ -247,13 +251,13 @@ AILMENTS: dict[str, Change] = {
     "FAIL RMIDs: no RMID is free: the freed ones are in limbo; without one: 2 containers for up to 12 min": refused,
     "FAIL program: is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
     f"FAIL program: {PROGRAM} is missing": remove(PROGRAM),
-    "FAIL program: is not owned by root, or is writable by others": lambda it: it.fs.chmod(PROGRAM, 0o777),
-    f"FAIL program: {PROGRAM} does not run: no such Python": lambda it: setattr(it, "problem", "no such Python"),
+    "FAIL program: is not owned by root, or is writable by others": lambda node: node.fs.chmod(PROGRAM, 0o777),
+    f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
     f"FAIL {OTHER}: '(' is not a valid regular expression": written(OTHER, {**THEIRS, "when": {"commands": ["("]}}),
     f"FAIL hooks.d: no hooks.d file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
-    "FAIL hooks.d: several files call the hook": lambda it: it.write(
-        f"{ADMINISTRATOR}/50-mine.json", it.make_json("podman")
+    "FAIL hooks.d: several files call the hook": lambda node: node.write(
+        f"{ADMINISTRATOR}/50-mine.json", node.make_json("podman")
     ),
     f"warning {PODMAN}: no timeout: a stuck hook blocks forever": own(timeout=None),
     f"warning {PODMAN}: timeout 18 is too short: containers fail to start, for the hook may wait 18.5 s": own(
@@ -280,30 +284,35 @@ AILMENTS: dict[str, Change] = {
     "FAIL CRI-O: reads /else/where, and not": written(
         "/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"
     ),
-    "FAIL containerd: its base_runtime_spec is in a table that containerd ignores": lambda it: it.use_containerd(
+    "FAIL containerd: its base_runtime_spec is in a table that containerd ignores": lambda node: node.use_containerd(
         f"version = 3\n{OLD_TABLE}{SPEC}", PROGRAM
     ),
-    "FAIL containerd: NRI's default_validator has reject_oci_hook_adjustment": lambda it: it.use_containerd(VALIDATOR),
-    "warning containerd: cannot read /etc/containerd/no.toml of containerd's": lambda it: it.use_containerd(
+    "FAIL containerd: NRI's default_validator has reject_oci_hook_adjustment": lambda node: node.use_containerd(
+        VALIDATOR
+    ),
+    "warning containerd: cannot read /etc/containerd/no.toml of containerd's": lambda node: node.use_containerd(
         "imports = ['no.toml']\n"
     ),
     "FAIL records: the file system of /run/resctrl-mon-hook is full": full,
-    "warning failures: at least 3 failures since boot could not be recorded": lambda it: it.node.write(
+    "warning failures: at least 3 failures since boot could not be recorded": lambda node: node.files.write(
         "runs", "unrecorded", "..."
     ),
     "warning history: 2 lines wait to be written to /a: ENOSPC": owed,
-    "warning history: at least 1 line dropped since boot": lambda it: it.node.write("runs", "dropped_lines", "."),
-    "warning groups/x.json: Expecting": lambda it: it.node.write("groups", "x.json", "{"),
+    "warning history: at least 1 line dropped since boot": lambda node: node.files.write("runs", "dropped_lines", "."),
+    "warning groups/x.json: Expecting": lambda node: node.files.write("groups", "x.json", "{"),
     "warning taken: 1 container in groups of other tools: web in /sys/fs/resctrl/mon_groups/theirs": taken,
-    "warning failures: 1 container: task_gone: web": lambda it: it.node.fail("web", "task_gone"),
-    "FAIL unhooked: 1 running container never got the hook": lambda it: it.node.unhooked("web"),
-    "warning unhooked: could not check 2 containers without a record": lambda it: it.node.unhooked(unchecked=2),
+    "warning failures: 1 container: task_gone: web": lambda node: node.files.fail("web", "task_gone"),
+    "FAIL unhooked: 1 running container never got the hook": lambda node: node.files.unhooked("web"),
+    "warning unhooked: could not check 2 containers without a record": lambda node: node.files.unhooked(unchecked=2),
     "warning reconcile: it has not run since boot": remove("/run/resctrl-mon-hook/reconcile.json"),
     "warning reconcile: it has started since boot, but not ended": reconciled(started_at=9.0, ended_at=None),
-    "warning reconcile: it last ended 301 s ago": lambda it: it.node.reconciled(ended_at=system.unix_time() - 301),
+    "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(ended_at=system.unix_time() - 301),
     "warning reconcile: 2 of its actions failed": reconciled(failed=2),
     "warning reconcile: it could not read 2 of the keys, cgroups and processes": reconciled(unread=2),
-    "warning watch: it last wrote its record 1000 s ago": lambda it: it.node.watched(
+    "warning reconcile: /etc/resctrl-mon-hook/reconcile.conf is not read any more": written(
+        Places().conf, "--key=auto"
+    ),
+    "warning watch: it last wrote its record 1000 s ago": lambda node: node.files.watched(
         alive_at=system.unix_time() - 1000
     ),
     f"warning textfile: {TEXTFILE} is ": with_old_textfile,
@@ -316,36 +325,32 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
     head, text = expected.split(": ", 1)
     level, subject = head.split(" ", 1)
     found = installed.problems()
-    assert any(it.level == level and it.subject.endswith(subject) and text in it.found for it in found), found
-    assert all(it.remedy and "{" not in it.found + it.subject + it.remedy.replace("{}", "") for it in found)
+    assert any(one.level == level and one.subject.endswith(subject) and text in one.found for one in found), found
+    assert all(one.remedy and "{" not in one.found + one.subject + one.remedy.replace("{}", "") for one in found)
 
 
-def test_each_check_that_warns_has_an_ailment() -> None:
-    """Those of how doctor itself runs have another test."""
-    texts = [check.text for check in CHECKS if not check.text.startswith((OK, "FAIL root"))]
-    found = {head.split(": ")[0].split(" ", 1)[1] for head in AILMENTS}
-    assert [it for it in texts if "{" not in it.split(":")[0] and it.split(" ", 1)[1].split(":")[0] not in found] == []
-
-
-def use_spec(it: InstalledFiles) -> None:
-    it.use_containerd(SPEC, PROGRAM)
+def use_spec(node: InstalledFiles) -> None:
+    node.use_containerd(SPEC, PROGRAM)
 
 
 @pytest.mark.parametrize(
     ("change", "shown"),
     [
-        (lambda _it: None, "ok       Podman: reads /usr/share/containers/oci/hooks.d"),
+        (lambda _node: None, "ok       Podman: reads /usr/share/containers/oci/hooks.d"),
         (use_spec, "ok       containerd: /etc/x.json names the hook"),
         (InstalledFiles.use_containerd, "ok       runtimes: containerd, podman"),
-        (lambda it: it.copy_to_etc(names_etc=True), f"ok       {ADMINISTRATOR}: 2 files; read by OpenShift's CRI-O"),
+        (
+            lambda node: node.copy_to_etc(names_etc=True),
+            f"ok       {ADMINISTRATOR}: 2 files; read by OpenShift's CRI-O",
+        ),
         (counted(), "ok       memory traffic: free hardware counters: 2 of 4 (L3 0), 2 of 4 (L3 1)"),
         (counted(mbm_assign_mode="[mbm_cntr_assign]\ndefault\n"), "ok       memory traffic: free hardware counters"),
         (
-            lambda it: it.info(mon_features="llc_occupancy\nmbm_total_bytes\n"),
+            lambda node: node.info(mon_features="llc_occupancy\nmbm_total_bytes\n"),
             "ok       counters: L3_MON, PERF_PKG_MON",
         ),
         (remove("/run/resctrl-mon-hook"), "ok       records: no /run/resctrl-mon-hook"),
-        (lambda it: it.node.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
+        (lambda node: node.files.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
     ],
 )
 def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> None:
@@ -365,7 +370,7 @@ def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
         monkeypatch.setattr(procfs, "in_user_namespace", lambda: True)
     else:
         monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
-    assert [(it.level, it.subject) for it in installed.problems()] == [("FAIL", "root")]
+    assert [(found.level, found.subject) for found in installed.problems()] == [("FAIL", "root")]
 
 
 def test_a_full_ctrl_group_on_arm64_is_named_though_another_one_has_rmids(
@@ -412,19 +417,15 @@ def test_remedy_of_a_hooks_d_file_is_its_owners_and_a_copy_is_edited(
     assert (found.subject, found.remedy) == (path, remedy)
 
 
-def test_a_check_that_fails_is_a_finding_and_the_same_error_is_told_once(node: NodeFiles) -> None:
-    def find(_site: Site) -> Iterator[dict[str, object]]:
-        yield {"what": "well"}
+def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(node: NodeFiles) -> None:
+    def find(_site: Site) -> Iterator[Finding]:
+        yield Finding("ok", "a", "well")
         raise PermissionError(13, "Permission denied", "/x")
 
     site = Site(Places(), node.options)
-    found = [finding for _ in range(2) for finding in Check(find, "ok a: {what}").run(site)]
-    failed = Finding(
-        "FAIL",
-        "a",
-        "cannot check: a file could not be read; tried: Permission denied '/x': EACCES",
-        "run doctor as root",
-    )
+    found = [finding for _ in range(2) for finding in Check("a", find).run(site)]
+    problem = "cannot check: a file could not be read; tried: Permission denied '/x': EACCES"
+    failed = Finding("FAIL", "a", problem, "run doctor as root")
     assert found == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
 
 

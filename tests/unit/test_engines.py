@@ -34,7 +34,6 @@ def look(fs: FakeFilesystem, texts: dict[str, str]) -> Configuration:
 
 # --- containerd: which files are read
 
-
 IMPORTS = [
     'imports = ["/etc/containerd/more/a.toml"]',
     'imports = ["more/a.toml"]',
@@ -48,30 +47,25 @@ NESTED = {
     "/etc/containerd/a.toml": 'imports = ["b.toml"]',
     "/etc/containerd/b.toml": 'imports = ["a.toml"]\n' + OLD + SPEC,
 }
-MORE = 'imports = ["more/*"]\n'
 K3S_MAIN = f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n'
 
 
 @pytest.mark.parametrize(
-    ("texts", "expected"),
+    "texts",
     [
-        ({}, []),
-        ({CONFIG: "version = 2\n" + OLD + SPEC}, ["/etc/x.json"]),
-        *(({CONFIG: it, "/etc/containerd/more/a.toml": NEW + SPEC}, ["/etc/x.json"]) for it in IMPORTS),
-        ({CONFIG: MORE, "/etc/containerd/more/.a": NEW + SPEC}, ["/etc/x.json"]),  # hidden, as in Go
-        (NESTED, ["/etc/x.json"]),
-        ({"/etc/containerd/conf.d/a.toml": NEW + SPEC}, ["/etc/x.json"]),  # since containerd 2.2
-        ({f"{K3S}/config.toml": K3S_MAIN}, []),
-        (
-            {f"{K3S}/config.toml": K3S_MAIN, f"{K3S}/config-v3.toml.d/50-hook.toml": NEW + SPEC},
-            ["/etc/x.json"],
-        ),
-        ({f"{K3S.replace('k3s', 'rke2')}/config-v3.toml.d/a.toml": NEW + SPEC}, ["/etc/x.json"]),
+        {CONFIG: "version = 2\n" + OLD + SPEC},
+        *({CONFIG: text, "/etc/containerd/more/a.toml": NEW + SPEC} for text in IMPORTS),
+        {CONFIG: 'imports = ["more/*"]\n', "/etc/containerd/more/.a": NEW + SPEC},  # hidden, as in Go
+        NESTED,
+        {"/etc/containerd/conf.d/a.toml": NEW + SPEC},  # since containerd 2.2
+        {f"{K3S}/config.toml": K3S_MAIN, f"{K3S}/config-v3.toml.d/50-hook.toml": NEW + SPEC},
+        {f"{K3S.replace('k3s', 'rke2')}/config-v3.toml.d/a.toml": NEW + SPEC},
     ],
 )
-def test_files_and_their_imports_are_read(fs: FakeFilesystem, texts: dict[str, str], expected: list[str]) -> None:
+def test_files_and_their_imports_are_read(fs: FakeFilesystem, texts: dict[str, str]) -> None:
+    assert look(fs, {f"{K3S}/none.toml": NEW + SPEC}) == Configuration([], [], [])
     found = look(fs, texts)
-    assert ([it.path for it in found.specs], found.unclear) == (expected, [])
+    assert ([spec.path for spec in found.specs], found.unclear) == (["/etc/x.json"], [])
 
 
 def test_too_many_imports_are_reported(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,32 +94,26 @@ def test_settings_count_in_any_table_and_notation_but_not_as_another_type(fs: Fa
         ("[other]\nimports = ['a.toml']", False),
     ):
         found = look(fs, {CONFIG: text})
-        assert ([it.path for it in found.specs], found.unclear) == (["/etc/x.json"] if expected else [], []), text
+        assert ([spec.path for spec in found.specs], found.unclear) == (["/etc/x.json"] if expected else [], []), text
         fs.remove(CONFIG)
 
 
-# --- What cannot be read
+# --- What cannot be read, and what is in force
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
+def test_a_file_that_cannot_be_read_is_reported(fs: FakeFilesystem) -> None:
+    """More of what a path may name is in test_files."""
+    for text, problem in (
         ('imports = ["a.toml"]\n', "/etc/containerd/a.toml of containerd's configuration: ENOENT"),
         ('imports = ["."]\n', "/etc/containerd/. of containerd's configuration: not a regular file"),
         ("runc = [", f"{CONFIG} of containerd's configuration: not TOML: Invalid value (at end of document)"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_reported(fs: FakeFilesystem, text: str, problem: str) -> None:
-    """More of what a path may name is in test_files."""
-    assert look(fs, {CONFIG: text}).unclear == [f"cannot read {problem}"]
+    ):
+        assert look(fs, {CONFIG: text}).unclear == [f"cannot read {problem}"]
+        fs.remove(CONFIG)
 
 
-# --- What is in force
-
-
-@pytest.mark.parametrize(
-    ("text", "in_force"),
-    [
+def test_a_spec_in_an_ignored_table_is_not_in_force(fs: FakeFilesystem) -> None:
+    for text, is_in_force in (
         ("version = 3\n" + NEW + SPEC, True),
         ("version = 3\n" + OLD + SPEC, False),
         ("version = 4\n" + OLD + SPEC, False),
@@ -133,26 +121,24 @@ def test_a_file_that_cannot_be_read_is_reported(fs: FakeFilesystem, text: str, p
         (OLD + SPEC, True),
         ("version = 3\nplugins.'io.containerd.grpc.v1.cri'." + SPEC.lstrip(), False),
         ("version = 3\n" + OLD + "  runtime_type = 'x'\n" + NEW + SPEC, True),
-    ],
-)
-def test_a_spec_in_an_ignored_table_is_not_in_force(fs: FakeFilesystem, text: str, in_force: bool) -> None:
-    assert [it.is_in_force for it in look(fs, {CONFIG: text}).specs] == [in_force]
+    ):
+        assert [spec.is_in_force for spec in look(fs, {CONFIG: text}).specs] == [is_in_force], text
+        fs.remove(CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("text", "rejects"),
-    [
-        (VALIDATOR + "  enable = true\n  reject_oci_hook_adjustment = true\n", True),
-        (VALIDATOR + "  reject_oci_hook_adjustment = true\n", True),
-        (VALIDATOR + "  enable = false\n  reject_oci_hook_adjustment = true\n", False),
-        (VALIDATOR + "  reject_oci_hook_adjustment = true\n  enable = false\n", False),
-        (VALIDATOR + "  reject_oci_hook_adjustment = true\n[other]\n  enable = false\n", True),
+def test_a_validator_that_rejects_hooks_is_found(fs: FakeFilesystem) -> None:
+    rejects = "  reject_oci_hook_adjustment = true\n"
+    for text, expected in (
+        (VALIDATOR + "  enable = true\n" + rejects, True),
+        (VALIDATOR + rejects, True),
+        (VALIDATOR + "  enable = false\n" + rejects, False),
+        (VALIDATOR + rejects + "  enable = false\n", False),
+        (VALIDATOR + rejects + "[other]\n  enable = false\n", True),
         (VALIDATOR + "  reject_oci_hook_adjustment = false\n", False),
         ("default_validator = { enable = true, reject_oci_hook_adjustment = true }\n", True),
-    ],
-)
-def test_a_validator_that_rejects_hooks_is_found(fs: FakeFilesystem, text: str, rejects: bool) -> None:
-    assert look(fs, {CONFIG: text}).rejecting == ([CONFIG] if rejects else [])
+    ):
+        assert look(fs, {CONFIG: text}).rejecting == ([CONFIG] if expected else []), text
+        fs.remove(CONFIG)
 
 
 # --- CRI-O and Podman
@@ -185,13 +171,12 @@ def test_hooks_dir_counts_in_its_own_table_in_each_notation(
     fs: FakeFilesystem, engine: engines.Engine, path: str, table: str, text: str, expected: list[str] | None
 ) -> None:
     """None: the file cannot be read, so the answer is unclear. Podman itself is the judge of further notations."""
-    for top in ("", "/host"):
-        fs.create_file(top + path, contents=text.replace("TABLE", table))
-        if expected is not None:
-            assert engine.read_hooks_dirs(top) == expected
-        else:
-            with pytest.raises(Unreadable, match=re.escape(top + path)):
-                engine.read_hooks_dirs(top)
+    fs.create_file(path, contents=text.replace("TABLE", table))
+    if expected is not None:
+        assert engine.read_hooks_dirs() == expected
+    else:
+        with pytest.raises(Unreadable, match=re.escape(path)):
+            engine.read_hooks_dirs()
 
 
 def test_nothing_is_guessed_where_python_cannot_read_toml(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,7 +214,7 @@ def test_the_files_of_podman_count_by_its_version(
         fs.create_file(path, contents=f"[engine]\nhooks_dir = ['{directory}']\n" if directory else "[engine]\n")
     fs.create_dir(f"{ETC}.conf.d/z.conf")
     for version, expected in (("4.3.1", old), ("5.8.6", old), ("6.0.0-rc1", new), ("10.1", new)):
-        monkeypatch.setattr(engines, "_ask_podman", lambda _top, version=version: int(version.partition(".")[0]))
+        monkeypatch.setattr(engines, "_ask_podman", lambda version=version: int(version.partition(".")[0]))
         assert engines.PODMAN.read_hooks_dirs() == expected
 
 
@@ -271,62 +256,56 @@ def test_a_later_file_of_podman_replaces_or_adds_to_the_hooks_dirs(fs: FakeFiles
         assert engines.PODMAN.read_hooks_dirs() == directories, name
 
 
-@pytest.mark.parametrize(
-    ("files", "old", "new"),
-    [
-        ({"/usr/share/containers/storage.conf": "/a/"}, "/a", "/a"),
-        ({"/usr/share/containers/storage.conf": "/a", "/etc/containers/storage.conf": ""}, STORAGE, STORAGE),
-        ({"/etc/containers/storage.conf": "/a", "/etc/containers/storage.conf.d/x.conf": "/b"}, "/a", "/b"),
-        ({"/usr/share/containers/storage.rootful.conf.d/x.conf": "/b"}, STORAGE, "/b"),
-    ],
-)
 def test_the_storage_of_podman_is_where_its_configuration_puts_it(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], old: str, new: str
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for path, directory in files.items():
-        fs.create_file(path, contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n')
-    for version, expected in ((5, old), (6, new)):
-        monkeypatch.setattr(engines, "_ask_podman", lambda _top, version=version: version)
-        assert engines.read_graph_root() == expected
+    usr, etc = "/usr/share/containers/storage", "/etc/containers/storage"
+    for number, (texts, *expected) in enumerate(
+        (
+            ({f"{usr}.conf": "/a/"}, "/a", "/a"),
+            ({f"{usr}.conf": "/a", f"{etc}.conf": ""}, STORAGE, STORAGE),
+            ({f"{etc}.conf": "/a", f"{etc}.conf.d/x.conf": "/b"}, "/a", "/b"),
+            ({f"{usr}.rootful.conf.d/x.conf": "/b"}, STORAGE, "/b"),
+        )
+    ):
+        monkeypatch.setattr(engines, "_PODMANS", [f"/{number}{path}" for path in engines._PODMANS])
+        for path, directory in texts.items():
+            fs.create_file(f"/{number}{path}", contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n')
+        found = []
+        for version in (5, 6):
+            monkeypatch.setattr(engines, "_ask_podman", lambda version=version: version)
+            found.append(engines.read_graph_root())
+        assert found == expected, texts
+        monkeypatch.undo()
 
 
 # --- Names
 
 
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
-        (f"shop_web-0_{UID}", {UID: ("shop", "web-0")}),
-        (f"kube-system_etcd-node.example.com_{UID.replace('-', '')}", {UID: ("kube-system", "etcd-node.example.com")}),
-        (f"shop_{UID}", {}),
-        (f"_web_{UID}", {}),
-        (f"shop__{UID}", {}),
-        (f"shop_web_x_{UID}", {}),
-        ("shop_web_0", {}),
-        (f"{UID}.log", {}),
-    ],
-)
-def test_pods_are_named_by_the_kubelets_directories(
-    fs: FakeFilesystem, entry: str, expected: dict[str, tuple[str, str]]
-) -> None:
+def test_pods_are_named_by_the_kubelets_directories(fs: FakeFilesystem) -> None:
     assert engines.KubeletNames().pods == {}
-    fs.create_dir(f"/var/log/pods/{entry}")
-    assert engines.KubeletNames().pods == expected
+    bare = UID.replace("-", "")
+    known = (f"shop_web-0_{UID}", f"kube-system_etcd-node.example.com_{bare}")
+    for entry, expected in zip(known, (("shop", "web-0"), ("kube-system", "etcd-node.example.com"))):
+        fs.create_dir(f"/var/log/pods/{entry}")
+        assert engines.KubeletNames().pods == {UID: expected}
+        fs.rmdir(f"/var/log/pods/{entry}")
+    for entry in (f"shop_{UID}", f"_web_{UID}", f"shop__{UID}", f"shop_web_x_{UID}", "shop_web_0", f"{UID}.log"):
+        fs.create_dir(f"/var/log/pods/{entry}")
+    assert engines.KubeletNames().pods == {}
 
 
-@pytest.mark.parametrize(
-    ("entry", "expected"),
-    [
+def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem) -> None:
+    for entry, expected in (
         (f"web-0_shop_app-{ID}.log", {ID: "app"}),
         (f"web-0_shop_side-car-{ID}.log", {ID: "side-car"}),
         (f"web-0_shop_app-{ID}", {}),
         (f"web-0_shop_{ID}.log", {}),
         (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),  # the kubelet cuts names after 251 characters
-    ],
-)
-def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem, entry: str, expected: dict[str, str]) -> None:
-    fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
-    assert engines.KubeletNames().containers == expected
+    ):
+        fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
+        assert engines.KubeletNames().containers == expected, entry
+        fs.remove(f"/var/log/containers/{entry}")
 
 
 def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(

@@ -24,9 +24,8 @@ def make_crowded(path: Path) -> None:
         (path / str(number)).touch()
 
 
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
+def test_what_cannot_be_read_is_one_kind_of_error_that_names_the_path(tmp_path: Path) -> None:
+    made: list[tuple[Callable[[Path], object], str]] = [
         (lambda _path: None, "ENOENT"),
         (os.mkfifo, "not a regular file"),
         (os.mkdir, "not a regular file"),
@@ -36,23 +35,17 @@ def make_crowded(path: Path) -> None:
         (lambda path: path.write_bytes(b"\xff"), "not UTF-8 at byte 0"),
         (lambda path: path.write_text("["), "not JSON: no value at character 1"),
         (lambda path: path.write_text("0123456789"), "larger than 9 bytes"),
-    ],
-)
-def test_what_cannot_be_read_is_one_kind_of_error_that_names_the_path(
-    tmp_path: Path, make: Callable[[Path], object], why: str
-) -> None:
-    path = tmp_path / "x"
-    make(path)
-    with pytest.raises(Unreadable) as caught:
-        files.read_json(str(path), 9)
-    assert str(caught.value) == f"{path}: {why}"
-    assert caught.value.is_missing is (why == "ENOENT")
-
-
-@pytest.mark.parametrize("path", ["a\0b", "\ud800", "x" * 5000, "/dev/zero", "/dev/tty"])
-def test_no_path_raises_another_error(path: str) -> None:
-    with pytest.raises(Unreadable):
-        files.read(path, 100)
+    ]
+    for number, (make, why) in enumerate(made):
+        path = tmp_path / str(number)
+        make(path)
+        with pytest.raises(Unreadable) as caught:
+            files.read_json(str(path), 9)
+        assert str(caught.value) == f"{path}: {why}"
+        assert caught.value.is_missing is (why == "ENOENT")
+    for name in ("a\0b", "\ud800", "x" * 5000, "/dev/tty"):
+        with pytest.raises(Unreadable):
+            files.read(name, 100)
 
 
 def test_text_that_is_nested_a_million_deep_or_no_toml_is_one_kind_of_error(tmp_path: Path) -> None:
@@ -76,38 +69,25 @@ def test_a_file_may_be_as_long_as_the_limit_and_the_head_of_a_longer_one_is_read
     assert files.read_head(str(path), 5) == b"12345"
 
 
-def test_neither_a_fifo_nor_a_device_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening a FIFO would let its writer go on, who could then wait for a reader that never reads."""
-    opens: Callable[..., int] = os.open
-    opened = list[object]()
-
-    def note(path: object, *more: int, **by: int) -> int:
-        opened.append(path)
-        return opens(path, *more, **by)
-
-    monkeypatch.setattr(os, "open", note)
-    os.mkfifo(tmp_path / "x")
-    for path in (str(tmp_path / "x"), "/dev/zero"):
-        with pytest.raises(Unreadable):
-            files.read(path, 9)
-    assert opened == []
-
-
-def test_a_path_that_becomes_a_fifo_before_it_is_opened_is_not_read(
+def test_neither_a_fifo_nor_a_device_is_opened_nor_read_if_it_takes_a_files_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "x"
-    path.touch()
-    opens: Callable[..., int] = os.open
+    """Opening a FIFO would let its writer go on, who could then wait for a reader that never reads."""
+    path, opens = tmp_path / "x", os.open
+    opened = list[object]()
 
     def swap(name: str, flags: int) -> int:
+        opened.append(name)
         path.unlink()
         os.mkfifo(path)
         return opens(name, flags)
 
+    path.touch()
     monkeypatch.setattr(os, "open", swap)
-    with pytest.raises(Unreadable, match="not a regular file"):
-        files.read(str(path), 9)
+    for name in (str(path), str(path), "/dev/zero"):
+        with pytest.raises(Unreadable, match="not a regular file"):
+            files.read(name, 9)
+    assert opened == [str(path)]
 
 
 def test_names_are_listed_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +112,7 @@ def test_a_pattern_matches_as_in_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "nothing/*": [],
         "no/pattern": ["no/pattern"],
     }.items():
-        assert files.match(f"{tmp_path}/{pattern}") == [f"{tmp_path}/{it}" for it in expected]
+        assert files.match(f"{tmp_path}/{pattern}") == [f"{tmp_path}/{name}" for name in expected]
     make_crowded(tmp_path / "x")
     make_crowded(tmp_path / "y")
     monkeypatch.setattr(files, "NAMES", 7)

@@ -199,15 +199,14 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
 
 
 def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(_site: Site) -> Iterator[dict[str, object]]:
-        yield {}
-        raise Ended("after 100 s")
+    def find(site: Site) -> Iterator[Finding]:
+        begun = len(site.errors)
+        site.errors.add(str(begun))
+        yield Finding(OK, "ab"[begun], "well")
+        if begun:
+            raise Ended("after 100 s")
 
-    def other(_site: Site) -> Iterator[dict[str, object]]:
-        yield {}
-
-    rows = [(other, "ok a: well"), (check, "ok b: well"), (other, "ok c: well")]
-    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [Check(find, text, "") for find, text in rows])
+    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [Check(subject, find) for subject in "abc"])
     *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
     assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
     assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")

@@ -11,7 +11,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.create import create_runtime
 from hook.identity import Container
-from hook.node import files
+from hook.node import files, podman
 from hook.reconcile import act as acting
 from hook.reconcile.diagnose import Action, Looks
 from hook.reconcile.survey import Survey
@@ -20,7 +20,7 @@ from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
 
 IDS = ["5f3c" * 16, "a" * 64]
-SAID = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}
+ANNOTATIONS = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}
 NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
 
 
@@ -35,16 +35,18 @@ def node(fs: FakeFilesystem) -> Iterator[Node]:
         yield Node(machine)
 
 
-def start(node: Node, *containers: str, said: dict[str, str] | None = None) -> None:
+def start(node: Node, *containers: str, annotations: dict[str, str] | None = None) -> None:
     for pid, container in enumerate(containers, 7):
         if pid not in node.kernel.tasks:
             node.spawn(pid, f"/kubepods/pod{UID}/crio-{container}")
-        create_runtime(node.context(), Container(container, pid, "/nowhere", SAID if said is None else said))
+        create_runtime(
+            node.context(), Container(container, pid, "/nowhere", ANNOTATIONS if annotations is None else annotations)
+        )
 
 
 def named(node: Node) -> tuple[str | None, str | None, dict[str, str | None]]:
     state = node.state()
-    return state.pod_namespace, state.pod_name, {it: member.name for it, member in state.members.items()}
+    return state.pod_namespace, state.pod_name, {container: member.name for container, member in state.members.items()}
 
 
 WHOLE = ("shop", "web", dict(zip(IDS, ("app", "side-car"))))
@@ -69,14 +71,14 @@ def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) 
 
 
 def test_names_on_record_stay(node: Node) -> None:
-    said = {
+    annotations = {
         "io.kubernetes.pod.name": "another",
         "io.kubernetes.pod.namespace": "ns",
         "io.kubernetes.container.name": "x",
     }
-    start(node, IDS[0], said={**SAID, **said})
+    start(node, IDS[0], annotations={**ANNOTATIONS, **annotations})
     assert node.verbs() == []
-    start(node, *IDS, said={**SAID, **said, "io.kubernetes.container.name": ""})
+    start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": ""})
     assert node.verbs() == ["name"]
     assert named(node) == ("ns", "another", {IDS[0]: "x", IDS[1]: "side-car"})
 
@@ -105,9 +107,9 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     found = listed(monkeypatch)
     node.start("alone", 20, uid=None)
-    start(node, IDS[0], said={**SAID, **NAMES, "io.kubernetes.container.name": "app"})
+    start(node, IDS[0], annotations={**ANNOTATIONS, **NAMES, "io.kubernetes.container.name": "app"})
     assert (node.verbs(), found) == ([], [])
-    start(node, *IDS, said={**SAID, **NAMES})
+    start(node, *IDS, annotations={**ANNOTATIONS, **NAMES})
     assert node.verbs() == ["name"]
     assert found == ["/var/log/containers"]
 
@@ -119,10 +121,23 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
 
     def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
         monkeypatch.setattr("hook.reconcile.run.act", real)
-        said = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
-        start(node, *IDS, said={**SAID, **said, "io.kubernetes.container.name": "new"})
+        annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
+        start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})
         return real(seen, looks, action)
 
     monkeypatch.setattr("hook.reconcile.run.act", act)
     assert node.verbs() == []
     assert named(node) == ("ns", "hooked", {IDS[0]: "new", IDS[1]: "new"})
+
+
+def test_reconcile_marks_that_podman_is_to_be_asked_and_its_dry_run_does_not(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = f"{RUN}/{podman.MARK}"
+    assert node.verbs() == []
+    assert not node.machine.fs.exists(mark)
+    monkeypatch.setattr(podman.Names, "wants_pods", True)
+    node.assert_settled()  # a dry run
+    assert not node.machine.fs.exists(mark)
+    assert node.verbs() == []
+    assert node.machine.fs.exists(mark)

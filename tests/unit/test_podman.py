@@ -20,6 +20,7 @@ from hook.node import programs
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52
 DIGITS = POD[:12]
+RUN = "/run/x"
 STORAGE = "/var/lib/containers/storage"
 IN_POD = f":/machine.slice/machine-libpod_pod_{POD}.slice/libpod-{ID}.scope"
 
@@ -162,29 +163,30 @@ def test_only_the_infra_container_of_its_own_pod_is_left_out(
 # --- containers/storage
 
 
-def write_containers(fs: FakeFilesystem, path: str, *containers: dict[str, object]) -> None:
-    fs.create_file(path, contents=json.dumps(containers))
+def write_json(fs: FakeFilesystem, path: str, found: object) -> None:
+    fs.create_file(path, contents=found if isinstance(found, str) else json.dumps(found))
 
 
 def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
-    assert keeper.Names().containers == {}
+    assert keeper.Names(RUN).containers == {}
     overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
-    write_containers(fs, f"{overlay}/containers.json", {"id": "b"}, {"id": "a", "names": ["db", "other"]})
-    write_containers(fs, f"{overlay}/volatile-containers.json", {"id": "c", "names": ["build"]})
-    write_containers(fs, f"{vfs}/containers.json", {"id": "d", "names": ["web"]}, {"id": "e", "names": []})
-    assert keeper.Names().containers == {"a": "db", "c": "build", "d": "web"}
+    write_json(fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}])
+    write_json(fs, f"{overlay}/volatile-containers.json", [{"id": "c", "names": ["build"]}])
+    write_json(fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}])
+    assert keeper.Names(RUN).containers == {"a": "db", "c": "build", "d": "web"}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"])
-def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem, text: str) -> None:
+def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
     fs.create_file("/etc/containers/storage.conf", contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n')
-    fs.create_file("/srv/s/overlay-containers/containers.json", contents=text)
-    write_containers(fs, "/srv/s/vfs-containers/containers.json", {"id": "d", "names": ["web"]})
-    assert keeper.Names().containers == {"d": "web"}
+    texts = ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"]
+    for number, text in enumerate(texts):
+        write_json(fs, f"/srv/s/{number}-containers/containers.json", text)
+    write_json(fs, "/srv/s/vfs-containers/containers.json", [{"id": "d", "names": ["web"]}])
+    assert keeper.Names(RUN).containers == {"d": "web"}
 
 
 def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs: FakeFilesystem) -> None:
-    write_containers(fs, "/srv/vfs-containers/containers.json", {"id": ID, "names": ["n" * 300]})
+    write_json(fs, "/srv/vfs-containers/containers.json", [{"id": ID, "names": ["n" * 300]}])
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
         pod = Pod()
         pod.is_podmans = is_podmans
@@ -192,11 +194,14 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs:
         assert (pod.container, pod.name) == expected
 
 
-# --- Pods: Podman itself is asked
+# --- Pods: Podman itself is asked, or by the unit
+
+PODS = json.dumps([{"Id": POD, "Name": "stack", "Status": "Running"}, {"Id": "ab" * 32, "Name": "shop"}])
+DIRTY = [("", 0), ("[", 0), ("[" * 100_000, 0), ("{}", 0), ('[1, {"Id": 1, "Name": "x"}, {"Id": "y"}]', 0)]
 
 
 def answer(monkeypatch: pytest.MonkeyPatch, output: str, status: int | None = 0) -> list[list[str]]:
-    """Let Podman answer like this; what it was asked."""
+    """Let Podman answer like this, and return what it was asked."""
     asked: list[list[str]] = []
 
     def run(words: list[str], seconds: float) -> programs.Exit:
@@ -214,44 +219,44 @@ def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> Non
 
 
 def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    pods = [{"Id": POD, "Name": "stack", "Status": "Running"}, {"Id": "ab" * 32, "Name": "shop"}]
-    asked = answer(monkeypatch, json.dumps(pods))
-    assert keeper.Names().pods == {}, "there is no Podman"
+    asked = answer(monkeypatch, PODS)
+    names = keeper.Names(RUN)
+    assert names.find_pod(DIGITS) is None, "there is no Podman"
+    assert not names.wants_pods
     install_podman(fs)
-    names = keeper.Names()
-    for _ in range(2):
-        assert names.pods == {DIGITS: "stack", "ab" * 6: "shop"}
+    names = keeper.Names(RUN)
+    assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == ["stack", "shop", None]
+    assert not names.wants_pods, "Podman has answered"
     assert asked == [["/usr/bin/podman", "pod", "ps", "--format=json"]]
 
 
-@pytest.mark.parametrize(
-    ("output", "status"),
-    [
-        ("", 0),
-        ("[", 0),
-        ("[" * 100_000, 0),
-        ("{}", 0),
-        ('[1, {"Id": 1, "Name": "x"}, {"Id": "y"}]', 0),
-        (json.dumps([{"Id": POD, "Name": "stack"}]), 125),
-        ("", None),
-    ],
-)
-def test_an_answer_of_podman_that_is_none_names_nothing(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, output: str, status: int | None
-) -> None:
-    """None: it hung, or printed without end."""
+def test_an_answer_of_podman_that_is_none_names_nothing(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     install_podman(fs)
-    answer(monkeypatch, output, status)
-    assert keeper.Names().pods == {}
+    for output, status in [*DIRTY, (PODS, 125), ("", None)]:  # None: it hung, or printed without end
+        answer(monkeypatch, output, status)
+        assert keeper.Names(RUN).find_pod(DIGITS) is None, output[:80]
 
 
-def test_podman_is_not_asked_without_the_rights_that_it_needs(
+def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wanted(
     fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It would take root for a rootless user, and make a user namespace."""
+    """The unit's second start has the answer, which stays."""
     install_podman(fs, capabilities=1 << 1 | 1 << 5)
-    asked = answer(monkeypatch, json.dumps([{"Id": POD, "Name": "stack"}]))
-    assert (keeper.Names().pods, asked) == ({}, [])
+    asked = answer(monkeypatch, PODS)
+    assert not keeper.Names(RUN).wants_pods, "no name is missing"
+    file = None
+    for output in (None, *(text for text, _ in DIRTY)):
+        if output is not None:
+            file = file or fs.create_file(f"{RUN}/podman-pods.json")
+            file.set_contents(output)
+        names = keeper.Names(RUN)
+        assert names.find_pod(DIGITS) is None
+        assert names.wants_pods, str(output)[:80]
+    assert file is not None
+    file.set_contents(PODS)
+    names = keeper.Names(RUN)
+    assert names.find_pod(DIGITS) == "stack"
+    assert (names.wants_pods, asked) == (False, [])
 
 
 # --- A record that lacks names
@@ -264,51 +269,48 @@ def state(**fields: Any) -> KeyState:  # noqa: ANN401
 
 @pytest.fixture
 def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> keeper.Names:
-    write_containers(fs, f"{STORAGE}/vfs-containers/containers.json", {"id": ID, "names": ["web"]})
-    names = keeper.Names()
-    monkeypatch.setattr(keeper.Names, "pods", {DIGITS: "stack"})
+    write_json(fs, f"{STORAGE}/vfs-containers/containers.json", [{"id": ID, "names": ["web"]}])
+    names = keeper.Names(RUN)
+    monkeypatch.setattr(keeper.Names, "_pods", {DIGITS: "stack"})
     return names
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({}, ("stack", "web", "web")),
-        ({"pod_name": DIGITS, "name": "old", "member": {"name": "old"}}, ("stack", "old", "old")),
-        ({"pod_name": "b" * 12, "name": "old", "member": {"name": "old"}}, ("b" * 12, "old", "old")),
-        ({"pod_name": "given", "member": {"name": "old"}}, ("given", None, "old")),
-        ({"kind": "sandbox"}, ("stack", None, "web")),
-        ({"kind": "pod"}, (None, None, None)),
-        ({"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}}, (DIGITS, None, "app")),
-        ({"member": {"cgroup": f":/machine.slice/libpod-{ID}.scope"}}, (None, "web", "web")),
-        ({"member": {"cgroup": f":/plain/{ID}"}}, (None, None, None)),  # not Podman's
-        ({"member": {"cgroup": None}}, (None, None, None)),
-    ],
-)
-def test_names_are_added_to_a_record_that_lacks_them(
-    known: keeper.Names, fields: dict[str, Any], expected: tuple[str | None, ...]
-) -> None:
-    before = state(**fields)
-    after = keeper.add_names(before, known)
-    assert (after.pod_name, after.name, after.members[ID].name) == expected
-    assert keeper.add_names(after, known) is after
-    assert (after == before) is (after is before)
+ELSEWHERE = {"cgroup": f":/machine.slice/libpod-{ID}.scope"}  # in no pod
+COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
+    ({}, ("stack", "web", "web")),
+    ({"pod_name": DIGITS, "name": "old", "member": {"name": "old"}}, ("stack", "old", "old")),
+    ({"pod_name": "b" * 12, "name": "old", "member": {"name": "old"}}, ("b" * 12, "old", "old")),
+    ({"pod_name": "given", "member": {"name": "old"}}, ("given", None, "old")),
+    ({"kind": "sandbox"}, ("stack", None, "web")),
+    ({"kind": "pod"}, (None, None, None)),
+    ({"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}}, (DIGITS, None, "app")),
+    ({"member": ELSEWHERE}, (None, "web", "web")),
+    ({"member": {"cgroup": f":/plain/{ID}"}}, (None, None, None)),  # not Podman's
+    ({"member": {"cgroup": None}}, (None, None, None)),
+]
 
 
-@pytest.mark.parametrize(
-    ("fields", "labels"),
-    [
-        ({}, {"namespace": "", "pod": DIGITS, "container": "web"}),  # as before the record was lost
-        ({"kind": "sandbox"}, {"namespace": "", "pod": DIGITS, "container": ""}),
-        ({"pod_name": DIGITS, "name": "web"}, {"namespace": "", "pod": DIGITS, "container": "web"}),
+def test_names_are_added_to_a_record_that_lacks_them(known: keeper.Names) -> None:
+    for fields, expected in COMPLETED:
+        before = state(**fields)
+        after = keeper.add_names(before, known)
+        assert (after.pod_name, after.name, after.members[ID].name) == expected, fields
+        assert keeper.add_names(after, known) is after
+        assert (after == before) is (after is before)
+
+
+def test_a_pods_digits_stay_its_label(known: keeper.Names) -> None:
+    web = {"namespace": "", "pod": DIGITS, "container": "web"}
+    for fields, labels in (
+        ({}, web),  # as before the record was lost
+        ({"kind": "sandbox"}, {**web, "container": ""}),
+        ({"pod_name": DIGITS, "name": "web"}, web),
         ({"pod_name": "stack"}, {}),
-        ({"member": {"cgroup": f":/machine.slice/libpod-{ID}.scope"}}, {}),
-    ],
-)
-def test_a_pods_digits_stay_its_label(known: keeper.Names, fields: dict[str, Any], labels: dict[str, str]) -> None:
-    named = keeper.add_names(state(**fields), known)
-    assert named.labels == labels
-    assert keeper.add_names(named, known) is named
+        ({"member": ELSEWHERE}, {}),
+    ):
+        named = keeper.add_names(state(**fields), known)
+        assert named.labels == labels, fields
+        assert keeper.add_names(named, known) is named
 
 
 def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: keeper.Names) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sys
 from pathlib import Path
 
@@ -40,9 +41,8 @@ def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
     return Member(pid=pid, starttime=starttime, group="/r/mon_groups/g", cgroup=cgroup)
 
 
-@pytest.mark.parametrize(
-    ("found", "init", "cgroup", "expected"),
-    [
+def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors() -> None:
+    for found, init, cgroup, expected in (
         ([(7, 1, A), (8, 7, A), (9, 1, A)], 7, A, {7, 8, 9}),
         ([(7, 1, A), (8, 7, SHARED), (9, 8, SHARED)], 7, A, {7, 8, 9}),
         ([(7, 1, A), (8, 7, A + "/system.slice")], 7, A, {7, 8}),
@@ -56,12 +56,8 @@ def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
         ([(7, 1, SHARED), (8, 7, A)], 7, None, {7}),
         ([(7, 1, B)], 7, None, {7}),
         ([(8, 1, A)], 7, A, set()),
-    ],
-)
-def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors(
-    found: list[tuple[int, int, str]], init: int, cgroup: str | None, expected: set[int]
-) -> None:
-    assert processes(*found).of_container(member(init, cgroup)) == expected
+    ):
+        assert processes(*found).of_container(member(init, cgroup)) == expected, (found, init, cgroup)
 
 
 def test_a_reused_pid_has_no_processes_of_the_container() -> None:
@@ -116,8 +112,8 @@ def calls_for(count: int, shared: str | None) -> int:
 
     sys.setprofile(call)
     try:
-        for _, it in members[:count]:
-            looked.of_container(it if shared is None else member(it.pid, shared))
+        for _, known in members[:count]:
+            looked.of_container(known if shared is None else member(known.pid, shared))
     finally:
         sys.setprofile(None)
     return calls
@@ -191,28 +187,25 @@ def add(directory: Path, *tids: int, file: str = "cgroup.threads") -> Path:
 
 
 V2 = {OWN: (7, 70), f"{OWN}/init.scope": (8,), f"{OWN}/system.slice": (), f"{OWN}/system.slice/x.service": (9,)}
-NESTED = {OWN: (7,), f"{OWN}/libpod-b": (8,), f"{OWN}/libpod-b/below": (9,)}
+NESTED: dict[str, tuple[int, ...]] = {OWN: (7,), f"{OWN}/libpod-b": (8,), f"{OWN}/libpod-b/below": (9,)}
 
 
-@pytest.mark.parametrize(
-    ("lists", "cgroup", "expected"),
-    [
-        (V2, f":{OWN}", {7, 70, 8, 9}),
-        ({f"/unified{it}": tids for it, tids in V2.items()}, f":{OWN}", {7, 70, 8, 9}),  # beside v1
-        ({f"/cpu{OWN}": (7, 70)}, f"cpu,cpuacct:{OWN}", {7, 70}),
+def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(mount: Path) -> None:
+    cases: list[tuple[dict[str, tuple[int, ...]], str, set[int] | None]] = [
         ({}, f":{OWN}", None),
-        ({"/pods": ()}, ":/pods/../pods", None),
+        ({"/pods": ()}, ":/pods/../pods", None),  # not its name
+        ({f"/cpu{OWN}": (7, 70)}, f"cpu,cpuacct:{OWN}", {7, 70}),
+        ({f"/unified{path}": tids for path, tids in V2.items()}, f":{OWN}", {7, 70, 8, 9}),  # beside v1
+        (V2, f":{OWN}", {7, 70, 8, 9}),
         (NESTED, f":{OWN}", {7}),
-    ],
-    ids=["v2", "beside v1", "v1", "not there", "not its name", "another container's below"],
-)
-def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_containers(
-    mount: Path, lists: dict[str, tuple[int, ...]], cgroup: str, expected: set[int] | None
-) -> None:
-    for path, tids in lists.items():
-        add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
-    found = read_threads(cgroup, lambda it: it == f":{OWN}/libpod-b")
-    assert found == (None if expected is None else Reading(expected, 0))
+    ]
+    for lists, cgroup, expected in cases:
+        for path, tids in lists.items():
+            add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
+        found = read_threads(cgroup, lambda below: below == f":{OWN}/libpod-b")
+        assert found == (None if expected is None else Reading(expected, 0)), cgroup
+        for made in mount.iterdir():
+            shutil.rmtree(made)
 
 
 def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,25 +267,19 @@ def test_cgroup_whose_path_is_longer_than_a_path_may_be_is_read(node: Node) -> N
     node.spawn(8, OWN + DEEP)
     assert len(OWN + DEEP) > 4096
     assert read_threads(":" + OWN, none_is) == Reading({7, 8}, 0)
-    assert not [it for it in node.machine.caller.descriptors if "cgroup" in node.machine._opened(it).path]
+    assert not [fd for fd in node.machine.caller.descriptors if "cgroup" in node.machine._opened(fd).path]
 
 
-@pytest.mark.parametrize(
-    ("what", "expected"),
-    [
-        (TOP, Reading(set(), 1)),
-        (f"{TOP}/cgroup.threads", Reading(set(), 1)),
-        (f"{TOP}/below", Reading({7}, 1)),
-        (f"{TOP}/below/cgroup.threads", Reading({7}, 1)),
-    ],
-    ids=["its own", "its own list", "one below", "the list of one below"],
-)
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENAMETOOLONG])
-def test_cgroup_that_is_refused_is_counted(node: Node, what: str, expected: Reading, number: int) -> None:
+def test_cgroup_that_is_refused_is_counted(node: Node) -> None:
     node.spawn(7, OWN)
     node.spawn(8, OWN + "/below")
-    node.kernel.denied[what] = number
-    assert read_threads(":" + OWN, none_is) == expected
+    none, one = Reading(set(), 1), Reading({7}, 1)
+    refused = {TOP: none, f"{TOP}/cgroup.threads": none, f"{TOP}/below": one, f"{TOP}/below/cgroup.threads": one}
+    for what, expected in refused.items():
+        for number in (errno.EACCES, errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENAMETOOLONG):
+            node.kernel.denied[what] = number
+            assert read_threads(":" + OWN, none_is) == expected, (what, number)
+        del node.kernel.denied[what]
 
 
 @pytest.mark.parametrize("times", [1, 99], ids=["once", "each time"])
@@ -325,7 +312,7 @@ def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_n
     node.kernel.files["/proc/10/cgroup"] = None  # it has just ended
     seen = look()
     assert seen.unread == 2
-    assert {pid: it.cgroups for pid, it in seen.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
+    assert {pid: process.cgroups for pid, process in seen.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
 
 
 def test_threads_of_a_process_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:

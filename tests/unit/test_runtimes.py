@@ -87,7 +87,7 @@ class NodeWithRuntimes:
     def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
         """The states by these programs and root directories, and the problems."""
         found, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
-        return [shown(it) for it in found], problems
+        return [shown(answer) for answer in found], problems
 
 
 @pytest.fixture
@@ -105,29 +105,25 @@ def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None
     assert node.asked() == ["db", "web"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "is_listed"),
-    [
-        ({"status": "created"}, True),
-        ({"status": "running"}, True),
-        ({"status": "paused"}, True),
-        ({"status": "stopped", "pid": 0}, False),
-        ({"status": "stopped"}, False),
-        ({"status": "creating"}, False),
-        ({"pid": 0}, False),
-        ({"pid": None}, False),
-        # Sandboxes
-        ({"annotations": {OF_CRIO: "sandbox"}}, False),
-        ({"status": "stopped", "annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False),
-    ],
-)
 def test_live_containers_that_are_no_sandboxes_are_listed(
-    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], is_listed: bool
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "cgroups", lambda _pid: [":/kubepods/podx/crio-web"])
     node.container("web")
-    answer = state(**changes)
-    assert node.list_states(node.runtime(answer)) == ([answer] if is_listed else [], [])
+    program = node.runtime()
+    live = [state(status=status) for status in ("created", "running", "paused")]
+    others: list[dict[str, Any]] = [
+        {"status": "stopped", "pid": 0},
+        {"status": "stopped"},
+        {"status": "creating"},
+        {"pid": 0},
+        {"pid": None},
+        {"annotations": {OF_CRIO: "sandbox"}},
+        {"status": "stopped", "annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}},
+    ]
+    for answer in (*live, *(state(**changes) for changes in others)):
+        (node.directory / "runc.d/state-web").write_text(json.dumps(answer))
+        assert node.list_states(program) == ([answer] if answer in live else [], [])
 
 
 def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(node: NodeWithRuntimes) -> None:
@@ -153,17 +149,15 @@ def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: NodeWithRuntimes)
     assert node.asked("crun") == ["db", "odd"]
 
 
-@pytest.mark.parametrize("first", [state(), state(status="stopped", pid=0)])
-def test_an_id_in_two_roots_is_listed_once_and_if_it_runs_in_either(
-    node: NodeWithRuntimes, first: dict[str, Any]
-) -> None:
+def test_an_id_in_two_roots_is_listed_once_and_if_it_runs_in_either(node: NodeWithRuntimes) -> None:
     roots = (node.root, node.directory / "other")
-    node.container("web")
-    node.container("web", root=roots[1])
-    for root, answer in zip(roots, (first, state(pid=PID + 1))):
-        (root / "web/answer").write_text(json.dumps(answer))
-    expected = first if first["pid"] else state(pid=PID + 1)
-    assert node.list_states(node.script('#!/bin/sh\nexec cat "$2/$4/answer"\n'), roots=roots) == ([expected], [])
+    for root in roots:
+        node.container("web", root=root)
+    program, second = node.script('#!/bin/sh\nexec cat "$2/$4/answer"\n'), state(pid=PID + 1)
+    (roots[1] / "web/answer").write_text(json.dumps(second))
+    for first in (state(), state(status="stopped", pid=0)):
+        (roots[0] / "web/answer").write_text(json.dumps(first))
+        assert node.list_states(program, roots=roots) == ([first if first["pid"] else second], [])
 
 
 def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) -> None:
@@ -178,31 +172,27 @@ def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) 
 # --- Answers that are none
 
 
-@pytest.mark.parametrize(
-    ("answer", "problem"),
-    [
+def test_an_invalid_state_is_reported(node: NodeWithRuntimes) -> None:
+    node.container("web")
+    program = node.runtime()
+    for answer, problem in (
         ("", "not JSON: no value at character 0"),
         ("{", "Expecting property name"),
         ("null", "all of it"),
         ("[]", "all of it"),
         (json.dumps(state(ociVersion=None)), "ociVersion"),
         (json.dumps(state("other")), "gave the state of 'other'"),
-    ],
-)
-def test_an_invalid_state_is_reported(node: NodeWithRuntimes, answer: str, problem: str) -> None:
-    node.container("web")
-    program = node.runtime()
-    (node.directory / "runc.d/state-web").write_text(answer)
-    found, (line,) = node.list_states(program)
-    assert found == []
-    assert line.startswith(f"{program} --root {node.root} state web: ")
-    assert problem in line
-    assert "\n" not in line
+    ):
+        (node.directory / "runc.d/state-web").write_text(answer)
+        found, (line,) = node.list_states(program)
+        assert found == []
+        assert line.startswith(f"{program} --root {node.root} state web: ")
+        assert problem in line
+        assert "\n" not in line
 
 
-@pytest.mark.parametrize("name", ["-rf", "a" * 201, "a b"])
-def test_what_is_no_id_is_not_asked_about(node: NodeWithRuntimes, name: str) -> None:
-    node.container(name)
+def test_what_is_no_id_is_not_asked_about(node: NodeWithRuntimes) -> None:
+    node.container("-rf", "a" * 201, "a b")
     assert node.list_states(node.runtime()) == ([], [])
     assert node.asked() == []
 
@@ -249,7 +239,7 @@ def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntime
 def test_without_any_runtime_containers_are_reported(node: NodeWithRuntimes) -> None:
     assert node.list_states() == ([], [])
     node.container("web", "db")
-    lines = [f"{node.root}: found no runtime to ask for the state of {it}" for it in ("db", "web")]
+    lines = [f"{node.root}: found no runtime to ask for the state of {name}" for name in ("db", "web")]
     assert node.list_states() == ([], lines)
 
 
@@ -278,35 +268,20 @@ def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None
     assert node.asked() == ["mute", "pause", "web"]
 
 
-@pytest.mark.parametrize(
-    ("place", "of_its_runtime", "of_the_other"),
-    [
-        (f":/kubepods/podx/{ID}", "io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"),
-        (f":/kubepods/podx/crio-{ID}", "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type"),
-    ],
-)
-@pytest.mark.parametrize("manager", ["cri-o", "libpod", None])
-def test_a_pods_author_cannot_make_a_container_a_sandbox(
-    monkeypatch: pytest.MonkeyPatch, place: str, of_its_runtime: str, of_the_other: str, manager: str | None
-) -> None:
-    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
-    claims = {of_the_other: "sandbox", **({"io.container.manager": manager} if manager else {})}
+def test_a_pods_author_cannot_make_a_container_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor can `podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`: it was never adopted then."""
 
-    def says(kind: str) -> bool:
-        annotations = {**claims, of_its_runtime: kind}
+    def is_sandbox(place: str, manager: str | None, **kinds: str) -> bool:
+        monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
+        annotations = {{"cri": SANDBOX, "crio": OF_CRIO}[name]: kind for name, kind in kinds.items()}
+        annotations |= {"io.container.manager": manager} if manager else {}
         return runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))
 
-    assert not says("container")
-    assert says("sandbox")
-
-
-@pytest.mark.parametrize("place", [f":/machine.slice/libpod-{ID}.scope", ":/user.slice", ":/kubepods/podx/shared"])
-@pytest.mark.parametrize("manager", ["libpod", "cri-o"])
-def test_a_container_that_no_runtime_of_kubernetes_made_is_no_sandbox_whatever_its_annotations_say(
-    monkeypatch: pytest.MonkeyPatch, place: str, manager: str
-) -> None:
-    """`podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`: it was never adopted."""
-    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
-    types = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
-    annotations = {**dict.fromkeys(types, "sandbox"), "io.container.manager": manager}
-    assert not runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))
+    of_cri, of_crio = f":/kubepods/podx/{ID}", f":/kubepods/podx/crio-{ID}"
+    for manager in ("cri-o", "libpod", None):
+        assert is_sandbox(of_cri, manager, cri="sandbox", crio="sandbox")
+        assert is_sandbox(of_crio, manager, cri="sandbox", crio="sandbox")
+        assert not is_sandbox(of_cri, manager, cri="container", crio="sandbox")
+        assert not is_sandbox(of_crio, manager, cri="sandbox", crio="container")
+        for place in (f":/machine.slice/libpod-{ID}.scope", ":/user.slice", ":/kubepods/podx/shared"):
+            assert not is_sandbox(place, manager, cri="sandbox", crio="sandbox")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,7 +48,7 @@ def unit(path: Path) -> Unit:
     """A unit by section and name; what can be said twice is a list, and nothing else is said twice."""
     found: Unit = {}
     section: dict[str, list[str]] = {}
-    for line in path.read_text(encoding="ascii").splitlines():
+    for line in path.read_text(encoding="ascii").replace("\\\n", "").splitlines():
         if line.startswith("["):
             assert line.endswith("]")
             section = found.setdefault(line[1:-1], {})
@@ -135,6 +136,31 @@ def test_it_ends_by_itself_before_systemd_and_the_chart_end_it() -> None:
     for service, verb in ((SERVICE, "reconcile"), (TEXTFILE, "metrics")):
         assert get_limit(verb) < seconds(service, "Service", "TimeoutStartSec")
     assert seconds(SERVICE, "Service", "TimeoutStartSec") == node.LONGEST
+
+
+def test_podman_is_asked_for_names_of_pods_only_where_the_mark_is(tmp_path: Path) -> None:
+    podman = tmp_path / "podman"
+    podman.write_text('#!/bin/sh\necho "$@" >>asked\ncat prepared\n')
+    podman.chmod(0o755)
+    (tmp_path / "prepared").write_text("[]\n")
+    mark, answer = tmp_path / "podman-pods.wanted", tmp_path / "podman-pods.json"
+    flags, command = only(SERVICE, "Service", "ExecStartPre").split("/", 1)
+    assert flags == "-+", "its failure is ignored, and it has full rights"
+    words = shlex.split(f"/{command}".replace(Options().run_dir, str(tmp_path)))
+
+    def start() -> None:
+        subprocess.run(words, env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, check=False, timeout=60)
+
+    start()
+    assert not (tmp_path / "asked").exists()
+    mark.touch()
+    start()
+    assert (tmp_path / "asked").read_text() == "pod ps --format=json\n"
+    assert (mark.exists(), answer.read_text(), answer.stat().st_mode & 0o777) == (False, "[]\n", 0o600)
+    (tmp_path / "prepared").unlink()  # Podman fails now
+    mark.touch()
+    start()
+    assert (mark.exists(), answer.read_text()) == (False, "[]\n")
 
 
 PEAK = {SERVICE: 60 + 110, WATCH: 15 + 60, TEXTFILE: 90, METRICS: 220}

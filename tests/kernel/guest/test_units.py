@@ -123,6 +123,22 @@ def test_reconcile_has_the_rights_that_it_needs(own: Cgroup) -> None:
     assert state(RECONCILE, "Result") == "success"
 
 
+def test_reconciles_unit_asks_podman_with_full_rights_if_the_mark_is_there() -> None:
+    """Podman takes root for a rootless user otherwise. This one notes its rights where the unit cannot write."""
+    podman, rights = Path("/usr/local/sbin/podman"), Path("/run/rights")
+    podman.write_text(f"#!/bin/sh\ngrep CapEff: /proc/self/status >{rights}\necho '[]'\n")
+    podman.chmod(0o755)
+    mark, answer = (HOOK.run_dir / f"podman-pods.{ending}" for ending in ("wanted", "json"))
+    assert systemctl("start", RECONCILE) == ""
+    assert not rights.exists()
+    mark.touch()
+    assert systemctl("start", RECONCILE) == ""
+    assert int(rights.read_text().split()[1], 16) & 1 << 21, "CAP_SYS_ADMIN"
+    assert (answer.read_text(), mark.exists()) == ("[]\n", False)
+    assert state(RECONCILE, "Result") == "success"
+    podman.unlink()
+
+
 def test_the_textfile_is_written(own: Cgroup) -> None:
     PROM.parent.mkdir(parents=True, exist_ok=True)
     shutil.chown(PROM.parent, "nobody")
