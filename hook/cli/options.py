@@ -54,7 +54,6 @@ class List(Model):
     sort: Literal["energy", "traffic", "memory", "age", "name"] = _said(
         "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
     )
-    by: Literal["namespace"] | None = _said("", "sums by namespace, of all keys that are not completed, or by --state")
     limit: Count | None = _said("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
 

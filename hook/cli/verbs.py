@@ -156,13 +156,8 @@ def list_keys(given: options.List, request: Request) -> None:
 
     _check_directories(request)
     seen = snapshot.take_snapshot(request.hook)
-    states = given.state or (lists.RUNNING if given.by else [])
-    selected = lists.select_keys(seen.keys, given.namespace, states, given.sort)
-    if request.is_json and given.by:
-        print_answer({"namespaces": lists.namespaces_to_json(selected, given.sort)[: given.limit]})
-    elif given.by:
-        print_answer(lists.format_namespaces(selected, given.sort, given.limit, get_screen()))
-    elif request.is_json:
+    selected = lists.select_keys(seen.keys, given.namespace, given.state, given.sort)
+    if request.is_json:
         print_answer(lists.list_to_json(seen, selected[: given.limit]))
     elif given.what == "unmonitored":
         print_answer(lists.format_unmonitored(seen))
@@ -207,7 +202,7 @@ def _find_key(seen: Inventory, name: str) -> SeenKey:
     from hook.show.terminal import list_pod_names, name_first
 
     keys, broken = {it.state.key: it for it in seen.keys}, {it.name: it for it in seen.unreadable}
-    named = {key: {key, *(lists.list_names(keys[key].state) if key in keys else ())} for key in (*keys, *broken)}
+    named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
     failures = {it.key if it.key in named else it.container: it for it in seen.failures if not it.monitored}
     for key, it in failures.items():
         pod = list_pod_names(it.namespace, it.pod)
@@ -307,7 +302,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
     elif request.is_json:
         print_answer(prometheus.to_json(_measure(request.hook, choice)))
     else:
-        write(prometheus.format_text(_measure(request.hook, choice)))
+        print(prometheus.format_text(_measure(request.hook, choice)), end="", flush=True)
 
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:

@@ -13,7 +13,7 @@ from hook.node import programs
 from hook.node.paths import RUNTIMES
 from hook.node.records import name_unhooked
 from hook.report import format_count, who
-from hook.show import hardware
+from hook.show import snapshot
 from hook.show.terminal import name_first
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
@@ -66,13 +66,13 @@ def _check_counters(site: Site) -> Iterator[Finding]:
     if not resctrl.Resctrl(root).is_mounted():
         return
     kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
-    events, is_in_part = hardware.list_events(root), hardware.tracks_few(root)
-    counts_traffic = not events.isdisjoint(hardware.TRAFFIC)
+    events, is_in_part = snapshot.list_events(root), snapshot.tracks_few(root)
+    counts_traffic = not events.isdisjoint(snapshot.TRAFFIC)
     if "PERF_PKG_MON" in kinds:
         yield Finding(OK, "counters", ", ".join(kinds))
     else:
         traffic = "memory traffic (in part)" if is_in_part else "memory traffic"
-        has = {"cache": hardware.OCCUPANCY in events, traffic: counts_traffic}
+        has = {"cache": snapshot.OCCUPANCY in events, traffic: counts_traffic}
         counted = " and ".join(name for name, there in has.items() if there) or "nothing"
         remedy = f"energy needs an Intel CPU with AET, and kernel support for it; counted without it: {counted}"
         yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
@@ -80,7 +80,7 @@ def _check_counters(site: Site) -> Iterator[Finding]:
         what = f"not counted: the kernel offers {', '.join(sorted(events))}"
         remedy = "use a CPU with MBM, or MPAM bandwidth monitors on or behind the L3 cache; look for rdt= at boot"
         yield Finding(WARNING, "memory traffic", what, remedy)
-    if counts_traffic and is_in_part and hardware.read_assignable(root) is None:
+    if counts_traffic and is_in_part and snapshot.read_assignable(root) is None:
         what = (
             "counted in part: this CPU says Unavailable of groups that it does not track, and use is a lower bound (>=)"
         )
@@ -96,7 +96,7 @@ def _check_assignable(site: Site) -> Iterator[Finding]:
         names = _name_all(site.snapshot.unassigned, "group", " without a hardware counter")
         remedy = "free some counters (see the documentation on hardware), then restart their pods"
         yield Finding(WARNING, "memory traffic", f"memory traffic is not counted in {names}", remedy)
-    found = hardware.read_assignable(site.options.resctrl_root)
+    found = snapshot.read_assignable(site.options.resctrl_root)
     if found is None or not found.events:
         return
     remedy = ""

@@ -26,8 +26,8 @@ from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
-from hook.show.lists import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses, to_word
-from hook.show.snapshot import Uses, make_total, sum_uses, to_number
+from hook.show.lists import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses
+from hook.show.snapshot import Uses, make_total, sum_uses, to_number, to_word
 from hook.show.terminal import Column, Screen, list_pod_names, numbers
 
 LINE = 256 << 10
@@ -77,7 +77,7 @@ class Jobs:
             self.events |= job.use.keys()
 
     def explain(self) -> str:
-        """Say in one line what was skipped; empty if nothing was."""
+        """Return one line on what was skipped, which is empty if nothing was."""
         parts = list(self.problems)
         if count := sum(self.skipped.values()):
             parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
@@ -112,7 +112,7 @@ def read(path: str, names: Sequence[str], since: str) -> Jobs:
             raise Unreadable(path, "there is no such file", errno.ENOENT)
         if there == former:
             break
-        for file in sorted(there, key=lambda it: there[it][1]):  # a file's last line decides, see Jobs.add
+        for file in sorted(there, key=lambda file: there[file][1]):  # a file's last line decides, see Jobs.add
             if there[file] not in seen:
                 seen.add(there[file])
                 _read_file(file, found)
@@ -122,14 +122,10 @@ def read(path: str, names: Sequence[str], since: str) -> Jobs:
 def _list_files(path: str) -> dict[str, tuple[int, int]]:
     """List the files with this name and those that logrotate gives, with their inodes and the times of their ends."""
     directory, name = os.path.split(path)
-    paths = [
-        os.path.join(directory, it)
-        for it in files.list_names(directory or ".")
-        if it.startswith(name) and _ROTATED.fullmatch(it[len(name) :])
-    ]
-    return {
-        it: (found.st_ino, found.st_mtime_ns) for it in paths if (found := system.try_call(os.stat, it)) is not None
-    }
+    names = [other for other in files.list_names(directory or ".") if other.startswith(name)]
+    paths = [os.path.join(directory, other) for other in names if _ROTATED.fullmatch(other[len(name) :])]
+    found = ((path, system.try_call(os.stat, path)) for path in paths)
+    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found if status is not None}
 
 
 def _read_file(path: str, found: Jobs) -> None:
@@ -193,15 +189,15 @@ def _list_names_of(job: Job) -> Iterator[str]:
     """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
     yield name_job(job)
     yield from list_pod_names(job.namespace, job.pod)
-    yield from filter(None, (it.name for it in job.containers))
-    for name in (job.key, *(it.id for it in job.containers)):
+    yield from filter(None, (container.name for container in job.containers))
+    for name in (job.key, *(container.id for container in job.containers)):
         yield from (name, short_id(name))
 
 
 def name_job(job: Job) -> str:
     """Name a job: `namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
     pod = name_pod(job.namespace, job.pod)
-    names = [it.name for it in job.containers if it.name]
+    names = [container.name for container in job.containers if container.name]
     is_container = len(names) == 1 and job.kind != "pod" and not (job.kind == "sandbox" and pod)
     return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job.key)
 
@@ -210,8 +206,8 @@ def count_job(job: Job) -> Uses:
     """Return the use of a job by event, and its seconds."""
     values = {**dict.fromkeys([*job.use, *job.unknown]), **job.use, _ALL: job.seconds}
     return {
-        event: make_total(None if it is None else round(it * MILLION), in_part=event in job.unknown)
-        for event, it in values.items()
+        event: make_total(None if value is None else round(value * MILLION), in_part=event in job.unknown)
+        for event, value in values.items()
     }
 
 
@@ -234,13 +230,13 @@ def _count_jobs(use: Uses) -> int:
 
 def format_jobs(found: Jobs, screen: Screen) -> list[str]:
     """Format a line for each job, and their total."""
-    rows, ends, lives = list[tuple[str, Uses]](), list[str](), list[int]()
+    rows, ends, runs = list[tuple[str, Uses]](), list[str](), list[int]()
     for job in found.list_jobs():
         shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
         rows.append((name_job(job), shown))
         ends.append(job.end)
-        lives.append(job.lives)
-    more = [numbers("LIVES", [*map(str, lives)])] if any(it != 1 for it in lives) else []
+        runs.append(job.lives)
+    more = [numbers("LIVES", [*map(str, runs)])] if {*runs} - {1} else []
     return [*_format_rows("NAME", _add_total(rows), [Column("END", ends)], more, screen), *_format_end(found)]
 
 
@@ -266,8 +262,7 @@ def _format_rows(
 
 
 def _format_end(found: Jobs) -> list[str]:
-    text = found.explain()
-    return ["", text] if text else []
+    return ["", text] if (text := found.explain()) else []
 
 
 # --- JSON and CSV
@@ -285,7 +280,7 @@ def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
 
 
 def _job_to_json(job: Job) -> dict[str, Any]:
-    use = {event: to_number(round(it * MILLION)) for event, it in job.use.items()}
+    use = {event: to_number(round(value * MILLION)) for event, value in job.use.items()}
     return {"name": name_job(job), **job.model_dump(), "use": use}
 
 
@@ -297,7 +292,7 @@ def _sum_to_json(use: Uses) -> dict[str, Any]:
 
 def format_csv(found: Jobs, by: str | None) -> str:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
-    events = [*(it for it in _USUAL if it in found.events), *sorted(found.events - {*_USUAL})]
+    events = [*(event for event in _USUAL if event in found.events), *sorted(found.events - {*_USUAL})]
     rows: Iterable[dict[str, Any]]
     if by is None:
         rows, last = map(_job_to_json, found.list_jobs()), ["unknown", "late_cpu_seconds", "id"]
@@ -310,18 +305,18 @@ def format_csv(found: Jobs, by: str | None) -> str:
     table = csv.DictWriter(text, [*map(_to_cell, [*first, *events, *last])], extrasaction="ignore", lineterminator="\n")
     table.writeheader()
     for row in rows:
-        containers = " ".join(it["name"] or it["id"] for it in row.get("containers", ()))
+        containers = " ".join(container["name"] or container["id"] for container in row.get("containers", ()))
         cells = {**row, **row["use"], "containers": containers, "unknown": " ".join(row["unknown"])}
         table.writerow({_to_cell(name): _to_cell(cell) for name, cell in cells.items() if not isinstance(cell, dict)})
     return text.getvalue()
 
 
-def _to_cell(it: str | float | None) -> str:
+def _to_cell(value: str | float | None) -> str:
     """Format a number as a spreadsheet reads it; empty is unknown.
 
     A text that would be a formula gets a quote, since tenants choose names.
     """
-    if not isinstance(it, str):
-        return "" if it is None else str(to_number(round(it * MILLION)))
-    safe = printable(it)
+    if not isinstance(value, str):
+        return "" if value is None else str(to_number(round(value * MILLION)))
+    safe = printable(value)
     return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

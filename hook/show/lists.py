@@ -12,22 +12,37 @@ from typing import Any
 
 from hook import counters, names, procfs, system
 from hook.counters import EVENTS, MILLION
-from hook.models import Failure, KeyState
+from hook.models import Failure
 from hook.node.records import name_unhooked
 from hook.report import format_count, printable, who
-from hook.show.snapshot import Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, sum_key, sum_uses, to_number
+from hook.show.snapshot import (
+    NOTHING,
+    Group,
+    Inventory,
+    KeyUse,
+    Rates,
+    SeenKey,
+    Total,
+    Uses,
+    format_name,
+    sum_key,
+    sum_uses,
+    to_number,
+    to_word,
+)
 from hook.show.terminal import Column, Screen, lay_out, list_pod_names, numbers
 
-STATES = {it.split()[-1]: it for it in ("live", "taken", "group missing", "recovering", "lingering", "completed")}
-"""SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
-RUNNING = [word for word in STATES if word != "completed"]
-_ORDERS: dict[str, Callable[[KeyUse], Any]] = {
-    "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
-    **dict.fromkeys(("traffic", "memory"), lambda it: -it.get_known("mbm_total_bytes")),
-    "cache": lambda it: -it.get_known("llc_occupancy"),
-    "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
-    "name": lambda it: format_name(it.key),
+STATES = {
+    words.split()[-1]: words for words in ("live", "taken", "group missing", "recovering", "lingering", "completed")
 }
+"""SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
+_TRAFFIC = ("mbm_total_bytes",)
+_ORDERS = {
+    "energy": ("core_energy", *_TRAFFIC),
+    **dict.fromkeys(("traffic", "memory"), _TRAFFIC),
+    "cache": ("llc_occupancy",),
+}
+"""The events by which --sort sorts, if not by age or name."""
 LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
 """The columns of use in `list` and `history`, by event."""
 _TOP_HEADS = {  # in the table, and in JSON
@@ -38,14 +53,11 @@ _TOP_HEADS = {  # in the table, and in JSON
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
 _NAMED = 20  # pods in a line, if the output is not a terminal
-NOTHING = "-"
-"""In a table: there is no name, or no counter."""
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
 LEAST_NAME = 12  # a name is never cut to fewer characters
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
-_LONGEST_WORD = 253
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
@@ -56,15 +68,28 @@ _SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
     """Choose the keys of these namespaces and states (words of STATES), or all, and sort them, with their use."""
-    order, conditions = _ORDERS[sort], [*STATES.values()]
+    conditions = [*STATES.values()]
     wanted = [STATES[word] for word in states or STATES]
     found = [
         KeyUse(key, sum_key(key))
         for key in keys
         if key.condition in wanted and (not namespaces or key.state.pod_namespace in namespaces)
     ]
-    found.sort(key=lambda it: (conditions.index(it.key.condition), order(it), format_name(it.key), it.key.state.key))
-    return found
+
+    def rank(row: KeyUse) -> tuple[Any, ...]:
+        name = format_name(row.key)
+        return conditions.index(row.key.condition), *_rank(row, sort), name, row.key.state.key
+
+    return sorted(found, key=rank)
+
+
+def _rank(row: KeyUse, sort: str) -> tuple[Any, ...]:
+    """Return what sorts a key, as `--sort` says; the most of an event comes first."""
+    if sort == "age":
+        return (row.key.age if row.key.age is not None else float("inf"),)
+    if sort == "name":
+        return (format_name(row.key),)
+    return tuple(-row.use.get(event, Total()).known for event in _ORDERS[sort])
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
@@ -74,19 +99,17 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     lines += _format_table(selected, shown, screen)
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
-    lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
-    for head, found in _list_problems(seen, screen):
-        lines += ["", *filter(None, [screen.paint("red", head)]), *found] if found else []
-    return lines
+    lines += [f"unreadable: {printable(f'{broken.file}: {broken.problem}')}" for broken in seen.list_unreadable()]
+    return lines + [line for block in _list_problems(seen, screen) if block for line in ("", *block)]
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
     """Format `list unmonitored`: each container that is not monitored, and why."""
-    failures = sorted(seen.failures, key=lambda it: (it.reason, _name_failed(it)))
+    failures = sorted(seen.failures, key=lambda failure: (failure.reason, _name_failed(failure)))
     lines = [line for failure in failures for line in format_failure(failure)]
-    unhooked = name_unhooked(seen.unhooked) if seen.unhooked is not None else []
-    if seen.unhooked is not None and unhooked:
-        lines += [f"without the hook, as of {seen.unhooked.since} (see doctor):", *(f"  {it}" for it in unhooked)]
+    if seen.unhooked is not None:
+        head = f"without the hook, as of {seen.unhooked.since} (see doctor):"
+        lines += _add_head(head, [f"  {name}" for name in name_unhooked(seen.unhooked)])
     return lines + format_missing(seen) or ["none"]
 
 
@@ -135,33 +158,30 @@ def _format_rmids(seen: Inventory) -> str:
 
 def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
     """Format the rows of the keys that are shown, and the total of all that match."""
-    keys = [it.key for it in shown]
+    keys = [row.key for row in shown]
     short_states = {condition: word for word, condition in STATES.items()}
-    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys]
+    ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
     columns = [
         Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
         Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
         numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
-    total = [("total", "", sum_uses(it.use for it in found))] if len(found) > 1 else []
-    head, *lines = _lay_out_rows([*map(_make_row, shown), *total], columns, LIST_HEADS, screen)
-    over = [screen.paint("faint", line) if key.state.completed_at else line for line, key in zip(lines, keys)]
-    return [head, *over, *lines[len(keys) :]]
+    total = [("total", "", sum_uses(row.use for row in found))] if len(found) > 1 else []
+    return _lay_out_rows([*map(_make_row, shown), *total], columns, LIST_HEADS, screen)
 
 
-def _make_row(it: KeyUse) -> tuple[str, str, Uses]:
-    return format_name(it.key), it.key.state.key, it.use
+def _make_row(row: KeyUse) -> tuple[str, str, Uses]:
+    return format_name(row.key), row.key.state.key, row.use
 
 
 def _lay_out_rows(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
     """Lay out a table of names, keys and their use, with these columns in between."""
-    names, keys, uses = zip(*rows) if rows else ((), (), ())
-    name = Column("NAME", names, least=LEAST_NAME)
-    key = Column("KEY", keys, [key[:_SHORT_KEY] for key in keys])
-    return lay_out_uses([name, key, *columns], uses, heads, screen)
+    name = Column("NAME", [name for name, _, _ in rows], least=LEAST_NAME)
+    key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
+    return lay_out_uses([name, key, *columns], [use for _, _, use in rows], heads, screen)
 
 
 def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
@@ -177,69 +197,43 @@ def _format_members(key: SeenKey) -> str:
     return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
 
 
-def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | None, list[SeenKey], Uses]]:
-    """Return the keys of each namespace, or of none, and the sum of their use, sorted as `list --sort` does."""
-    of_each: dict[str | None, list[KeyUse]] = {}
-    for it in found:
-        of_each.setdefault(it.key.state.pod_namespace, []).append(it)
-    traffic = ("mbm_total_bytes",)
-    events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}
-    rows = [(name, [it.key for it in those], sum_uses(it.use for it in those)) for name, those in of_each.items()]
-    rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events.get(sort, ())], row[0] or ""))
-    return rows
-
-
-def _count_alive(keys: Iterable[SeenKey]) -> int | None:
-    """Count the live members of these keys; None if that is unknown."""
-    counts = [key.count_alive() for key in keys]
-    return None if None in counts else sum(filter(None, counts))
-
-
-def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, screen: Screen) -> list[str]:
-    """Format `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
-    found = _group_by_namespace(selected, sort)
-    rows = [(to_word(name) or NOTHING, keys, use) for name, keys, use in found[:limit]]
-    if len(found) > 1:
-        rows.append(("total", [it.key for it in selected], sum_uses(use for *_, use in found)))
-    alive = [_count_alive(keys) for _, keys, _ in rows]
-    columns = [
-        Column("NAMESPACE", [name for name, _, _ in rows], least=LEAST_NAME),
-        numbers("KEYS", [str(len(keys)) for _, keys, _ in rows]),
-        numbers("ALIVE", [_UNKNOWN if it is None else str(it) for it in alive]),
-    ]
-    return lay_out_uses(columns, [use for *_, use in rows], LIST_HEADS, screen)
-
-
-def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
-    """List what `list` shows below its table: heads, and the lines below them."""
-    full = ", ".join(seen.rmids.full) if seen.rmids is not None else ""
-    yield "", [f"no RMID is left in ctrl_group {printable(full)}: see doctor"] if full else []
-    count = format_count(len(seen.unassigned), "group")
-    yield "", [f"memory traffic is not counted in {count}: see doctor"] if seen.unassigned else []
+def _list_problems(seen: Inventory, screen: Screen) -> Iterator[list[str]]:
+    """List the blocks of lines that `list` shows below its table; some are empty."""
+    if seen.rmids is not None and seen.rmids.full:
+        yield [f"no RMID is left in ctrl_group {printable(', '.join(seen.rmids.full))}: see doctor"]
+    if seen.unassigned:
+        yield [f"memory traffic is not counted in {format_count(len(seen.unassigned), 'group')}: see doctor"]
     for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
-        failed = ((it.reason, _name_failed(it)) for it in seen.failures if it.monitored is is_monitored)
-        yield f"{head} (see list unmonitored):", _name_groups(failed, screen)
-    taken = ((path, key.name_member(container)) for key, container, path in seen.list_taken())
+        failures = [failure for failure in seen.failures if failure.monitored is is_monitored]
+        failed = [(failure.reason, _name_failed(failure)) for failure in failures]
+        yield _add_head(f"{head} (see list unmonitored):", _name_groups(failed, screen))
+    taken = [(path, key.name_member(container)) for key, container, path in seen.list_taken()]
     head = "taken: another tool has moved them to its group, and counts what they use:"
-    yield head, _limit_lines(_name_groups(taken, screen))
+    yield _add_head(head, _limit_lines(_name_groups(taken, screen)))
     if (record := seen.reconciled) is not None:
-        counts = sorted(record.elsewhere.items(), key=lambda it: (-it[1], it[0]))
+        counts = sorted(record.elsewhere.items(), key=lambda count: (-count[1], count[0]))
         lines = [f"  {to_word(path)}: {format_count(number, 'thread')}" for path, number in counts]
-        yield "in groups of other tools or in other ctrl_groups, as of the last reconcile:", _limit_lines(lines)
-    if record is not None and record.outside_total:
-        called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
-        outside = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
-        line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
-        yield "outside of their group, as of the last reconcile:", [line]
+        head = "in groups of other tools or in other ctrl_groups, as of the last reconcile:"
+        yield _add_head(head, _limit_lines(lines))
+        if record.outside_total:
+            called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
+            outside = [f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items()]
+            line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
+            yield ["outside of their group, as of the last reconcile:", line]
     if (unhooked := seen.unhooked) is not None:
-        never = name_unhooked(unhooked)
-        head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
-        yield head, [_name_some("  never hooked", never, screen)] if never else []
-        count = format_count(unhooked.unchecked, "container")
-        yield "", [f"could not check {count} without a record, as of {unhooked.since}"] * (unhooked.unchecked > 0)
-    yield "", [screen.paint("red", line) for line in [*format_waiting(seen), *format_missing(seen)]]
-    early = format_count(seen.dropped_snapshots, "snapshot")
-    yield "", [f"{early} removed early since boot: /run had no room"] * (seen.dropped_snapshots > 0)
+        if never := name_unhooked(unhooked):
+            head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
+            yield [head, _name_some("  never hooked", never, screen)]
+        if unhooked.unchecked:
+            count = format_count(unhooked.unchecked, "container")
+            yield [f"could not check {count} without a record, as of {unhooked.since}"]
+    yield [*format_waiting(seen), *format_missing(seen)]
+    if seen.dropped_snapshots:
+        yield [f"{format_count(seen.dropped_snapshots, 'snapshot')} removed early since boot: /run had no room"]
+
+
+def _add_head(head: str, lines: list[str]) -> list[str]:
+    return [head, *lines] if lines else []
 
 
 def _name_groups(named: Iterable[tuple[str, str]], screen: Screen) -> list[str]:
@@ -271,7 +265,7 @@ def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
 
 
 def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
-    """Format `show`: a key, its total use, its containers, its life, and if it `is_wide` each counter's values."""
+    """Format `show`: a key, its total use, its containers, its events, and if it `is_wide` each counter's values."""
     state = key.state
     facts = {
         "key": state.key,
@@ -287,7 +281,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
     lines += ["", "containers:"] if state.members else []
     for container in state.members:
         lines += _format_member(key, container)
-    lines += _format_life(key)
+    lines += _format_times(key)
     for group in key.groups:
         lines += _format_group(group, is_wide=is_wide)
     if is_wide:
@@ -314,7 +308,7 @@ def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
 
 def _format_member(key: SeenKey, container: str) -> list[str]:
     member = key.state.members[container]
-    life = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
+    states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
         "ID": container,
         "earlier": "a new container has the same ID" if names.container_of(container) != container else None,
@@ -324,7 +318,7 @@ def _format_member(key: SeenKey, container: str) -> list[str]:
         "taken by": key.taken.get(container),
     }
     return [
-        f"  {_name_member(key, container)}: {life[key.alive[container]]}, pid {member.pid}",
+        f"  {_name_member(key, container)}: {states[key.alive[container]]}, pid {member.pid}",
         *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
     ]
 
@@ -333,7 +327,7 @@ def _name_member(key: SeenKey, container: str) -> str:
     return who(names.container_of(container), name=key.state.members[container].name)
 
 
-def _format_life(key: SeenKey) -> list[str]:
+def _format_times(key: SeenKey) -> list[str]:
     """Format the recorded events of a key with their times, the earliest first."""
     state, booted = key.state, system.unix_time() - system.boottime()
     events = [(state.created_at, "created"), (state.completed_at, "completed")]
@@ -352,17 +346,17 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
     if record.begin is None:
         lines.append("  no initial counters: its use is unknown")
-    counted = {it: _counter_to_json(group, it) for it in group.list_counters()}
+    counted = {counter: _counter_to_json(group, counter) for counter in group.list_counters()}
     if not (is_wide and counted):
         return lines
     rows, uses, last = [*counted.values()], group.totals, "end" if group.is_over else "now"
     columns = [
-        Column("COUNTER", [to_word(it) for it in counted]),
+        Column("COUNTER", [to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
-        *(numbers(it.upper(), [to_word(row[it] or NOTHING) for row in rows]) for it in ("begin", last, "before")),
-        numbers("USE", [format_total(uses.get(it), counters.text_of) for it in counted]),
+        *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
+        numbers("USE", [format_total(uses.get(counter), counters.text_of) for counter in counted]),
     ]
-    return lines + ["  " + line for line in lay_out(columns, Screen())]
+    return lines + ["  " + line for line in lay_out(columns)]
 
 
 # --- top
@@ -370,7 +364,7 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
 
 def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
-    listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
+    listed = _sort_rates(rates, sort)
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
@@ -379,26 +373,30 @@ def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     return [title, "", *_lay_out_rows(rows, [], heads, screen)]
 
 
+def _sort_rates(rates: Rates, sort: str) -> list[KeyUse]:
+    return sorted(rates.keys, key=lambda row: (*_rank(row, sort), row.key.state.key))
+
+
 # --- The same with --json
 
 
 def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
     """Make the object of `list --json`."""
-    rmids, unhooked = seen.rmids, seen.unhooked
+    rmids, unhooked, reconciled = seen.rmids, seen.unhooked, seen.reconciled
     return {
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
-        "keys": [_summary_to_json(it.key, it.use) for it in selected],
-        "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
+        "keys": [_summary_to_json(row.key, row.use) for row in selected],
+        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.list_unreadable()],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": unhooked
         and {
             "since": unhooked.since,
             "unchecked": unhooked.unchecked,
-            "containers": [{"container": it, **dict(pod)} for it, pod in sorted(unhooked.containers.items())],
+            "containers": [{"container": name, **dict(pod)} for name, pod in sorted(unhooked.containers.items())],
         },
-        "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
-        "elsewhere": dict(seen.reconciled.elsewhere) if seen.reconciled is not None else {},
+        "outside": dict(reconciled.outside) if reconciled is not None else {},
+        "elsewhere": dict(reconciled.elsewhere) if reconciled is not None else {},
         "unassigned": seen.unassigned,
         "run_dir_full": seen.is_full,
         "unrecorded": seen.unrecorded,
@@ -447,20 +445,19 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
 
 def rates_to_json(rates: Rates) -> dict[str, Any]:
     """Make one object of `top --json`."""
-    keys = sorted(rates.keys, key=lambda it: (_ORDERS["energy"](it), it.key.state.key))
     return {
         "time": rates.time,
         "seconds": round(rates.seconds, 3),
         "node": _speeds_to_json(rates.node),
         "no_pod": _speeds_to_json(rates.rest),
-        "keys": [{**_identity_to_json(it.key), **_speeds_to_json(it.use)} for it in keys],
+        "keys": [{**_identity_to_json(row.key), **_speeds_to_json(row.use)} for row in _sort_rates(rates, "energy")],
     }
 
 
 def _speeds_to_json(use: Uses) -> dict[str, Any]:
-    there = {name: use[event] for event, (_, name) in _TOP_HEADS.items() if event in use}
+    there = {name: use.get(event, Total()) for event, (_, name) in _TOP_HEADS.items()}
     return {
-        **{name: to_number(there.get(name, Total()).value) for _, name in _TOP_HEADS.values()},
+        **{name: to_number(total.value) for name, total in there.items()},
         "partial": sorted(name for name, total in there.items() if total.unknown or total.from_nothing),
         "at_least": sorted(name for name, total in there.items() if total.at_least),
     }
@@ -488,14 +485,6 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
     }
 
 
-def namespaces_to_json(selected: Iterable[KeyUse], sort: str) -> list[dict[str, Any]]:
-    """Make the objects of `list --by=namespace --json`."""
-    return [
-        {"namespace": name, "keys": len(keys), "members_alive": _count_alive(keys), "use": _uses_to_json(use)}
-        for name, keys, use in _group_by_namespace(selected, sort)
-    ]
-
-
 def _uses_to_json(use: Uses) -> dict[str, Any]:
     marks = ("at_least", "unknown", "from_nothing")
     return {
@@ -508,29 +497,16 @@ def _uses_to_json(use: Uses) -> dict[str, Any]:
     }
 
 
-# --- Cells: how words, numbers and ages are printed
+# --- Cells: how numbers and ages are printed, and the names by which a key is found
 
 
-def format_name(key: SeenKey) -> str:
-    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace."""
-    state = key.state
-    known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), key.container]
-    return "/".join(to_word(it) for it in known if it is not None) or NOTHING
-
-
-def list_names(state: KeyState) -> Iterator[str]:
+def list_names(key: SeenKey) -> Iterator[str]:
     """List the names of a key: those of its pod and its containers, and their IDs."""
-    shown = format_name(SeenKey(state, [], {}))
+    state, shown = key.state, format_name(key)
     yield from list_pod_names(state.pod_namespace, state.pod_name)
     yield from state.members
     named = (state.name, *(member.name for member in state.members.values()), shown if shown != NOTHING else None)
     yield from filter(None, named)
-
-
-def to_word(text: str | None) -> str:
-    """Escape any text to one word of bounded length."""
-    safe = printable(text or "").replace(" ", "\\x20")
-    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
 
 def format_sum(total: Total | None, event: str) -> str:
@@ -549,10 +525,10 @@ def format_total(total: Total | None, format_value: Callable[[int], str]) -> str
 
 def explain_marks(totals: Iterable[Total]) -> list[str]:
     """Return the legend of the marks that these totals have, after an empty line."""
-    marked, legend = [it for it in totals if it.counted], list[str]()
-    if any(it.at_least for it in marked):
+    marked, legend = [total for total in totals if total.counted], list[str]()
+    if any(total.at_least for total in marked):
         legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
-    if any(it.from_nothing for it in marked):
+    if any(total.from_nothing for total in marked):
         legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
     return ["", *legend] if legend else []
 

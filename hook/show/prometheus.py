@@ -23,14 +23,15 @@ from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.report import printable
-from hook.show.lists import NOTHING, format_name
-from hook.show.snapshot import Group, Inventory, SeenKey, add_up, get_event, make_total, to_number
+from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, add_up, format_name, get_event, make_total, to_number
 
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
 """The samples of one metric by their labels, in millionths, as in `counters`; None is unknown."""
 Numbers = dict[Labels, "int | float"]
 """The samples of one metric by their labels, in whole units."""
+Series = tuple[str, Labels]
+"""The name of a metric or of an event, and labels."""
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
@@ -77,15 +78,14 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     """Make all metrics. No counter dips below the `former` samples, which were exported before."""
     former, choice = former or Former(), choice or Choice()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
-    keys = [it for it in seen.keys if not it.state.recovering or any(names.read_labels(it.state).values())]
-    used, unknown, created = sum_series(keys, choice, former)
-    unknown.update(_mark_taken(keys, choice))
+    keys = [key for key in seen.keys if not key.state.recovering or any(names.read_labels(key.state).values())]
+    used, unknown, created = _sum_series(keys, choice, former)
     found = [*_make_event_families(used, PREFIX, "", created)]
-    found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
+    found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group", {})
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
     found.append(Family(PREFIX + "key_info", "1, with the name of a key without a namespace", _name_keys(keys)))
     taken = "Containers whose init is in a mon_group of another tool, which counts what they use, by that group"
-    found.append(Family(PREFIX + "taken_containers", taken, _count_taken(seen)))
+    found.append(_make_family("taken_containers", taken, _count_taken(seen)))
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
@@ -99,12 +99,12 @@ def count_dropped(counts: dict[str, int]) -> Family:
 def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Family:
     """Make a metric of numbers by their labels, of a single number, or without a sample."""
     samples: Numbers = numbers if isinstance(numbers, dict) else {} if numbers is None else {(): numbers}
-    return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in samples.items()})
+    return Family(PREFIX + name, meaning, {labels: round(number * MILLION) for labels, number in samples.items()})
 
 
 def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
     """Format metrics in Prometheus' text format, or as OpenMetrics, but for END_OF_OPEN_METRICS."""
-    return "".join(line + "\n" for it in families for line in _format_family(it, is_open=is_open))
+    return "".join(line + "\n" for family in families for line in _format_family(family, is_open=is_open))
 
 
 def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
@@ -130,9 +130,11 @@ def format_series(name: str, labels: Labels) -> str:
 def to_json(families: Iterable[Family]) -> dict[str, object]:
     """Make the object that `metrics --json` prints."""
     found = []
-    for it in families:
-        samples = [{"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(it.samples.items())]
-        found.append({"name": it.name, "type": it.kind, "help": it.meaning, "samples": samples})
+    for family in families:
+        samples = [
+            {"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(family.samples.items())
+        ]
+        found.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
     return {"metrics": found}
 
 
@@ -149,10 +151,6 @@ def write_textfile(path: str, text: str) -> None:
 # --- The samples exported before
 
 
-Series = tuple[str, Labels]
-"""The name of a series, and its labels."""
-
-
 @dataclass(frozen=True)
 class Former:
     """The samples exported before, in millionths, so that no counter dips.
@@ -164,9 +162,9 @@ class Former:
     samples: dict[Series, int] = field(default_factory=dict)
 
     def hold(self, series: Series, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
-        """Choose a counter's sample: `value`, or the former one if `value` is unknown, or smaller without a restart.
+        """Return `value`, or the former sample if `value` is unknown, or smaller without a restart.
 
-        `age`: seconds since its key was created; the samples of an earlier key of that name do not count.
+        The samples of an earlier key of that name do not count: those from before its key was made, `age` seconds ago.
         """
         former = self.samples.get(series)
         if former is None or age is None or age < self.age:
@@ -188,17 +186,15 @@ class Former:
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """Keep the samples of metrics that were exported `age` seconds ago."""
-    return Former(age, {(it.name, labels): value for it in families for labels, value in it.samples.items()})
+    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    return Former(age, samples)
 
 
 def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
     text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
-    return parse_former(text, age) if text is not None and age is not None else Former()
-
-
-def parse_former(text: str, age: float) -> Former:
-    """Parse the samples of a text that was exported `age` seconds ago."""
+    if text is None or age is None:
+        return Former()
     samples = dict[Series, int]()
     for line in text.splitlines():
         series, _, number = line.rpartition(" ")
@@ -214,13 +210,14 @@ def parse_former(text: str, age: float) -> Former:
 
 
 def _make_event_families(
-    used: dict[str, Values], prefix: str, whose: str, created: dict[str, dict[Labels, int]] | None = None
+    used: dict[str, Values], prefix: str, whose: str, created: dict[Series, int]
 ) -> Iterator[Family]:
     """Make the metrics of events: known events in the order of EVENTS, then the others."""
     for name in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
-        event = _describe_event(name)
+        event, values = _describe_event(name), used.get(name, {})
         meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}{whose}"
-        yield Family(prefix + event.metric, meaning, used.get(name, {}), (created or {}).get(name, {}))
+        begun = {labels: created[name, labels] for labels in values if (name, labels) in created}
+        yield Family(prefix + event.metric, meaning, values, begun)
 
 
 def _describe_event(name: str) -> Event:
@@ -229,78 +226,60 @@ def _describe_event(name: str) -> Event:
     return EVENTS.get(name) or Event("its own unit", f"event {word} of the kernel", f"{word}_total")
 
 
-def sum_series(
+def _sum_series(
     keys: Iterable[SeenKey], choice: Choice, former: Former
-) -> tuple[dict[str, Values], Values, dict[str, dict[Labels, int]]]:
+) -> tuple[dict[str, Values], Values, dict[Series, int]]:
     """Return the known use by event and labels, the uses of which a part is unknown, and when the other uses were 0.
 
     A key can have two groups with equal labels (after a change of the mount point): these are added up.
     """
-    parts: list[tuple[str, Labels, int | None]] = []
-    unknown: Values = {}
-    untracked: set[Labels] = set()
-    lives: dict[Labels, tuple[float | None, int | None]] = {}  # the age of a series' key, and when it was created
+    parts: list[tuple[Series, int | None]] = []
+    restarting, untracked, taken = set[Series](), set[Series](), set[Series]()
+    owners: dict[Labels, SeenKey] = {}
     for key in keys:
-        identity, life = _identify(key), (key.age, key.created if choice.has_created else None)
+        identity = _identify(key)
         for group in key.groups:
             place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
             for counter, value in _choose_samples(group, choice).items():
-                event, labels = get_event(counter), choice.add_domain(place, counter)
-                parts.append((event, labels, value))
-                lives[labels] = life
-                marked = (*labels, ("event", event))
-                if group.use.get(counter, 0) is None:
-                    unknown[marked] = MILLION
+                series = event, labels = get_event(counter), choice.add_domain(place, counter)
+                parts.append((series, value))
+                owners[labels] = key
+                if event not in EVENTS or group.use.get(counter, 0) is None:
+                    restarting.add(series)
                 if counters.is_untracked(counter, group.now.get(counter)):
-                    untracked.add(marked)
-
-    def restarts(event: str, labels: Labels) -> bool:
-        return (*labels, ("event", event)) in unknown or event not in EVENTS
+                    untracked.add(series)
+                if key.was_taken and counter in group.use:  # what is known of its use goes on
+                    taken.add(series)
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         series = PREFIX + _describe_event(event).metric, labels
         # A sum that lacks a domain for a while has not started again.
-        is_new = restarts(event, labels) and (*labels, ("event", event)) not in untracked
-        return former.hold(series, value, lives[labels][0], may_start_again=is_new)
+        is_new = (event, labels) in restarting - untracked
+        return former.hold(series, value, owners[labels].age, may_start_again=is_new)
 
     used = _sum_parts(parts, hold if former.samples else None)
-    created: dict[str, dict[Labels, int]] = {}
-    for event, values in used.items() if choice.has_created else ():
-        if not _describe_event(event).gauge:  # not known of a counter that starts again within the life of its key
-            found = ((labels, lives[labels][1]) for labels in values if not restarts(event, labels))
-            created[event] = {labels: at for labels, at in found if at is not None}
+    unknown = {(*labels, ("event", event)): MILLION for event, labels in restarting | taken if event in EVENTS}
+    created: dict[Series, int] = {}
+    # The time is not known of a counter that starts again while its key exists.
+    for event, labels in {series for series, _ in parts} - restarting if choice.has_created else ():
+        if not EVENTS[event].gauge and (at := owners[labels].created) is not None:
+            created[event, labels] = at
     return used, unknown, created
 
 
-def _mark_taken(keys: Iterable[SeenKey], choice: Choice) -> Values:
-    """Mark the uses of keys that another tool has, or had, a container of. What is known of them goes on."""
-    found: Values = {}
-    for key in keys:
-        for group in key.groups if key.was_taken else ():
-            place = (*_identify(key), ("ctrl_group", printable(group.record.ctrl_group)))
-            for counter in filter(choice.has, group.use):
-                marked = (*choice.add_domain(place, counter), ("event", get_event(counter)))
-                found[marked] = MILLION
-    return found
-
-
-def _count_taken(seen: Inventory) -> Values:
+def _count_taken(seen: Inventory) -> Numbers:
     """Count the containers that another tool has taken, by key and by that tool's group, which has an RMID."""
-    found: Values = {}
-    for key, _container, path in seen.list_taken():
-        labels = (*_identify(key), ("group", printable(path)))
-        found[labels] = found.get(labels, 0) + MILLION
-    return found
+    return {**Counter((*_identify(key), ("group", printable(path))) for key, _container, path in seen.list_taken())}
 
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
     """Add up the use of tasks outside of all mon_groups, by event and labels."""
-    parts: list[tuple[str, Labels, int | None]] = []
+    parts: list[tuple[Series, int | None]] = []
     for ctrl_group, of_group in seen.uncharged.items():
         place = (("ctrl_group", printable(ctrl_group)),)
         for counter in filter(choice.has, of_group):
-            labels = choice.add_domain(place, counter)
-            parts.append((get_event(counter), labels, counters.number(of_group[counter])))
+            series = get_event(counter), choice.add_domain(place, counter)
+            parts.append((series, counters.number(of_group[counter])))
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         return former.hold_difference((NODE + _describe_event(event).metric, labels), value)
@@ -309,12 +288,11 @@ def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str,
 
 
 def _sum_parts(
-    parts: Iterable[tuple[str, Labels, int | None]], hold: Callable[[str, Labels, int | None], int | None] | None
+    parts: Iterable[tuple[Series, int | None]], hold: Callable[[str, Labels, int | None], int | None] | None
 ) -> dict[str, Values]:
     """Add up parts by event and labels. `hold` gets each sum of counters. A sum with an unknown part is unknown."""
     found: dict[str, Values] = {}
-    sums = add_up(((event, labels), make_total(value)) for event, labels, value in parts)
-    for (event, labels), total in sums.items():
+    for (event, labels), total in add_up((series, make_total(value)) for series, value in parts).items():
         value = None if total.unknown else total.known
         if hold is not None and not _describe_event(event).gauge:
             value = hold(event, labels, value)
@@ -325,25 +303,25 @@ def _sum_parts(
 
 def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
     """Return the exported value of each chosen counter of a group; None is no sample."""
-    found = dict(list_counted(group, together=choice.sum_domains))
+    found = dict(_list_counted(group, together=choice.sum_domains))
     found.update((counter, total.known) for counter, total in group.gauges.items() if total.counted)
     for counter, text in group.now.items():
-        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this incarnation
+        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
             found[counter] = counters.used(counter, group.begin[counter], text)
     return {counter: value for counter, value in found.items() if choice.has(counter)}
 
 
-def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
+def _list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
     """List the cumulative counters of a group in a form that Prometheus can add up; None is no sample.
 
-    If a part of earlier use is unknown, this is the use of the present incarnation: a counter that restarts has to
+    If a part of earlier use is unknown, the value is the use of the present directory: a counter that restarts has to
     restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
-    read, ran backwards, or is untracked), a gap is right: any lower sample would be one more restart. `together`: if
-    one domain's counter restarts, those of the other domains do, because their sum has to restart from 0; and what is
-    untracked counts with its known part, because a sum with a gap would lack all other domains.
+    read, ran backwards, or is untracked), a gap is right: any lower sample would be one more restart. If all domains
+    are summed `together`, one domain's restart is that of the others, because their sum has to restart from 0; and what
+    is untracked counts with its known part, because a sum with a gap would lack all other domains.
     """
     own = counters.own_use(group.record, group.now)
-    lost = [it for it, before in group.record.before.items() if counters.number(before) is None]
+    lost = [counter for counter, before in group.record.before.items() if counters.number(before) is None]
     again = {get_event(counter) for counter in lost} if together else set()
     for counter, total in group.totals.items():
         part, is_all = own[counter]
@@ -365,15 +343,15 @@ def _identify(key: SeenKey) -> Labels:
 
 def _name_keys(keys: Iterable[SeenKey]) -> Values:
     """Return the names by which `list` shows the keys that have no namespace in their labels."""
-    found = {(*_identify(it), ("name", format_name(it))): MILLION for it in keys}
-    return {it: one for it, one in found.items() if not dict(it)["namespace"] and dict(it)["name"] != NOTHING}
+    found = [(*_identify(key), ("name", format_name(key))) for key in keys]
+    return {labels: MILLION for labels in found if not dict(labels)["namespace"] and dict(labels)["name"] != NOTHING}
 
 
 # --- The health of the hook
 
 
 Measured = Iterator[tuple[str, str, "Numbers | float | None"]]
-"""For each metric its name, its meaning, and its samples: a number is a single one, None is none."""
+"""The name of each metric, its meaning, and its samples: a number is a single one, None is none."""
 
 
 def _measure_health(seen: Inventory) -> Measured:
@@ -408,7 +386,7 @@ def _measure_keys(seen: Inventory) -> Measured:
 def _measure_losses(seen: Inventory) -> Measured:
     """Measure what is not monitored, not recorded or not written."""
     reasons = Counter(dict.fromkeys(_REASONS, 0))
-    reasons.update(printable(it.reason) for it in seen.failures if not it.monitored)
+    reasons.update(printable(failure.reason) for failure in seen.failures if not failure.monitored)
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
     full = "Whether the file system of the run directory is full: records may be missing"
@@ -426,7 +404,10 @@ def _measure_losses(seen: Inventory) -> Measured:
         yield "unhooked_containers", never, len(unhooked.containers)
         unchecked = "Containers without a record that reconcile could not check"
         yield "unchecked_containers", unchecked, unhooked.unchecked
-    runs: Numbers = {tuple(zip(("stage", "result"), map(printable, it))): count for it, count in seen.runs.items()}
+    runs: Numbers = {
+        (("stage", printable(stage)), ("result", printable(result))): count
+        for (stage, result), count in seen.runs.items()
+    }
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
 
 

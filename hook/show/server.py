@@ -4,8 +4,8 @@
 
 Each connection has a thread, and a deadline as a whole. If there are too many connections, one is cut off: a client
 that does not read its answer, else the oldest one without a request, since a scraper sends its request at once. If one
-address has too many of them, this is one of its own, else the new one. A scrape that waits for its answer or receives
-it is never cut off: if all do, new connections wait in the kernel's queue.
+address has too many of them, this is one of that address, else the new one. A scrape that waits for its answer or
+receives it is never cut off: if all do, new connections wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
-METHODS = "GET, HEAD"
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
@@ -67,7 +66,6 @@ PAGES = {
 }
 """The answers that never change, by path."""
 _NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n", {})
-_NOT_ALLOWED = Answer(405, _TEXT, f"only {METHODS}\n".encode(), {"Allow": METHODS})
 
 
 @dataclass(eq=False)
@@ -81,7 +79,7 @@ class Connection:
     took_at: float = float("inf")  # when its answer began, or the client last took a piece of it
 
     def has_sent(self) -> bool:
-        """Whether the kernel has a part of its request that its thread will read next."""
+        """Return whether the kernel has a part of its request that its thread will read next."""
         try:
             return bool(self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except OSError:
@@ -125,7 +123,7 @@ class Server(ThreadingHTTPServer):
         host = client_address[0]
         with self.change:
             while True:
-                own = [it for it in self.connections.values() if it.host == host]
+                own = [connection for connection in self.connections.values() if connection.host == host]
                 is_greedy = len(own) >= _MOST_OF_ONE
                 if not is_greedy and len(self.connections) < self._most:
                     self.connections[request] = Connection(request, host)
@@ -133,7 +131,7 @@ class Server(ThreadingHTTPServer):
                 found = self._find_dispensable(own if is_greedy else self.connections.values())
                 if found is not None:
                     self._cut_off(found, "too_many")
-                elif is_greedy and not any(it.asks for it in own):
+                elif is_greedy and not any(connection.asks for connection in own):
                     self._cut_off(Connection(request, host), "too_many")
                     return False
                 else:
@@ -145,18 +143,19 @@ class Server(ThreadingHTTPServer):
 
         This is one of the address that has most of them.
         """
-        stalled = [it for it in among if it.took_at < system.monotonic() - _STALLED]
-        asking = [it for it in among if it.asks and not it.has_sent()]
-        hosts = Counter(it.host for it in asking)
-        oldest = max(asking, key=lambda it: hosts[it.host], default=None)
-        return min(stalled, key=lambda it: it.took_at, default=oldest)
+        stalled = [client for client in among if client.took_at < system.monotonic() - _STALLED]
+        asking = [client for client in among if client.asks and not client.has_sent()]
+        hosts = Counter(client.host for client in asking)
+        oldest = max(asking, key=lambda client: hosts[client.host], default=None)
+        return min(stalled, key=lambda client: client.took_at, default=oldest)
 
     def service_actions(self) -> None:
         """Cut off the connections whose time is over."""
         with self.change:
             now = system.monotonic()
-            for connection in [it for it in self.connections.values() if it.ends_at < now]:
-                self._cut_off(connection, "too_slow")
+            for connection in [*self.connections.values()]:
+                if connection.ends_at < now:
+                    self._cut_off(connection, "too_slow")
 
     def _cut_off(self, connection: Connection, reason: str) -> None:
         """End a connection at once: its thread wakes up, and the kernel drops its unsent data (a reset)."""
@@ -236,18 +235,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path != "/metrics" and path not in PAGES:
-            self._answer(_NOT_FOUND)
-        elif self.command not in METHODS.split(", "):
-            self._answer(_NOT_ALLOWED)
-        else:
-            self._answer(self.server.read(self._choose_variant()) if path == "/metrics" else PAGES[path])
+        is_measured = path == "/metrics"
+        self._answer(self.server.read(self._choose_variant()) if is_measured else PAGES.get(path, _NOT_FOUND))
 
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_GET  # noqa: N815
+    do_HEAD = do_GET  # noqa: N815
 
     def _choose_variant(self) -> tuple[bool, bool]:
         """Choose what the headers prefer: OpenMetrics, gzip (RFC 9110, section 12). Plain text is the default."""
-        accepted, encodings = (_rate(self.headers.get_all(it, [])) for it in ("Accept", "Accept-Encoding"))
+        accepted, encodings = (_rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding"))
         text = next((accepted[name] for name in _TEXTS if name in accepted), 0.0)
         packed = next((encodings[name] for name in ("gzip", "x-gzip", "*") if name in encodings), 0.0)
         is_open = accepted.get("application/openmetrics-text", 0.0) > text
@@ -313,7 +308,9 @@ def _rate(headers: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
     for item in ",".join(headers).split(","):
         name, *parameters = (part.strip().lower() for part in item.split(";"))
-        pairs = {key.strip(): value.strip().strip('"') for key, _, value in (it.partition("=") for it in parameters)}
+        pairs = {
+            key.strip(): value.strip().strip('"') for key, _, value in (text.partition("=") for text in parameters)
+        }
         quality = pairs.get("q", "1")
         if pairs.get("version") in (None, _VERSIONS.get(name, "0.0.4")):
             found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)

@@ -4,14 +4,19 @@
 It takes no lock and writes nothing, so the node may change while it reads. State files are replaced atomically, so each
 read is consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in
 between is left out, an invalid one is reported.
+
+Source of what the hardware counts: Documentation/filesystems/resctrl.rst ("mbm_assign_mode", "num_rmids") and
+drivers/resctrl/mpam_resctrl.c of Linux 7.3.
 """
 
 from __future__ import annotations
 
 import operator
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -21,14 +26,20 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.node.processes import Groups
 from hook.node.records import Broken, Records, leave_out, list_recorded
-from hook.report import who
+from hook.report import printable, who
 from hook.resctrl import Resctrl
-from hook.show import hardware
-from hook.show.hardware import AssignableCounters, Rmids
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")
 _MOST_READS = 5
+NOTHING = "-"
+"""In a table: there is no name, or no counter."""
+_LONGEST_WORD = 253
+OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
+_UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
+_LIMIT = 4096  # bytes: a page, the most that the kernel gives
+_ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is its name in older kernels
+_AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
 """Totals by event, or by counter; an event without any counter is absent."""
 Readings = dict[str, tuple[float, dict[str, str]]]
@@ -51,7 +62,7 @@ class Total(NamedTuple):
 
     @property
     def at_least(self) -> bool:
-        """Whether the value is only a part of the sum."""
+        """Return whether the value is only a part of the sum."""
         return self.unknown > 0 and self.counted > 0
 
     @property
@@ -93,7 +104,7 @@ class Group:
 
     @property
     def is_over(self) -> bool:
-        """Whether this incarnation has ended."""
+        """Return whether its directory has ended."""
         return self.record.end is not None
 
     def list_counters(self) -> list[str]:
@@ -103,8 +114,9 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        found = {} if self.is_over else {it: counters.event_of(it) for it in self.now}
-        return {it: make_total(counters.number(self.now[it])) for it, event in found.items() if event and event.gauge}
+        found = {} if self.is_over else {counter: counters.event_of(counter) for counter in self.now}
+        gauges = [counter for counter, event in found.items() if event and event.gauge]
+        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
 
 
 @dataclass(frozen=True)
@@ -121,12 +133,7 @@ class SeenKey:
         """Podman's name for the container or pod that the key is, if that is known."""
         if self.state.pod_namespace is not None or self.state.kind == "pod":
             return None
-        return self.container if self.state.kind == "container" else self.state.pod_name
-
-    @property
-    def container(self) -> str | None:
-        """The name of the container that the key is, if it is one, and that is known."""
-        return names.find_name(self.state)
+        return names.find_name(self.state) if self.state.kind == "container" else self.state.pod_name
 
     @property
     def condition(self) -> str:
@@ -143,7 +150,7 @@ class SeenKey:
 
     @property
     def was_taken(self) -> bool:
-        """Whether another tool has, or had, a container of it in its own group: a part of its use is unknown."""
+        """Return whether another tool has, or had, a container of it in its own group: a part of its use is unknown."""
         return self.state.taken or bool(self.taken)
 
     @property
@@ -155,8 +162,6 @@ class SeenKey:
     @property
     def created(self) -> int | None:
         """The Unix time at which the key was created, rounded down to a second, if known."""
-        from datetime import datetime
-
         try:
             return int(datetime.fromisoformat(self.state.created_at.replace("Z", "+00:00")).timestamp())
         except ValueError:
@@ -176,6 +181,38 @@ class SeenKey:
         return None if None in self.alive.values() else len(self.list_alive())
 
 
+@dataclass(frozen=True)
+class Rmids:
+    """The RMIDs of the machine."""
+
+    limit: int | None
+    """The smallest of info/*/num_rmids. On arm64 the sum over the existing ctrl_groups. None if it is unknown."""
+    ours: int
+    """RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record."""
+    others: int
+    each: int | None = None
+    """How many each ctrl_group has, on machines where each has its own RMIDs (arm64)."""
+    full: tuple[str, ...] = ()
+    """The ctrl_groups that have none left, on the same machines."""
+
+
+@dataclass(frozen=True)
+class AssignableCounters:
+    """The hardware counters for memory traffic, if the kernel must assign them: a group needs one for each event."""
+
+    directory: str
+    """Where their settings are."""
+    events: tuple[str, ...]
+    enabled: bool
+    """Whether the mode is mbm_event. In the mode `default` the CPU itself moves counters between groups."""
+    on_mkdir: bool
+    """Whether new groups get counters."""
+    limits: dict[str, int]
+    """The number of all counters, by domain (the number of an L3 cache)."""
+    free: dict[str, int]
+    """The number of unassigned counters, by domain."""
+
+
 class Waiting(NamedTuple):
     """Lines of history that wait to be written to a file, and why: the kernel's word, and its errno."""
 
@@ -184,35 +221,58 @@ class Waiting(NamedTuple):
     lines: int
 
 
-@dataclass(frozen=True)
 class Inventory:
     """A snapshot of a node."""
 
-    at: float  # system.monotonic() of the snapshot
-    keys: list[SeenKey]
-    unreadable: list[Broken]
-    failures: list[Failure]
-    unreadable_failures: list[Broken]
-    rmids: Rmids | None  # None if resctrl is not mounted
-    orphans: list[str]  # paths of mon_groups; in another pid namespace it is empty
-    runs: dict[tuple[str, str], int]  # the number of hook runs by stage and result
-    unhooked: Unhooked | None  # the containers without the hook that reconcile found; None if it has not run
-    reconciled: ReconcileRecord | None
-    watched: WatchRecord | None  # of the watch that runs
-    host_pids: bool  # this is the host's pid namespace; in another one dead members cannot be recognized
-    assignable: AssignableCounters | None  # None if each group has hardware counters to itself
-    is_supported: bool  # the machine has resctrl with monitoring, as far as it shows before resctrl is mounted
-    is_full: bool  # the run directory has no room, and no completed key is left to make some: records may be missing
-    unrecorded: int  # how many failures lack a record, at least
-    dropped_lines: int  # of history, since boot
-    dropped_snapshots: int  # those that went early since boot, to make room
-    uncharged: Uncharged  # empty unless requested
+    def __init__(self, options: Options, records: Records, *, has_uncharged: bool) -> None:
+        kernel = Resctrl(options.resctrl_root)
+        self.at = system.monotonic()
+        self.host_pids = procfs.in_host_pid_namespace()
+        """Whether this is the host's pid namespace; in another one dead members cannot be recognized."""
+        # The groups first: createRuntime records a member before it makes the group.
+        listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
+        ctrl_groups = listed or {}
+        states = {name: records.state(name) for name in records.names(KeyState)}
+        self.uncharged: Uncharged = {}
+        readings: Readings = {}
+        if has_uncharged:
+            self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
+        found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
+        self.keys = _add_taken(_list_of(SeenKey, found), kernel, options.group_prefix, ctrl_groups)
+        self.unreadable = _list_of(Broken, found)
+        failures = [records.failure(name) for name in records.names(Failure)]
+        self.failures = _list_of(Failure, failures)
+        self.unreadable_failures = _list_of(Broken, failures)
+        self.unhooked = records.glance(Unhooked, "unhooked")
+        """The containers without the hook that reconcile found; None if it has not run."""
+        if self.unhooked is not None:
+            self.unhooked = leave_out(self.unhooked, {*records.names(Index), *records.names(Failure)})
+        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, self.keys, self.unreadable)
+        self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
+        """None if resctrl is not mounted."""
+        self.orphans = orphans if self.host_pids else []
+        """Paths of mon_groups; in another pid namespace it is empty."""
+        self.runs = records.runs()
+        """The number of hook runs by stage and result."""
+        self.reconciled = records.glance(ReconcileRecord, "reconcile")
+        self.watched = records.glance(WatchRecord, "watch")
+        """The record of the watch that runs."""
+        self.is_supported = kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info"))
+        """Whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted."""
+        self.is_full = records.is_full() and all(key.state.completed_at is None for key in self.keys)
+        """Whether the run directory has no room, and no completed key is left to make some: records may be missing."""
+        self.unrecorded = records.count("unrecorded")
+        """How many failures lack a record, at least."""
+        self.dropped_lines = records.count("dropped_lines")
+        """The lines of history that were dropped since boot."""
+        self.dropped_snapshots = records.count("dropped_snapshots")
+        """The snapshots that went early since boot, to make room."""
 
     @property
     def unassigned(self) -> list[str]:
         """The mon_groups that have no hardware counter for memory traffic in some domain."""
         groups = (group for key in self.keys for group in key.groups if group.exists)
-        return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
+        return [group.record.path for group in groups if _UNASSIGNED in group.now.values()]
 
     def list_taken(self) -> list[tuple[SeenKey, str, str]]:
         """List the containers that another tool has taken: the key, the container and the path of that tool's group."""
@@ -221,9 +281,9 @@ class Inventory:
     def list_owed(self) -> list[Waiting]:
         """Count the lines of history that wait to be written, by file and reason."""
         found = Counter[tuple[str, str]]()
-        for state in (key.state for key in self.keys):
-            if state.owed is not None:
-                found[state.history_file, state.owed.why] += len(state.owed.lines)
+        for key in self.keys:
+            if key.state.owed is not None:
+                found[key.state.history_file, key.state.owed.why] += len(key.state.owed.lines)
         return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
 
     def list_unreadable(self) -> list[Broken]:
@@ -236,46 +296,8 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
 
     Raises HookError `io` if the run directory is unreadable.
     """
-    at = system.monotonic()
-    kernel = Resctrl(options.resctrl_root)
-    host_pids = procfs.in_host_pid_namespace()
     with Records(options.run_dir) as records:
-        # The groups first: createRuntime records a member before it makes the group.
-        listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
-        ctrl_groups = listed or {}
-        states = {name: records.state(name) for name in records.names(KeyState)}
-        few = has_uncharged and hardware.tracks_few(kernel.root)
-        uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=few) if has_uncharged else ({}, {})
-        found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
-        keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
-        known = list_recorded(it.state for it in keys)
-        keys = _add_taken(keys, Groups(kernel, options.group_prefix, lambda: known), ctrl_groups)
-        failures = [records.failure(name) for name in records.names(Failure)]
-        unhooked = records.glance(Unhooked, "unhooked")
-        if unhooked is not None:
-            unhooked = leave_out(unhooked, {*records.names(Index), *records.names(Failure)})
-        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
-        return Inventory(
-            at,
-            keys,
-            unreadable=unreadable,
-            failures=_list_of(Failure, failures),
-            unreadable_failures=_list_of(Broken, failures),
-            rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
-            orphans=orphans if host_pids else [],
-            runs=records.runs(),
-            unhooked=unhooked,
-            reconciled=records.glance(ReconcileRecord, "reconcile"),
-            watched=records.glance(WatchRecord, "watch"),
-            host_pids=host_pids,
-            assignable=hardware.read_assignable(kernel.root),
-            is_supported=kernel.is_mounted() or (kernel.exists() and not system.is_directory(kernel.root + "/info")),
-            is_full=records.is_full() and all(key.state.completed_at is None for key in keys),
-            unrecorded=records.count("unrecorded"),
-            dropped_lines=records.count("dropped_lines"),
-            dropped_snapshots=records.count("dropped_snapshots"),
-            uncharged=uncharged,
-        )
+        return Inventory(options, records, has_uncharged=has_uncharged)
 
 
 def _read_key(
@@ -283,19 +305,19 @@ def _read_key(
     kernel: Resctrl,
     name: str,
     state: KeyState | Broken | None,
-    readings: Readings | None,
+    readings: Readings,
 ) -> SeenKey | Broken | None:
     """Read a key, whose record is `state`, with its counters; None if it does not exist.
 
     `readings` of counters must be younger than the state. Counters are read between two equal reads of the state, so
-    that they belong to its incarnations. Set against the initial value of another incarnation they would show use that
+    that they belong to its directories. Set against the initial value of another directory they would show use that
     never happened.
     """
     for _ in range(_MOST_READS):
         if not isinstance(state, KeyState):
             return state
-        groups = [_read_group(kernel, group, readings or {}) for group in state.groups]
-        before, state, readings = state, records.state(name), None
+        groups = [_read_group(kernel, group, readings) for group in state.groups]
+        before, state, readings = state, records.state(name), {}
         if isinstance(state, KeyState) and state.groups == before.groups:
             return SeenKey(state, groups, _find_alive(state.members))
     return Broken(name, records.file(name), "it changes faster than it can be read")
@@ -305,7 +327,7 @@ def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
     if not procfs.in_host_pid_namespace():
         return dict.fromkeys(members)
     dead = {container: procfs.is_dead(member.pid, member.starttime) for container, member in members.items()}
-    return {container: None if it is None else not it for container, it in dead.items()}
+    return {container: None if is_dead is None else not is_dead for container, is_dead in dead.items()}
 
 
 def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
@@ -322,13 +344,14 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
-def _add_taken(keys: list[SeenKey], groups: Groups, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
+def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
     """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
+    known = list_recorded(key.state for key in keys)
     try:
-        there = groups.read_others(ctrl_groups)
+        there = Groups(kernel, prefix, lambda: known).read_others(ctrl_groups)
     except (HookError, OSError):
         return keys  # unknown: reconcile reports that
-    return [replace(it, taken=_find_taken(it, there)) for it in keys] if there else keys
+    return [replace(key, taken=_find_taken(key, there)) for key in keys] if there else keys
 
 
 def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:
@@ -347,7 +370,7 @@ def _find_ours(
     """
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
-    uncertain = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
+    uncertain = {broken.name for broken in unreadable} | {key.state.key for key in keys if key.state.recovering}
     names = {path: path.rpartition("/")[2] for paths in ctrl_groups.values() for path in paths}
     ours = [path for path, name in names.items() if path in recorded or name.startswith(prefix)]
     lone = [path for path in ours if path not in recorded | lived_in and names[path][len(prefix) :] not in uncertain]
@@ -356,7 +379,7 @@ def _find_ours(
 
 def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
     """Choose those of one kind: readable or Broken. What vanished is in neither."""
-    return [it for it in found if isinstance(it, kind)]
+    return [entry for entry in found if isinstance(entry, kind)]
 
 
 # --- The use of tasks in no pod
@@ -369,7 +392,7 @@ def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
 def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) -> tuple[Uncharged, Readings]:
     """Return the use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
 
-    With `tracks_few` (as in hardware) the sum of a ctrl_group lacks what is untracked, and an RMID that is tracked
+    With `tracks_few` the sum of a ctrl_group lacks what is untracked, and an RMID that is tracked
     again says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one
     of the two readings may be in the sum or not.
     """
@@ -379,10 +402,10 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) 
         for _ in range(_MOST_READS):
             before = _list_inodes(kernel, path)
             try:
-                first = {it: kernel.counters(it) for it in before} if tracks_few else {}
+                first = {group: kernel.counters(group) for group in before} if tracks_few else {}
                 # The sum first: use between the reads makes the difference too low, and the next read catches up.
                 whole = kernel.counters(path)
-                parts = {it: (system.monotonic(), kernel.counters(it)) for it in before}
+                parts = {group: (system.monotonic(), kernel.counters(group)) for group in before}
             except HookError:
                 continue
             if _list_inodes(kernel, path) == before:
@@ -395,10 +418,8 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) 
 
 def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
     """List the mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
-    top = path + "/mon_groups"
-    return {
-        f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in system.try_call(system.list_directory, top) or ()
-    }
+    names = system.try_call(system.list_directory, path + "/mon_groups") or ()
+    return {group: kernel.inode(group) for group in (f"{path}/mon_groups/{name}" for name in names)}
 
 
 def _subtract(counter: str, whole: str, parts: Readings, first: dict[str, dict[str, str]]) -> str:
@@ -425,10 +446,6 @@ class KeyUse:
     key: SeenKey
     use: Uses
 
-    def get_known(self, event: str) -> int:
-        """Return the known part of its use of an event; 0 if no part is known."""
-        return self.use[event].known if event in self.use else 0
-
 
 def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
     """Make the Total of one counter, whose value may be unknown (None), or known `in_part`."""
@@ -448,16 +465,19 @@ def sum_uses(uses: Iterable[Uses]) -> Uses:
     return add_up(part for use in uses for part in use.items())
 
 
-def sum_use(groups: Iterable[Group], *, has_gauges: bool = False) -> Uses:
-    """Add up the lifetime use of these groups over all domains, by event, and gauges as they are if it `has_gauges`."""
-    every = ({**it.totals, **(it.gauges if has_gauges else {})} for it in groups)
-    return add_up((get_event(counter), total) for use in every for counter, total in use.items())
-
-
 def sum_key(key: SeenKey, *, has_gauges: bool = False) -> Uses:
-    """Add up the use of a key as `sum_use` does. If another tool has or had a container of it, a part is unknown."""
-    sums = sum_use(key.groups, has_gauges=has_gauges)
-    return {**sums, **_mark_part(sum_use(key.groups))} if key.was_taken else sums
+    """Add up the lifetime use of a key over all domains, by event, and gauges as they are if it `has_gauges`.
+
+    If another tool has or had a container of the key, a part of its use is unknown.
+    """
+    sums = _sum_events(group.totals for group in key.groups)
+    gauges = _sum_events(group.gauges for group in key.groups) if has_gauges else {}
+    return {**(_mark_part(sums) if key.was_taken else sums), **gauges}
+
+
+def _sum_events(uses: Iterable[Uses]) -> Uses:
+    """Add up the uses of counters, by event."""
+    return add_up((get_event(counter), total) for use in uses for counter, total in use.items())
 
 
 def _mark_part(use: Uses) -> Uses:
@@ -475,6 +495,22 @@ def to_number(millionths: int | None) -> int | float | None:
     if millionths is None:
         return None
     return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
+
+
+# --- Names in tables and metrics
+
+
+def format_name(key: SeenKey) -> str:
+    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace."""
+    state = key.state
+    known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), names.find_name(state)]
+    return "/".join(to_word(name) for name in known if name is not None) or NOTHING
+
+
+def to_word(text: str | None) -> str:
+    """Escape any text to one word of bounded length."""
+    safe = printable(text or "").replace(" ", "\\x20")
+    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
 
 # --- Rates
@@ -507,17 +543,15 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
 
 def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group]) -> Uses:
     """Measure the rates of a key. While another tool has a container of it, a part is unknown."""
-    found = add_up(_list_speeds_of_key(key, former))
-    return _mark_part(found) if key.taken else found
-
-
-def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+    speeds: list[tuple[str, Total]] = []
     for group in key.groups:
         earlier = former.get((key.state.key, group.record.path), group)
         if earlier.record != group.record:
-            earlier = group  # another incarnation: there is nothing to compare with
+            earlier = group  # another directory: there is nothing to compare with
         if not group.is_over:
-            yield from _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
+            speeds += _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
+    found = add_up(speeds)
+    return _mark_part(found) if key.taken else found
 
 
 def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
@@ -530,5 +564,88 @@ def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) ->
             used = counters.used(counter, begin, text)
             speed = None if used is None else round(used / seconds)
             yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))
-        elif event == hardware.OCCUPANCY:
+        elif event == OCCUPANCY:
             yield event, make_total(counters.number(text))
+
+
+# --- The hardware: its events, its RMIDs, and counters that must be assigned to groups
+
+
+def is_arm64() -> bool:
+    """Return whether this is arm64, where resctrl shows MPAM; no file of resctrl says so."""
+    return os.uname().machine in ("aarch64", "aarch64_be")
+
+
+def list_events(root: str) -> set[str]:
+    """Return the events that groups are counted for, from info/*_MON/mon_features."""
+    infos = [info for info in _list_infos(root) if info.endswith("_MON")]
+    return {event for info in infos for event in _read(f"{info}/mon_features").split()}
+
+
+def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
+    """Count the RMIDs. `ctrl_groups` is as from resctrl.list_ctrl_groups, and `ours` counts those mon_groups in it.
+
+    On arm64 an RMID is a pair of PARTID (CLOSID) and PMG, and num_rmids is the number of all pairs. Each ctrl_group,
+    which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.
+    """
+    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
+    numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    if not is_arm64():  # a group takes an RMID of each kind of counter
+        return Rmids(min(filter(None, numbers), default=None), ours, others)
+    partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
+    if not any(numbers) or not any(partids):
+        return Rmids(None, ours, others)
+    each = max(numbers) // max(partids)
+    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
+    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
+
+
+def read_assignable(root: str) -> AssignableCounters | None:
+    """Read the counters that must be assigned. Return None if each group has its own, as on Intel CPUs."""
+    directory = f"{root}/info/L3_MON"
+    limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
+    if not any(limits.values()):
+        return None
+    events = list_events(root)
+    return AssignableCounters(
+        directory,
+        events=tuple(event for event in TRAFFIC if event in events),
+        enabled=not {*_read(f"{directory}/mbm_assign_mode").split()}.isdisjoint(_ENABLED),
+        on_mkdir=_read(f"{directory}/mbm_assign_on_mkdir").strip() != "0",
+        limits=limits,
+        free=_read_per_domain(f"{directory}/available_mbm_cntrs"),
+    )
+
+
+def tracks_few(root: str) -> bool:
+    """Return whether the CPU counts memory traffic for some RMIDs at a time only; the others show `Unavailable`.
+
+    AMD's CPUs do where the kernel does not assign counters. The source is in counters.is_untracked.
+    """
+    head = system.try_call(system.read_start, "/proc/cpuinfo", _LIMIT) or ""
+    mode = _read(f"{root}/info/L3_MON/mbm_assign_mode")
+    return any(f": {vendor}\n" in head for vendor in _AMD) and (not mode or "[default]" in mode)
+
+
+def _read_per_domain(path: str) -> dict[str, int]:
+    """Parse a file such as `0=32;1=32`. The result is empty if it is missing, or has another format."""
+    pairs = [word.partition("=") for word in _read(path).split(";")]
+    return {domain.strip(): _to_number(number) for domain, _, number in pairs if number.strip()}
+
+
+def _to_number(text: str) -> int:
+    """Parse a number of the kernel's. Any other text is 0."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def _read(path: str) -> str:
+    """Return a file's text, which is empty if it cannot be read, as in a mode that is not enabled (EINVAL)."""
+    try:
+        return system.read_file(path, _LIMIT)
+    except (OSError, ValueError):
+        return ""
+
+
+def _list_infos(root: str) -> list[str]:
+    return [f"{root}/info/{name}" for name in system.try_call(system.list_directory, root + "/info") or ()]

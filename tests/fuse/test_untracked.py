@@ -154,20 +154,3 @@ def test_a_domain_that_is_untracked_at_the_end_only_takes_nothing_of_the_others_
     lines = [*map(json.loads, file.read_text().splitlines())]
     assert [(it["use"][EVENT], EVENT in it["unknown"]) for it in lines] == [(3000, True), (3, True)]
     assert values == [4000, 3004], "three go on; the fourth, of whose use a part is unknown, starts again"
-
-
-@FOUR
-def test_a_key_that_lingers_has_on_record_what_it_used(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
-    """An RMID without tasks is what the hardware stops tracking first."""
-    file = tmp_path / "history.jsonl"
-    recording = hook.with_options(f"--history={file}", "--linger=60")
-    with task() as init:
-        recording(created("c1", init.pid))
-        resctrl.control(do="set_counter", group="/mon_groups/oci-c1", domain="mon_L3_00", event=EVENT, value="500")
-    recording(stopped("c1"))
-    resctrl.control(do="set_counter", group="/mon_groups/oci-c1", domain="mon_L3_00", event=EVENT, value="Unavailable")
-    assert listed(hook) == (500, 4, 1)
-    hook.answer("reconcile", f"--history={file}", "--linger=0")
-    (line,) = map(json.loads, file.read_text().splitlines())
-    assert (line["use"][EVENT], EVENT in line["unknown"]) == (500, True)
-    assert listed(hook) == (500, 4, 1)

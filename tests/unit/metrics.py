@@ -6,9 +6,8 @@ from __future__ import annotations
 from hook.counters import EVENTS
 from hook.models import Failure, KeyState, MonGroup
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
-from hook.show.hardware import Rmids
 from hook.show.prometheus import PREFIX, count_dropped, make_families
-from hook.show.snapshot import Group, Inventory, SeenKey
+from hook.show.snapshot import Group, Inventory, Rmids, SeenKey
 
 _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
 _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})
@@ -19,7 +18,14 @@ def _make_key(state: KeyState) -> SeenKey:
     return SeenKey(state, [group], {}, {"c9": "/r/mon_groups/theirs"} if state.key == "c2" else {})
 
 
-EVERYTHING = Inventory(
+def make_inventory(**parts: object) -> Inventory:
+    """A snapshot with these attributes, which no run directory is read for."""
+    seen = object.__new__(Inventory)
+    vars(seen).update(parts)
+    return seen
+
+
+EVERYTHING = make_inventory(
     at=0.0,
     keys=[
         _make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
@@ -35,7 +41,6 @@ EVERYTHING = Inventory(
     reconciled=ReconcileRecord(started_at=1.0, ended_at=2.0, elsewhere={"/r/gold": 1}),
     watched=WatchRecord(),
     host_pids=True,
-    assignable=None,
     is_supported=True,
     is_full=False,
     unrecorded=0,

@@ -214,8 +214,7 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
         ("metrics", "[--textfile=PATH | --listen=[ADDRESS:]PORT] [--events=EVENT,...] [--sum-domains] [--created]"),
         (
             "list",
-            "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--by=namespace] [--limit=N]"
-            " [--output=FORM]",
+            "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--limit=N] [--output=FORM]",
         ),
         ("show", "KEY [--output=FORM]"),
         ("history", "[NAME]... [--since=TIME] [--by=name|pod|namespace|day] [--history=FILE] [--csv]"),

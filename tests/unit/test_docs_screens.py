@@ -150,7 +150,6 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         ("docs/commands.md", "show shop/web"),
         ("docs/commands.md", "show shop/web -o wide"),
         ("docs/commands.md", "top"),
-        ("docs/commands.md", "list --by=namespace"),
         ("docs/history.md", "history"),
         ("docs/history.md", "history job-17 --since=7d"),
         ("docs/history.md", "history --by=day"),
@@ -192,7 +191,7 @@ def test_commands_has_every_field_of_the_json(
         text = page("docs/commands.md", "JSON") + page("docs/history.md", "The file")
         named = set(re.findall(r"`(\w+)`", text))
     commands = [["list"], ["show", KEY], ["show", "5b6cb0a4"], ["metrics"]]
-    commands += [["list", "--by=namespace"], ["history"], ["history", "--by=day"]]
+    commands += [["history"], ["history", "--by=day"]]
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
     found = fields_of([*lists, json.loads(run("top", "--json"))])

@@ -7,7 +7,6 @@ arch/arm64/mpam.rst of Documentation, fs/resctrl and drivers/resctrl of Linux 7.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -17,9 +16,7 @@ from types import SimpleNamespace
 import pytest
 
 from hook.cli import command_line as cli
-from hook.errors import HookError
-from hook.report import explain
-from hook.show import hardware
+from hook.show import snapshot
 from tests.unit.nodes import NOW, NodeFiles
 
 TOTAL = "mon_L3_00/mbm_total_bytes"
@@ -83,32 +80,12 @@ def test_groups_without_a_hardware_counter_are_counted_and_listed(
     assert [it["use"]["mbm_total_bytes"]["value"] for it in answer["keys"] if it["key"] == "db"] == [None]
 
 
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [
-        ({}, (hardware.TRAFFIC, True, True)),
-        ({"L3_MON/mbm_assign_mode": "[mbm_cntr_assign]\ndefault\n"}, (hardware.TRAFFIC, True, True)),  # its older name
-        ({"L3_MON/mbm_assign_mode": "mbm_event\n[default]\n"}, (hardware.TRAFFIC, False, True)),
-        ({"L3_MON/mbm_assign_on_mkdir": "0\n"}, (hardware.TRAFFIC, True, False)),
-        ({"L3_MON/mon_features": "llc_occupancy\nmbm_total_bytes\n"}, (("mbm_total_bytes",), True, True)),  # MPAM
-    ],
-)
-def test_counters_that_must_be_assigned_are_read(
-    node: NodeFiles, texts: dict[str, str], expected: tuple[tuple[str, ...], bool, bool]
-) -> None:
-    write(node, {**ASSIGNABLE, **texts})
-    found = hardware.read_assignable(str(node.root))
-    assert found is not None
-    assert (found.events, found.enabled, found.on_mkdir) == expected
-    assert (found.limits, found.free) == ({"0": 4, "1": 4}, {"0": 2, "1": 2})
-
-
 def test_counters_that_are_no_numbers_are_none(node: NodeFiles) -> None:
     for text in ("", "\n", "0\n", "0=x;1=\n", "0=-1\n", "0=٣\n", f"0={'9' * 5000}\n"):
         write(node, {"L3_MON/num_mbm_cntrs": text})
-        assert hardware.read_assignable(str(node.root)) is None, text
+        assert snapshot.read_assignable(str(node.root)) is None, text
     shutil.rmtree(node.root)
-    assert (hardware.read_assignable(str(node.root)), hardware.list_events(str(node.root))) == (None, set())
+    assert (snapshot.read_assignable(str(node.root)), snapshot.list_events(str(node.root))) == (None, set())
 
 
 @pytest.mark.parametrize(
@@ -129,7 +106,7 @@ def test_amd_tracks_few_rmids_unless_the_kernel_assigns_counters(
     write(node, {**ALL_EVENTS, **({"L3_MON/mbm_assign_mode": mode} if mode is not None else {})})
     head = f"processor\t: 0\nvendor_id\t: {vendor}\ncpu family\t: 25\n" if vendor else "processor\t: 0\n"
     Path("/proc/cpuinfo").write_text(head + "flags\t\t: cqm\n" * 1000)
-    assert hardware.tracks_few(str(node.root)) is expected
+    assert snapshot.tracks_few(str(node.root)) is expected
 
 
 # --- RMIDs of MPAM
@@ -150,13 +127,6 @@ def test_on_arm64_rmids_are_those_of_each_ctrl_group(
     assert "no RMID is left in ctrl_group gold: see doctor" in list_lines(capsys, node)
 
 
-@pytest.mark.usefixtures("arm64", "node")
-def test_on_arm64_the_hint_for_no_rmid_names_the_pmgs() -> None:
-    error = OSError(errno.ENOSPC, "")
-    refused = explain(HookError("no_rmids", "refused", operation="mkdir", path="/x", error=error, status="", pid=None))
-    assert "on arm64 the PMGs of one ctrl_group" in refused.hint
-
-
 @pytest.mark.usefixtures("arm64")
 def test_rmids_of_a_ctrl_group(node: NodeFiles) -> None:
     for texts, count in (
@@ -167,4 +137,4 @@ def test_rmids_of_a_ctrl_group(node: NodeFiles) -> None:
         ({"L3_MON/num_rmids": "256\n", "L3/num_closids": "64\n", "MB/num_closids": "64\n"}, 4),
     ):
         write(node, texts)
-        assert hardware.count_rmids(str(node.root), {}, 0).each == count, texts
+        assert snapshot.count_rmids(str(node.root), {}, 0).each == count, texts

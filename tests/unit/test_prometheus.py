@@ -26,7 +26,7 @@ from hook.show import prometheus
 from hook.show.prometheus import Choice, Former, make_families
 from hook.show.snapshot import Group, SeenKey, take_snapshot
 from hook.validation import replace
-from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
+from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
 ENERGY, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/llc_occupancy"
@@ -429,7 +429,7 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
         key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
         (failure,) = EVERYTHING.failures
         seen = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
-        return make_families(type(EVERYTHING)(**seen))
+        return make_families(make_inventory(**seen))
 
     families = make_with(namespace, pod, domain, reason)
     text = prometheus.format_text(families)

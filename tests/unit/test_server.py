@@ -194,16 +194,8 @@ def test_nothing_else_is_served() -> None:
         status, _, page = get(server, "/")
         assert (status, 'href="metrics"' in page) == (200, True)
         for path in ("/metrics/", "/etc/passwd", "/../metrics", "*"):
-            assert [get(server, path, method)[0] for method in ("GET", "POST")] == [404, 404]
-        assert get(server, method="FROB")[0] == 501
-
-
-def test_another_method_is_answered_with_those_that_are_allowed() -> None:
-    with serving(lambda: "x 1\n") as server:
-        for path in ("/metrics", "/", "/-/healthy"):
-            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
-                answer, _ = send_request(server, path, method)
-                assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")
+            assert get(server, path)[0] == 404
+        assert [get(server, method=method)[0] for method in ("POST", "OPTIONS", "FROB")] == [501] * 3
 
 
 def test_head_has_the_head_of_get_and_no_content() -> None:

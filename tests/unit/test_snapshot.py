@@ -22,8 +22,7 @@ from hook.node import records
 from hook.node.records import Records
 from hook.report import explain
 from hook.resctrl import Resctrl
-from hook.show.hardware import Rmids
-from hook.show.snapshot import Inventory, Rates, SeenKey, Total, Uncharged, compare, sum_key, sum_use, take_snapshot
+from hook.show.snapshot import Inventory, Rates, Rmids, SeenKey, Total, Uncharged, compare, sum_key, take_snapshot
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 from tests.unit.simulated import fails
 
@@ -54,16 +53,6 @@ def test_a_node_without_a_run_directory_is_empty(node: NodeFiles) -> None:
     seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.orphans, seen.runs) == ([], [], [], [], {})
     assert not node.run.exists()
-
-
-def test_a_live_key_has_its_groups_and_members(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = node.live("c1", created_boottime=100.0)
-    monkeypatch.setattr(system, "boottime", lambda: 160.0)
-    key = only(take_snapshot(node.options))
-    assert (key.state, key.condition, key.alive, key.age) == (state, "live", {"c1": True}, 60.0)
-    (group,) = key.groups
-    assert (group.exists, group.is_over, group.now) == (True, False, NOW)
-    assert group.use == {TRAFFIC: 4000 * MILLION, ENERGY: 3_250_000}
 
 
 def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFiles, fs: FakeFilesystem) -> None:
@@ -107,7 +96,7 @@ def test_a_key_has_a_condition_and_a_sum_over_domains_and_groups(
     node.make("oci-c1", "gold", {ENERGY: "11"})
     node.record("c1", **fields)
     key = only(take_snapshot(node.options))
-    assert (key.condition, sum_use(key.groups).get("core_energy")) == (condition, energy)
+    assert (key.condition, sum_key(key).get("core_energy")) == (condition, energy)
 
 
 # --- What another tool has taken
@@ -174,10 +163,6 @@ def test_others_groups_are_read_once_for_all_members(node: NodeFiles, monkeypatc
 # --- Sums
 
 
-def test_a_sum_without_a_known_part_has_no_value() -> None:
-    assert [Total(unknown=2).value, Total(known=5, counted=1, unknown=1).value] == [None, 5]
-
-
 def test_members_are_dead_alive_or_unknown(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
     node.record(
@@ -223,7 +208,7 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(
     again = {**HERE, "begin": NOW, "before": {ENERGY: "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
     key = only(take_snapshot(node.options, has_uncharged=has_uncharged))
-    assert sum_use(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_key(key)["core_energy"] == Total(known=3_250_000, counted=1)
     assert read.count(path) == 2
     when_counted(monkeypatch, lambda: node.completed("c1"))
     assert only(take_snapshot(node.options, has_uncharged=has_uncharged)).condition == "completed"
@@ -262,7 +247,7 @@ def test_a_file_removed_after_the_listing_is_left_out(node: NodeFiles, monkeypat
 def test_unreadable_counters_make_use_unknown(node: NodeFiles) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data" / ENERGY).unlink()
-    found = sum_use(only(take_snapshot(node.options)).groups)
+    found = sum_key(only(take_snapshot(node.options)))
     assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
 
 
@@ -430,7 +415,7 @@ def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
         "/": {ENERGY: "8.500000", OCCUPANCY: "36"},
         "gold": {ENERGY: "2"},
     }
-    assert sum_use(only(seen).groups)["core_energy"].value == 2 * MILLION
+    assert sum_key(only(seen))["core_energy"].value == 2 * MILLION
     assert (only(seen).groups[0].exists, len(read), set(Counter(read).values())) == (True, 5, {1})
 
 

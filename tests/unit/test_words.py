@@ -15,12 +15,11 @@ from hook.models import Failure, KeyState, Member, MonGroup
 from hook.node.models import Job, ReconcileRecord, Unhooked
 from hook.node.records import Broken
 from hook.show import history, lists
-from hook.show.hardware import Rmids
-from hook.show.snapshot import Group, Inventory, SeenKey, compare
+from hook.show.snapshot import Group, Inventory, Rmids, SeenKey, compare
 from hook.show.terminal import Screen
 from tests.support import house
 from tests.unit.files import examples
-from tests.unit.metrics import EVERYTHING
+from tests.unit.metrics import EVERYTHING, make_inventory
 
 NOUNS = (
     "actions|cgroups|checks|connections|containers|counters|errors|events|failures|files|findings|groups|hooks|jobs|keys|"
@@ -98,7 +97,7 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     "unrecorded": COUNTS,
     **dict.fromkeys(("host_pids", "is_supported", "is_full"), st.booleans()),
 }
-INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: Inventory(**{**vars(EVERYTHING), **it}))
+INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: make_inventory(**{**vars(EVERYTHING), **it}))
 
 
 @examples(300)
@@ -106,7 +105,6 @@ INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: Inventory(**{**vars(EV
 def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
     selected = lists.select_keys(seen.keys, [], [], "energy")
     lines = lists.format_list(seen, selected, limit, screen) + lists.format_unmonitored(seen)
-    lines += lists.format_namespaces(selected, "energy", limit, screen)
     lines += lists.format_rates(compare(seen, seen, "2026"), "energy", screen)
     for key in seen.keys:
         lines += lists.format_key(key, seen.failures, screen, is_wide=True)
