@@ -19,6 +19,7 @@ from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Ended, Request, Usage, 
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 from hook.errors import HookError, as_hook_error
 from hook.models import Options, ValidationError
+from hook.node import engines, hooksd
 from hook.show.terminal import write
 
 _NAME = "resctrl-mon-hook"
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_called_by_runtime() -> bool:
-    """Whether stdin looks like an OCI container state, valid JSON or not."""
+    """Return whether stdin looks like an OCI container state, valid JSON or not."""
     if os.isatty(0):
         return False
     text, _whole = system.try_call(system.read_stdin, STDIN_LIMIT, STDIN_PATIENCE) or (b"", False)
@@ -114,11 +115,10 @@ def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
 def _read_hook_options(name: str, words: list[str]) -> dict[str, Any]:
     """Return the options of the hook that hold unless the command line has others: those in the hooks.d files.
 
-    Prints a warning for each option that this command would take from there, and cannot.
+    It prints a warning for each option that this command would take from there, and cannot.
     """
     if name in WRITERS or "run_dir" not in VERBS[name].options:
         return {}
-    from hook.node import engines, hooksd
 
     def list_specs() -> list[str]:
         return [spec.path for spec in engines.read_containerd().specs if spec.is_in_force]
@@ -140,15 +140,15 @@ def parse_command(name: str, words: list[str], found: Mapping[str, Any] | None =
     """
     verb = VERBS[name]
     own, shared = list_arguments(verb), list_options(verb.options)
-    kinds = {it.name: it.kind for it in (*own, *shared) if it.is_option}
+    kinds = {argument.name: argument.kind for argument in (*own, *shared) if argument.is_option}
     joined = [*_join_values(words, kinds)]
     values, others, problems = read_words(joined, kinds)
-    values.update(_place_words(others, [it for it in own if not it.is_option], problems))
-    together = [f"--{it}" for it in verb.exclusive if it in values]
+    values.update(_place_words(others, [argument for argument in own if not argument.is_option], problems))
+    together = [f"--{exclusive}" for exclusive in verb.exclusive if exclusive in values]
     if len(together) > 1:
         problems.append(f"{' and '.join(together)} exclude each other")
     is_json = values.pop("json", values.get("output") == "json")
-    of_hook = {it.name: values.pop(it.name) for it in shared if it.name in values}
+    of_hook = {option.name: values.pop(option.name) for option in shared if option.name in values}
     hook = validate(Options, {**(found or {}), **of_hook}, problems)
     request = Request(hook, [word for word in joined if _get_name(word) in of_hook], is_json)
     try:
@@ -215,26 +215,25 @@ _WIDTH = 79
 
 
 def find_help(name: str) -> str | None:
-    """Return the help about a command or stage, or all of them without a name; None if it is neither."""
+    """Return the help about a command or stage, or without a name about the program, which fits 24 lines.
+
+    The result is None if the name is neither.
+    """
     if name in STAGES:
         return _HOOK_USAGE + "\n".join([*_format_arguments(list_options()), ""])
     if name in VERBS:
         return format_command_help(name)
-    return None if name else format_help()
-
-
-def format_help() -> str:
-    """Format the text of --help, which fits a terminal of 24 lines."""
-    commands = [f"  {name:<18} {ARGUMENTS[verb.form.__name__][0]}" for name, verb in VERBS.items()]
-    return "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
+    commands = [f"  {command:<18} {ARGUMENTS[verb.form.__name__][0]}" for command, verb in VERBS.items()]
+    return None if name else "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
 
 
 def _format_usage(name: str, verb: Verb) -> list[str]:
     """Format a command with its own arguments, in lines that fit a terminal."""
     words: list[str] = []
-    for it in list_arguments(verb):
-        word = str(it) if it.word.isupper() and it.kind != [] else f"[{it}]" + "..." * (it.kind == [])
-        if it.name in verb.exclusive[1:]:
+    for argument in list_arguments(verb):
+        is_needed = argument.word.isupper() and argument.kind != []
+        word = str(argument) if is_needed else f"[{argument}]" + "..." * (argument.kind == [])
+        if argument.name in verb.exclusive[1:]:
             words[-1] = f"{words[-1][:-1]} | {word[1:]}"
         else:
             words.append(word)
@@ -246,7 +245,7 @@ def format_command_help(name: str) -> str:
     """Format the text of --help after a command: every argument with its meaning and default, and an example."""
     verb = VERBS[name]
     purpose, example, _ = ARGUMENTS[verb.form.__name__]
-    shared = [it for it in list_options(verb.options) if it.name in SHARED]
+    shared = [option for option in list_options(verb.options) if option.name in SHARED]
     call, _, why = example.rpartition(": ")
     lines = [*_format_usage(name, verb), "", purpose, ""]
     lines += ["Arguments:", *_format_arguments([*list_arguments(verb), *shared])]
@@ -257,7 +256,7 @@ def format_command_help(name: str) -> str:
 
 
 def _format_arguments(arguments: list[Argument]) -> list[str]:
-    return [line for it in arguments for line in (f"  {it}", *_wrap(it.meaning + it.shown_default))]
+    return [line for found in arguments for line in (f"  {found}", *_wrap(found.meaning + found.shown_default))]
 
 
 def _wrap(text: str) -> list[str]:

@@ -22,20 +22,20 @@ Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
 
 
-def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
-    """A field. `value`: its placeholder in the help; empty for a flag, and for a choice, whose words are shown."""
+def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
+    """Make a field. The placeholder `value` is empty for a flag, and for a choice, whose words the help shows."""
     return Field(default, title=value or "-", description=meaning, **more)
 
 
-_ADOPT = _said("", "also monitor containers that run without ever having been hooked", False)
-_DESTDIR = _said("DIR", "put all files below this directory, for example to make an image (default: /)")
-_DRY_RUN = _said("", "print what would be done, and change nothing", False)
-_FORCE = _said("", "also where files belong to a package, to the chart or to a MachineConfig", False)
-_HOOKS_DIR = _said("DIR", "the directory for hooks.d files (default: by --prefix)")
-_NAMESPACE = _said("NS", "only pods of this namespace (repeatable)", [])
-_OUTPUT = _said("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
-_PREFIX = _said("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
-_RUNTIME_ROOT = _said("DIR", "look for containers in this state directory of an OCI runtime, too (repeatable)", [])
+_ADOPT = _field("", "also monitor containers that run without ever having been hooked", False)
+_DESTDIR = _field("DIR", "put all files below this directory, for example to make an image (default: /)")
+_DRY_RUN = _field("", "print what would be done, and change nothing", False)
+_FORCE = _field("", "also where files belong to a package, to the chart or to a MachineConfig", False)
+_HOOKS_DIR = _field("DIR", "the directory for hooks.d files (default: by --prefix)")
+_NAMESPACE = _field("NS", "only pods of this namespace (repeatable)", [])
+_OUTPUT = _field("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
+_PREFIX = _field("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
+_RUNTIME_ROOT = _field("DIR", "look for containers in this state directory of an OCI runtime, too (repeatable)", [])
 
 
 class List(Model):
@@ -44,17 +44,17 @@ class List(Model):
     list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic
     """
 
-    what: Literal["unmonitored"] | None = _said(
+    what: Literal["unmonitored"] | None = _field(
         "", "only the containers that are not monitored: each of them, and why", alias="WHAT"
     )
     namespace: list[str] = _NAMESPACE
-    state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _said(
+    state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _field(
         "STATE", "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)", []
     )
-    sort: Literal["energy", "traffic", "memory", "age", "name"] = _said(
+    sort: Literal["energy", "traffic", "memory", "age", "name"] = _field(
         "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
     )
-    limit: Count | None = _said("N", "no more keys than this many")
+    limit: Count | None = _field("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
 
 
@@ -64,7 +64,7 @@ class Show(Model):
     show shop/web-7c9f: show the pod of shop whose name begins so
     """
 
-    key: str = _said(
+    key: str = _field(
         "KEY",
         "a key (a pod's UID), `namespace/pod`, a pod, a container's ID or name, or how one begins",
         ...,
@@ -79,10 +79,10 @@ class Top(Model):
     top --interval=10 --count=6: print the usage for a minute
     """
 
-    interval: float = _said("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
-    count: Count | None = _said("N", "end after this many tables (default: on a terminal none, else 1)")
+    interval: float = _field("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
+    count: Count | None = _field("N", "end after this many tables (default: on a terminal none, else 1)")
     namespace: list[str] = _NAMESPACE
-    sort: Literal["energy", "traffic", "memory", "cache", "name"] = _said(
+    sort: Literal["energy", "traffic", "memory", "cache", "name"] = _field(
         "BY", "what comes first: most energy, memory traffic or cache, or by name", "energy"
     )
     output: Literal["wide", "json"] | None = _OUTPUT
@@ -94,18 +94,17 @@ class History(Model):
     history job-17 --since=7d: show what each job-17 of the last week used
     """
 
-    name: list[str] = _said(
-        "NAME",
-        "only `namespace/pod`, a pod, a container's name or ID, or a key",
-        [],
-        alias="NAME",
+    name: list[str] = _field(
+        "NAME", "only `namespace/pod`, a pod, a container's name or ID, or a key", [], alias="NAME"
     )
-    since: str | None = _said("TIME", "only what ended since: 90s, 15m, 12h, 7d or 2w ago, or a date (2026-11-24, UTC)")
-    by: Literal["name", "pod", "namespace", "day"] | None = _said("", "sums by name, pod, namespace or day of the end")
-    history: str = _said(
+    since: str | None = _field(
+        "TIME", "only what ended since: 90s, 15m, 12h, 7d or 2w ago, or a date (2026-11-24, UTC)"
+    )
+    by: Literal["name", "pod", "namespace", "day"] | None = _field("", "sums by name, pod, namespace or day of the end")
+    history: str = _field(
         "FILE", "the file that hooks write, with its rotated ones", "/var/log/resctrl-mon-hook/history.jsonl"
     )
-    csv: bool = _said("", "print CSV, for a spreadsheet", False)
+    csv: bool = _field("", "print CSV, for a spreadsheet", False)
 
 
 class Metrics(Model):
@@ -114,13 +113,13 @@ class Metrics(Model):
     metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for node_exporter
     """
 
-    textfile: str | None = _said("PATH", "replace this file, for the textfile collector of node_exporter")
-    listen: str | None = _said(
+    textfile: str | None = _field("PATH", "replace this file, for the textfile collector of node_exporter")
+    listen: str | None = _field(
         "[ADDRESS:]PORT", "answer GET /metrics there until it is stopped (default address: 127.0.0.1)"
     )
-    events: str | None = _said("EVENT,...", "only these events of the kernel's (default: all that it has)")
-    sum_domains: bool = _said("", "one series for all domains of an event, instead of one for each", False)
-    created: bool = _said("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
+    events: str | None = _field("EVENT,...", "only these events of the kernel's (default: all that it has)")
+    sum_domains: bool = _field("", "one series for all domains of an event, instead of one for each", False)
+    created: bool = _field("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
 
 
 class Doctor(Model):
@@ -130,10 +129,10 @@ class Doctor(Model):
     """
 
     prefix: Directory | None = _PREFIX
-    hooks_dir: list[Directory] = _said(
+    hooks_dir: list[Directory] = _field(
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
-    output: Literal["wide", "json"] | None = _said("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
+    output: Literal["wide", "json"] | None = _field("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
 
 
 class Reconcile(Model):
@@ -145,7 +144,7 @@ class Reconcile(Model):
     dry_run: bool = _DRY_RUN
     adopt: bool = _ADOPT
     runtime_root: list[Directory] = _RUNTIME_ROOT
-    live: str | None = _said(
+    live: str | None = _field(
         "FILE", "read the live keys from FILE, one per line (- is stdin), instead of checking processes"
     )
 
@@ -163,15 +162,15 @@ class Install(Model):
     install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods
     """
 
-    targets: Literal["kubernetes", "podman", "both"] | None = _said(
+    targets: Literal["kubernetes", "podman", "both"] | None = _field(
         "", "for which runtimes (default: those that are found here)", alias="for"
     )
     prefix: Directory | None = _PREFIX
     hooks_dir: Directory | None = _HOOKS_DIR
     destdir: Directory | None = _DESTDIR
-    python: str | None = _said("PATH", "the interpreter that runs the program (default: the one in its first line)")
+    python: str | None = _field("PATH", "the interpreter that runs the program (default: the one in its first line)")
     adopt: bool = _ADOPT
-    watch: bool = _said("", "also install and start the watch service", False)
+    watch: bool = _field("", "also install and start the watch service", False)
     force: bool = _FORCE
     dry_run: bool = _DRY_RUN
 
@@ -211,4 +210,4 @@ class Completion(Model):
     completion bash: let bash complete command lines
     """
 
-    shell: Literal["bash", "zsh", "fish"] = _said("SHELL", "bash, zsh or fish", ..., alias="SHELL")
+    shell: Literal["bash", "zsh", "fish"] = _field("SHELL", "bash, zsh or fish", ..., alias="SHELL")

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands: a function each, with its row in the table of all commands above it, and their time limits.
 
-A new command is a model in options.py and a function here. A command imports its modules when it runs, so that `list`
-does not load those of `install`, and `watch`, which runs for months, loads no others.
+A new command is a model in options.py and a function here. A command imports its large modules when it runs, so that
+`list` does not load those of `install`, and `watch`, which runs for months, loads no others.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import count
 
-from hook import system
+from hook import names, report, system
 from hook.cli import options
+from hook.errors import HookError, Reason
 from hook.models import Options
-from hook.show.terminal import get_screen, is_terminal, print_answer, print_printable, write
+from hook.node import engines, files, paths
+from hook.node.paths import Places
+from hook.report import who
+from hook.show.terminal import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +33,10 @@ if TYPE_CHECKING:
     from hook.doctor import Finding, Site
     from hook.install.bytecode import PyzFile
     from hook.install.steps import Taken
-    from hook.node.paths import Places
     from hook.show.prometheus import Choice, Family, Former
     from hook.show.snapshot import Inventory, SeenKey
+
+    Run = Callable[[Any, "Request"], "int | None"]
 
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
@@ -73,37 +79,29 @@ class Limit:
 class Verb:
     """A command: a row of the table."""
 
-    form: type[Any]  # the model of its own arguments
-    run: Callable[[Any, Request], int | None]  # gets these and the rest of the command line; returns the exit status
-    options: tuple[str, ...]  # the shared options that it takes
-    limit: Limit | None  # None: it runs until it is stopped, or reads what a person types
-    exclusive: tuple[str, ...]  # arguments of which only one may be given
+    form: type[Any]  # the model of the arguments that are not shared
+    run: Run  # gets these and the rest of the command line; returns the exit status
+    options: tuple[str, ...] = SHARED  # the shared options that it takes
+    limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
+    exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
 
     @property
     def takes_all(self) -> bool:
-        """Whether it takes all options of the hook."""
+        """Return whether it takes all options of the hook."""
         return set(HOOK) <= set(self.options)
 
 
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec", "bytecode")
 """The commands that do not take the options of the hook from its hooks.d files."""
-_ENDLESS = Limit(float("inf"), 2, "nothing was changed")
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
-def _verb(
-    name: str,
-    form: type[Any],
-    options: tuple[str, ...] = SHARED,
-    *,
-    limit: Limit | None = _ENDLESS,
-    exclusive: tuple[str, ...] = (),
-) -> Callable[[Callable[[Any, Request], int | None]], Callable[[Any, Request], int | None]]:
-    """Add the function below this line to the table."""
+def _verb(name: str, form: type[Any], options: tuple[str, ...] = SHARED, **more: Any) -> Callable[[Run], Run]:  # noqa: ANN401
+    """Add the function below this line to the table. The arguments are the fields of its Verb."""
 
-    def add(run: Callable[[Any, Request], int | None]) -> Callable[[Any, Request], int | None]:
-        VERBS[name] = Verb(form, run, options, limit, exclusive)
+    def add(run: Run) -> Run:
+        VERBS[name] = Verb(form, run, options, **more)
         return run
 
     return add
@@ -132,19 +130,19 @@ def limit_time(name: str, seconds: float) -> Iterator[None]:
                 sys.stderr.write(f"{name}: still at work after {_PATIENCE:.0f} s\n")
         # An exception while a program is being started would leave that program behind.
         if why and not getattr(sys.modules.get("hook.node.programs"), "is_starting", False):
-            for it in numbers:
-                signal.signal(it, signal.SIG_IGN)
+            for other in numbers:
+                signal.signal(other, signal.SIG_IGN)
             raise Ended(why)
 
-    formers = {it: signal.signal(it, tick) for it in numbers}
+    formers = {number: signal.signal(number, tick) for number in numbers}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     signal.setitimer(signal.ITIMER_REAL, min(_PATIENCE, seconds), _TICK)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for it, former in formers.items():
-            signal.signal(it, former)
+        for number, former in formers.items():
+            signal.signal(number, former)
 
 
 # --- Commands that change nothing
@@ -184,7 +182,7 @@ def show_key(given: options.Show, request: Request) -> None:
     _check_directories(request)
     seen = snapshot.take_snapshot(request.hook)
     key = _find_key(seen, given.key)
-    of_key = [it for it in seen.failures if it.key == key.state.key or it.container in key.alive]
+    of_key = [failure for failure in seen.failures if failure.key == key.state.key or failure.container in key.alive]
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
     else:
@@ -197,21 +195,23 @@ def _find_key(seen: Inventory, name: str) -> SeenKey:
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
     container that is not monitored with the reason.
     """
-    from hook.report import who
     from hook.show import lists
-    from hook.show.terminal import list_pod_names, name_first
 
-    keys, broken = {it.state.key: it for it in seen.keys}, {it.name: it for it in seen.unreadable}
+    keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
-    failures = {it.key if it.key in named else it.container: it for it in seen.failures if not it.monitored}
-    for key, it in failures.items():
-        pod = list_pod_names(it.namespace, it.pod)
-        named.setdefault(key, set()).update(filter(None, (it.container, it.name, *pod)))
+    unmonitored = [failure for failure in seen.failures if not failure.monitored]
+    failures = {failure.key if failure.key in named else failure.container: failure for failure in unmonitored}
+    shown = {}
+    for key, failure in failures.items():
+        pod = list_pod_names(failure.namespace, failure.pod)
+        named.setdefault(key, set()).update(filter(None, (failure.container, failure.name, *pod)))
+        shown[key] = who(failure.container, failure.namespace, failure.pod, failure.name)
+    for key, found_key in keys.items():
+        state = found_key.state
+        shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
     exact = [key for key, names in named.items() if name in names]
-    begun = [key for key, names in named.items() if name and any(it.startswith(name) for it in names)]
+    begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
     found = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
-    shown = {key: who(it.container, it.namespace, it.pod, it.name) for key, it in failures.items()}
-    shown |= {key: who(key, it.state.pod_namespace, it.state.pod_name, it.state.name) for key, it in keys.items()}
     if len(found) > 1:
         raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in found)}")
     for key in found:
@@ -239,7 +239,7 @@ def top(given: options.Top, request: Request) -> None:
             rates = snapshot.compare(former, seen, system.now_utc())
             former = seen
             if given.namespace:  # the node's total stays that of all keys
-                keys = [it for it in rates.keys if it.key.state.pod_namespace in given.namespace]
+                keys = [rate for rate in rates.keys if rate.key.state.pod_namespace in given.namespace]
                 rates = replace(rates, keys=keys)
             if request.is_json:
                 print_answer(lists.rates_to_json(rates))
@@ -252,8 +252,6 @@ def top(given: options.Top, request: Request) -> None:
 
 @_verb("history", options.History, exclusive=("csv", "json"))
 def show_history(given: options.History, request: Request) -> None:
-    from hook import report, system
-    from hook.node.files import Unreadable
     from hook.show import history
 
     try:
@@ -261,7 +259,7 @@ def show_history(given: options.History, request: Request) -> None:
         found = history.read(given.history, given.name, since)
     except ValueError as error:
         raise Usage(f"--since: {error}") from None
-    except Unreadable as error:
+    except files.Unreadable as error:
         if not error.is_missing:
             raise Usage(f"cannot read {error}") from None
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
@@ -281,12 +279,10 @@ def show_history(given: options.History, request: Request) -> None:
 
 
 # The units and the chart end metrics and reconcile after 50 s.
-@_verb(
-    "metrics",
-    options.Metrics,
-    limit=Limit(45, 2, "the metrics are not complete"),
-    exclusive=("textfile", "listen", "json"),
-)
+_METRICS = Limit(45, 2, "the metrics are not complete")
+
+
+@_verb("metrics", options.Metrics, limit=_METRICS, exclusive=("textfile", "listen", "json"))
 def metrics(given: options.Metrics, request: Request) -> None:
     from hook.show import prometheus
 
@@ -307,7 +303,6 @@ def metrics(given: options.Metrics, request: Request) -> None:
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
     """Serve metrics. Each answer gets the samples of the one before, so that no counter dips."""
-    from hook import system
     from hook.show import prometheus, server
 
     families: list[Family] = []
@@ -329,7 +324,6 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
     Raises HookError as take_snapshot does, and `usage` for an event that does not exist on this machine.
     """
     from hook.counters import EVENTS
-    from hook.errors import HookError, Reason
     from hook.show import prometheus, snapshot
 
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
@@ -343,10 +337,9 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
 
 def parse_events(text: str) -> frozenset[str]:
     """Parse the kernel's names of events, with commas between them. Raises Usage."""
-    found = frozenset(text.split(","))
-    if not all(it.replace("_", "a").isalnum() and it.isascii() for it in found):
+    if not re.fullmatch(r"[A-Za-z0-9_]+(,[A-Za-z0-9_]+)*", text):
         raise Usage(f"--events: {text[:80]!r} is not a list of events, such as core_energy,mbm_total_bytes")
-    return found
+    return frozenset(text.split(","))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -367,12 +360,10 @@ def parse_address(text: str) -> tuple[str, int]:
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"))
 def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Site, format_findings, to_objects
-    from hook.node import engines
-    from hook.node.paths import Places, choose_hooks_dir
 
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), request.hook, directories))
+    findings = examine(Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories))
     is_well = all(found.level != FAILURE for found in findings)
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
@@ -432,18 +423,13 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
 
 def _read_live_keys(path: str) -> set[str]:
     """Read the keys in a file, one a line. Raises Usage for an invalid one: skipped, a live key would end."""
-    from hook import names, system
-    from hook.entry import STDIN_PATIENCE
-    from hook.node import files
-
     try:
         if path == "-":
-            data, is_whole = system.read_stdin(files.CONFIGURATION, STDIN_PATIENCE)
-            if not is_whole:
-                raise Usage(f"stdin did not end within {files.CONFIGURATION} bytes and {STDIN_PATIENCE:.0f} seconds")
-            text = data.decode()
+            text = sys.stdin.read(files.CONFIGURATION + 1)
         else:
             text = files.read_text(os.path.abspath(path), files.CONFIGURATION)
+        if len(text) > files.CONFIGURATION:
+            raise ValueError(f"more than {files.CONFIGURATION} bytes")
         return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
     except (files.Unreadable, ValueError) as error:
         raise Usage(f"--live={path}: {error}") from None
@@ -459,15 +445,13 @@ def watch(_given: options.RunWatch, request: Request) -> None:
 @_verb("install", options.Install, ALL, limit=_STEPS)
 def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
-    from hook.install.steps import Refused
-    from hook.node.paths import RUNTIMES, TARGETS, USR, find_targets
 
-    places = _choose_places(given, USR)
-    targets: tuple[str, ...] = TARGETS
+    places = _choose_places(given, paths.USR)
+    targets: tuple[str, ...] = paths.TARGETS
     if given.targets != "both":
-        targets = (given.targets,) if given.targets else tuple(find_targets(places.top))
+        targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
     if not targets:
-        raise Refused(f"found none of {', '.join(RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
     pyz, words = _open_pyz(), tuple(request.words)
     wanted = Wanted(pyz, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
     taken, remarks = install(wanted, dry_run=given.dry_run)
@@ -475,11 +459,12 @@ def install_program(given: options.Install, request: Request) -> None:
 
 
 def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[str, Any]) -> None:
-    """Print steps, and remarks on them. `more`: what JSON has besides."""
-    from hook.install.steps import format_steps, steps_to_json
+    """Print steps, and remarks on them. JSON has `more` besides."""
+    from hook.install.steps import format_steps
 
     if request.is_json:
-        print_answer({**more, "steps": steps_to_json(taken)})
+        objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
+        print_answer({**more, "steps": objects})
     else:
         print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
         print_printable(remarks)
@@ -496,11 +481,7 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     return 1 if done.unfinished else 0
 
 
-@_verb(
-    "bytecode",
-    options.MakeBytecode,
-    limit=Limit(100, 2, "the program may still lack its bytecode; run it again"),
-)
+@_verb("bytecode", options.MakeBytecode, limit=_STEPS)
 def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
     """Compile the program that runs, if its Python needs it."""
     from hook.install import steps
@@ -520,16 +501,14 @@ def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
 def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> None:
     """Print the specification on stdin with the hook that install would write."""
     from hook.install.install import Wanted, add_hook, make_hook_file
-    from hook.install.steps import Refused
-    from hook.node.paths import KUBERNETES, NAME, Places
 
-    places = Places(given.prefix or _find_own_prefix())
-    wanted = Wanted(_open_pyz(), places, (KUBERNETES,), tuple(request.words), request.hook)
-    called = system.loads(make_hook_file(wanted, KUBERNETES))["hook"]
+    places, target = Places(given.prefix or _find_own_prefix()), paths.KUBERNETES
+    wanted = Wanted(_open_pyz(), places, (target,), tuple(request.words), request.hook)
+    called = system.loads(make_hook_file(wanted, target))["hook"]
     try:
         print_answer(add_hook(system.loads(sys.stdin.read()), called))
     except ValueError as error:
-        raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
+        raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 
 
 @_verb("completion", options.Completion, ())
@@ -538,21 +517,18 @@ def complete(given: options.Completion, _request: Request) -> None:
 
 
 def _open_pyz() -> PyzFile:
-    """Open the running .pyz. Raises Refused."""
+    """Open the running .pyz. Raises Usage."""
     from hook.install.bytecode import PyzFile
-    from hook.install.steps import Refused
 
     try:
         return PyzFile(_find_own_path())
     except ValueError as error:
-        raise Refused(f"{error}; remedy: run the file that `python3 build.py` makes") from None
+        raise Usage(f"{error}; remedy: run the file that `python3 build.py` makes") from None
 
 
 def _choose_places(given: options.Install | options.Uninstall, default: str) -> Places:
-    from hook.node.paths import Places, choose_hooks_dir
-
     prefix = given.prefix or default
-    return Places(prefix, given.hooks_dir or choose_hooks_dir(prefix), given.destdir or "")
+    return Places(prefix, given.hooks_dir or paths.choose_hooks_dir(prefix), given.destdir or "")
 
 
 def _find_own_path() -> str:
@@ -562,7 +538,5 @@ def _find_own_path() -> str:
 
 def _find_own_prefix() -> str:
     """Return the prefix of the running file, or /usr if it is not installed."""
-    from hook.node.paths import USR, find_prefix
-
-    found = find_prefix(os.path.realpath(_find_own_path()))
-    return USR if found is None else found
+    found = paths.find_prefix(os.path.realpath(_find_own_path()))
+    return paths.USR if found is None else found

@@ -267,9 +267,6 @@ def _check_reconcile(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "reconcile", why, f"{_AGAIN}; with systemd: {enable}")
     elif seen is not None:
         yield Finding(OK, "reconcile", f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s")
-    if os.path.lexists(conf := site.places.conf):
-        remedy = "put its options into the hooks.d file (install does), then remove it"
-        yield Finding(WARNING, "reconcile", f"{conf} is not read any more", remedy)
 
 
 def _check_services(site: Site) -> Iterator[Finding]:

@@ -48,10 +48,6 @@ class Wanted(NamedTuple):
     def interpreter(self) -> str:
         return self.python or self.shipped.python
 
-    @property
-    def program(self) -> bytes:
-        return self.shipped.with_python(self.interpreter)
-
 
 def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
     """Install; returns the steps taken, and remarks for the operator. Raises Refused."""
@@ -85,6 +81,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
     if not places.top:
         here = bytecode.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
         here.append(Step("try", places.program, lambda: try_program(places.program)))
+    program = wanted.shipped.with_python(wanted.interpreter)
     logrotate = f"{MARK}; later ones keep it as it is\n{text(f'packaging/logrotate/{NAME}')}"
     tmpfiles = text(f"packaging/tmpfiles.d/{NAME}.conf")
     return [
@@ -93,7 +90,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
         remove_file(at(places.stub_tmpfiles)),  # before the program: it names what the next boot removes
         # An upgrade tries the new program before it replaces the old one. A hook that starts at that time runs either.
         # No hooks.d file calls a first installation yet, so that one is tried in place.
-        write_file(at(places.program), wanted.program, 0o755, None if places.top else try_program),
+        write_file(at(places.program), program, 0o755, None if places.top else try_program),
         *here,
         steps.make_link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
@@ -102,7 +99,6 @@ def plan_install(wanted: Wanted) -> list[Step]:
         # No hook makes the directory of the history.
         steps.make_directory(at(places.log_dir), 0o750),
         *([] if os.path.lexists(at(places.logrotate)) else [write_file(at(places.logrotate), logrotate.encode())]),
-        *([] if places.is_foreign(places.conf) else [remove_file(at(places.conf))]),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
         *(write_file(at(places.json(name)), make_hook_file(wanted, name).encode()) for name in wanted.targets),
@@ -184,8 +180,6 @@ def find_python(path: str) -> programs.Interpreter:
 def list_remarks(wanted: Wanted) -> list[str]:
     """Return what the operator has to do after the installation."""
     places, options, found = wanted.places, wanted.options, []
-    if places.is_foreign(places.conf):
-        found.append(f"{places.at(places.conf)} is not read any more: give its options to install, and remove it")
     usual = (_DEFAULTS.resctrl_root, _DEFAULTS.run_dir, places.log_dir, "")
     others = {options.resctrl_root, options.run_dir, os.path.dirname(options.history)}.difference(usual)
     if others:
@@ -247,7 +241,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     at, remains = places.at, Remains([], [])
     with steps.lock_directory(at(places.program_dir)):
-        foreign = [at(path) for path in (*places.files(), places.conf) if places.is_foreign(path)]
+        foreign = [at(path) for path in places.files() if places.is_foreign(path)]
 
         def take(planned: list[Step]) -> Taken:
             return steps.take_steps([step for step in planned if step.what not in foreign], dry_run=dry_run)
@@ -275,7 +269,7 @@ def _plan_end_of_services(places: Places) -> list[Step]:
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
         *([run_command("systemctl", "disable", "--now", *units)] if units else []),
-        *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles, places.conf, *logrotate)),
+        *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles, *logrotate)),
         *([run_command("systemctl", "daemon-reload")] if units else []),
     ]
 
@@ -292,7 +286,6 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
         return line
     return [
         steps.remove_directory(places.at(places.log_dir)),
-        steps.remove_directory(places.at(os.path.dirname(places.conf))),
         remove_file(places.at(places.link)),
         plan_stub(program) if is_ours else remove_file(program),  # of a killed step
         *line,
@@ -335,26 +328,22 @@ _RLIMITS_OF_CTR = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
 def add_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
     """Return a specification from `ctr oci spec` with this hook at both stages. Raises ValueError for an invalid one.
 
-    Our hook goes first, because runc ends a stage at the first hook that fails. It replaces an earlier one of ours. The
+    Our hook goes first, because runc ends a stage at the first hook that fails. It replaces our earlier hook. The
     limit on open files stays as it is without a base_runtime_spec.
     Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):
         raise ValueError("stdin is not an OCI runtime specification (ociVersion: missing)")
-    hooks = spec.get("hooks") or {}
-    if not isinstance(hooks, dict):
-        raise ValueError("hooks: not an object")
-    changed = {**spec, "hooks": {**hooks, **{stage: [hook, *_list_others(hooks, stage, hook)] for stage in _STAGES}}}
+    try:
+        hooksd.list_hooks("stdin", spec)
+    except files.Unreadable as error:
+        raise ValueError(str(error)) from None
+    hooks = dict(spec.get("hooks") or {})
+    for stage in _STAGES:
+        others = [other for other in hooks.get(stage) or [] if os.path.basename(other["path"]) != hooksd.PROGRAM]
+        hooks[stage] = [hook, *others]
+    changed = {**spec, "hooks": hooks}
     process = spec.get("process")
     if isinstance(process, dict) and process.get("rlimits") == _RLIMITS_OF_CTR:
         changed["process"] = {name: value for name, value in process.items() if name != "rlimits"}
     return changed
-
-
-def _list_others(hooks: dict[str, Any], stage: str, hook: dict[str, Any]) -> list[Any]:
-    found = hooks.get(stage) or []
-    if not isinstance(found, list) or not all(
-        isinstance(other, dict) and isinstance(other.get("path"), str) for other in found
-    ):
-        raise ValueError(f"hooks.{stage}: not a list of hooks with a path")
-    return [other for other in found if os.path.basename(other["path"]) != os.path.basename(hook["path"])]

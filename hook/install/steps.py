@@ -12,7 +12,7 @@ import shlex
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hook import system
 from hook.node import files, programs
@@ -144,11 +144,6 @@ def lock_directory(directory: str) -> Iterator[None]:
 def format_steps(taken: Taken) -> list[str]:
     """Return a line for each step, and one for its problem."""
     return [line for step, problem in taken for line in (str(step), *([f"  failed: {problem}"] if problem else []))]
-
-
-def steps_to_json(taken: Taken) -> list[dict[str, Any]]:
-    """Return the objects that `install --json` and `uninstall --json` print for steps."""
-    return [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
 
 
 def make_directories(path: str, mode: int = 0o755) -> None:

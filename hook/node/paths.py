@@ -18,7 +18,6 @@ STUB = b"#!/bin/true\n"
 """What a removal leaves at the program's path, until the next boot: live containers call that path when they end."""
 _IN_PROGRAM = "hook/__init__.py"  # a name in the zip
 _LARGEST = 64 << 20  # bytes: twenty times as many as the program has
-_ON_DEMAND = ("watch.service", "textfile.service", "textfile.timer", "metrics.service")
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
@@ -60,14 +59,12 @@ class Places:
         self.link_target = os.path.relpath(self.program, os.path.dirname(self.link))  # valid below any `top`
         # Like a package, if the prefix is /usr; else like an administrator.
         library = "/usr/lib/" if prefix == USR else "/etc/"
-        units = ("reconcile.service", "reconcile.timer", *_ON_DEMAND)
-        self.units = [f"{library}systemd/system/{NAME}-{name}" for name in units]
-        self.service, self.timer, self.watch, _, self.textfile_timer, self.metrics_service = self.units
+        units = ("reconcile.service", "reconcile.timer", "watch.service", "textfile.service", "textfile.timer")
+        self.units = [f"{library}systemd/system/{NAME}-{name}" for name in (*units, "metrics.service")]
+        _, self.timer, self.watch, _, self.textfile_timer, self.metrics_service = self.units
         self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
         # The file by which the next boot removes the stub, and this file.
         self.stub_tmpfiles = f"/etc/tmpfiles.d/{NAME}-stub{prefix.replace('/', '-')}.conf"
-        # Where earlier versions kept the options of reconcile; nothing reads this file any more.
-        self.conf = f"/etc/{NAME}/reconcile.conf"
         # The directory of the history, for root alone. It stays after an uninstallation.
         self.log_dir = f"/var/log/{NAME}"
         # `install` writes this file once. Then the administrator owns it, who may keep the history for longer.
@@ -94,7 +91,7 @@ class Places:
             return path != self.link or os.path.basename(system.try_call(os.readlink, found) or "") != PROGRAM
         if path.endswith(".json"):
             return hooksd.read_entry(found).own is None
-        mark = {self.program: _IN_PROGRAM, self.conf: MARK, self.logrotate: MARK}.get(path, NAME)
+        mark = {self.program: _IN_PROGRAM, self.logrotate: MARK}.get(path, NAME)
         content = system.try_call(files.read, found, _LARGEST)
         return content is None or (mark.encode() not in content and (path != self.program or content != STUB))
 
@@ -132,7 +129,7 @@ OWNERS = {
     "machineconfig": Origin("a MachineConfig", *_MACHINECONFIG, writes=("/",)),
     "": Origin("an unknown owner", "install it again as it was installed", "remove it as it was installed"),
 }
-"""The owners that this project knows, by the word in their file; others may use words of their own.
+"""The owners that this project knows, by the word in their file; others may use other words.
 
 The empty word means a file that is empty or unreadable.
 """

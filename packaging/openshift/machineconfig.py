@@ -4,7 +4,7 @@
 
     python3 packaging/openshift/machineconfig.py [--off] > machineconfig.json
 
-Butane does the same. This needs nothing but Python, parses the YAML that the file uses, and refuses any other.
+Butane does the same. This needs PyYAML (python3-yaml), and refuses what it does not know.
 --off: without the JSON of hooks.d, and with a stub as the program, for the first of the two steps that take the hook
 off. Containers that live call the program until they end, and deleting the MachineConfig unlinks it.
 """
@@ -14,10 +14,11 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 BUTANE = Path(__file__).with_name("resctrl-mon-hook.bu")
@@ -25,9 +26,6 @@ IGNITION = {"4.18.0": "3.4.0"}
 """The version of Ignition's specification for each of Butane's for OpenShift."""
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
 MOST_BYTES = 1100 << 10
-
-# Words that one version of YAML reads as another value (a boolean, null), and another version as text.
-_WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")
 
 STUB = b"#!/bin/true\n"
 """What `uninstall` leaves at the program's path."""
@@ -47,8 +45,9 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
     _only(butane["metadata"], "name", "labels")
     _only(butane["storage"], "files")
     _only(butane["systemd"], "units")
-    files = [_file(it, files_dir) for it in butane["storage"]["files"] if not (off and it["path"].endswith(".json"))]
-    stubs = [{**it, "contents": _contents(STUB)} if off and it["path"].endswith(".pyz") else it for it in files]
+    wanted = [file for file in butane["storage"]["files"] if not (off and file["path"].endswith(".json"))]
+    files = [_file(file, files_dir) for file in wanted]
+    stubs = [{**file, "contents": _contents(STUB)} if off and file["path"].endswith(".pyz") else file for file in files]
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
@@ -57,7 +56,7 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
             "config": {
                 "ignition": {"version": IGNITION[butane["version"]]},
                 "storage": {"files": stubs},
-                "systemd": {"units": [_unit(it, files_dir) for it in butane["systemd"]["units"]]},
+                "systemd": {"units": [_unit(unit, files_dir) for unit in butane["systemd"]["units"]]},
             }
         },
     }
@@ -90,87 +89,7 @@ def _unit(butane: Object, files_dir: Path) -> Object:
 
 def _only(mapping: Object, *names: str) -> None:
     if unknown := mapping.keys() - set(names):
-        raise Unfit(f"{sorted(unknown)} is nothing that is known here")
-
-
-# --- The part of YAML that the file uses
-
-
-class Reader:
-    """Mappings, sequences of mappings, literal blocks (`|`), comments on lines of their own, and plain scalars."""
-
-    def __init__(self, text: str) -> None:
-        self._lines = text.split("\n")
-        self._at = 0
-
-    def read(self) -> Object:
-        """Parse the document, a mapping. Raises Unfit for anything else."""
-        found = self._mapping(0)
-        if (line := self._next()) is not None:
-            raise Unfit(f"line {self._at + 1}: {line!r} does not belong to anything")
-        return found
-
-    def _next(self) -> str | None:
-        """Go to the next line that is neither blank nor a comment; None: the end."""
-        while self._at < len(self._lines):
-            line = self._lines[self._at]
-            if line.strip() and not line.lstrip().startswith("#"):
-                return line
-            self._at += 1
-        return None
-
-    def _indent(self) -> int:
-        line = self._next() or ""
-        return len(line) - len(line.lstrip()) if line else -1
-
-    def _mapping(self, indent: int) -> Object:
-        found: Object = {}
-        while (line := self._next()) is not None and self._indent() == indent:
-            match = re.fullmatch(r" *([A-Za-z_][\w./-]*):(?: (.+))?", line)
-            if match is None or match[1] in found or match[1].lower() in _WORDS_OF_YAML:
-                raise Unfit(f"line {self._at + 1}: {line!r} is no new key with a value")
-            self._at += 1
-            found[match[1]] = self._value(match[2], indent)
-        return found
-
-    def _value(self, text: str | None, indent: int) -> Any:  # noqa: ANN401  any YAML
-        if text == "|":
-            return self._literal(indent)
-        if text is not None:
-            return self._scalar(text)
-        inner = self._indent()
-        if inner <= indent:
-            raise Unfit(f"line {self._at}: no value")
-        return self._sequence(inner) if (self._next() or "").lstrip().startswith("- ") else self._mapping(inner)
-
-    def _sequence(self, indent: int) -> list[Object]:
-        found = []
-        while (line := self._next()) is not None and self._indent() == indent and line.lstrip().startswith("- "):
-            self._lines[self._at] = line.replace("- ", "  ", 1)
-            found.append(self._mapping(indent + 2))
-        return found
-
-    def _literal(self, indent: int) -> str:
-        """The lines that are indented more, without the first line's indentation and trailing blank lines."""
-        start = self._at
-        while self._at < len(self._lines) and (not (line := self._lines[self._at]).strip() or _depth(line) > indent):
-            self._at += 1
-        lines = self._lines[start : self._at]
-        inner = _depth(lines[0])
-        return "\n".join(line[inner:] for line in lines).rstrip("\n") + "\n"
-
-    def _scalar(self, text: str) -> str | int | bool:
-        if text in ("true", "false"):
-            return text == "true"
-        if re.fullmatch(r"0[0-7]+", text):
-            return int(text, 8)
-        if not re.fullmatch(r"(\d+-)?[A-Za-z/][\w./-]*|\d+\.\d+\.\d+", text) or text.lower() in _WORDS_OF_YAML:
-            raise Unfit(f"line {self._at}: {text!r} is no plain word")
-        return text
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
+        raise Unfit(f"{sorted(unknown)} is unknown here")
 
 
 def main(arguments: list[str]) -> int:
@@ -178,7 +97,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__, end="", file=sys.stderr)
         return 2
     try:
-        made = machine_config(Reader(BUTANE.read_text(encoding="utf-8")).read(), ROOT, off=bool(arguments))
+        made = machine_config(yaml.safe_load(BUTANE.read_text(encoding="utf-8")), ROOT, off=bool(arguments))
     except (Unfit, OSError) as error:
         print(f"machineconfig.py: {error}", file=sys.stderr)
         return 2

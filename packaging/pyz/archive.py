@@ -111,7 +111,7 @@ OLD_SHEBANG_LIMIT = 127
 
 
 def shebang(python: str = PYTHON) -> bytes:
-    """The first line, with its newline. BuildError: the kernel would not accept it."""
+    """Return the first line, with its newline. Raises BuildError if the kernel would not accept it."""
     if not python.startswith("/") or len(python.split()) != 1 or not python.isprintable():
         raise BuildError(f"--python: the kernel takes an absolute path without blanks, not {python!r}")
     line = os.fsencode(f"#!{python} -ISc{BOOT}".ljust(OLD_SHEBANG_LIMIT) + FOR_PEOPLE + "\n")
@@ -121,7 +121,7 @@ def shebang(python: str = PYTHON) -> bytes:
 
 
 def read_sources(root: Path = ROOT) -> dict[str, bytes]:
-    """The zip's files without bytecode: content by name, in the order of the zip."""
+    """Return the zip's files without bytecode: content by name, in the order of the zip."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in (root / "hook").rglob("*.py")}
     try:
         for models, compiled in COMPILED.items():
@@ -140,9 +140,9 @@ def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytec
     """Join the first line, the second with its table, and the zip to the content of the .pyz."""
     build_id = hashlib.sha256(_zipped(contents)[0]).digest()
     sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
-    shipped = {it.entry: it.content for it in bytecode}
+    shipped = {made.entry: made.content for made in bytecode}
     data, found = _zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
-    table = marshal.dumps({it.magic: (found[it.entry], it.size) for it in bytecode}, 2)
+    table = marshal.dumps({made.magic: (found[made.entry], made.size) for made in bytecode}, 2)
     second_line = SECOND_LINE.format(fallback=FALLBACK, table=len(table), sources=(found[SOURCES], len(sources)))
     return first_line + second_line.encode() + table + data
 
@@ -162,7 +162,7 @@ def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
             entry.external_attr = 0o100644 << 16
             file.writestr(entry, content)
         header = 30  # APPNOTE.TXT 4.3.7; the name follows, and no extra field
-        places = {it.filename: it.header_offset + header + len(it.filename) for it in file.infolist()}
+        places = {entry.filename: entry.header_offset + header + len(entry.filename) for entry in file.infolist()}
     return buffer.getvalue(), places
 
 
@@ -177,7 +177,7 @@ def build(
     target = output or root / OUTPUT
     contents = read_sources(root)
     chosen = compile_all(contents, interpreters)
-    lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.version[:2] for it in chosen}]
+    lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {code.version[:2] for code in chosen}]
     if release and lacking:
         found = f"no interpreter of {', '.join(lacking)}"
         raise BuildError(f"a release holds bytecode for every version; {found}: name each by --bytecode PATH")
@@ -191,5 +191,5 @@ def build(
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{hashlib.sha256(data).hexdigest()}  {target}  {len(data)} bytes", flush=True)
-    print("bytecode:", ", ".join(".".join(map(str, it.version)) for it in chosen) or "none", flush=True)
+    print("bytecode:", ", ".join(".".join(map(str, code.version)) for code in chosen) or "none", flush=True)
     return target

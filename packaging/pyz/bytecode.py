@@ -39,13 +39,13 @@ def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> l
 
 
 def find_interpreters() -> list[str]:
-    """The interpreters of a build without --bytecode: python3.9 to 3.14 on PATH and in /usr/bin, and this one."""
+    """Return the interpreters of a build without --bytecode: python3.9 to 3.14 on PATH and in /usr/bin, and ours."""
     named = [shutil.which(f"python3.{minor}", path=f"{os.environ.get('PATH', '')}:/usr/bin") for minor in MINORS]
     return [path for path in named if path and _works(path)] + [sys.executable]
 
 
 def _works(path: str) -> bool:
-    """Whether an interpreter starts: a name on PATH may be a shim for a version that is not installed."""
+    """Return whether an interpreter starts: a name on PATH may be a shim for a version that is not installed."""
     try:
         return subprocess.run([path, "-ISc", ""], capture_output=True, check=False, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -81,23 +81,23 @@ class Refused(BuildError):
 
 
 def compile_models(models: ModuleType) -> str:
-    """The text of the compiled module for a module such as hook/models.py."""
+    """Return the text of the compiled module for a module such as hook/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
     exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
     body = ["", *exported]
     if hasattr(models, TABLE):
         options = sys.modules[models.Model.__module__].Options
-        table = [_describe(options), *(_describe(it.cls, it.list_checks()) for it in compilers)]
+        table = [_describe(options), *(_describe(compiler.cls, compiler.list_checks()) for compiler in compilers)]
         body += [*_block(f"{TABLE}: dict[str, tuple[Any, ...]] = {{", table, "}"), *FORM_OF_ARGUMENTS]
-        body.append(", ".join(it.name for it in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
+        body.append(", ".join(compiler.name for compiler in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
     else:
-        body += [line for it in compilers for line in it.form()]
+        body += [line for compiler in compilers for line in compiler.form()]
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
 
 def _describe(model: type[Any], checks: Iterable[str] = ()) -> str:
-    """A model of arguments as an entry of TABLE: its purpose, its example, and a row for each field.
+    """Return a model of arguments as an entry of TABLE: its purpose, its example, and a row for each field.
 
     A row has what `Argument` of hook/cli/command_line.py takes. With `checks`, it goes on with what makes a Form.
     """
@@ -116,7 +116,7 @@ def _describe(model: type[Any], checks: Iterable[str] = ()) -> str:
 
 
 def _imports(body: Iterable[str]) -> list[str]:
-    """The import lines that the text needs."""
+    """Return the import lines that the text needs."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
     own = ["from typing import Any", ""] if "Any" in words else []
     own += ["from hook import names"] if any(word.startswith("names.") for word in words) else []
@@ -124,7 +124,7 @@ def _imports(body: Iterable[str]) -> list[str]:
 
 
 def _classes(models: ModuleType) -> list[type]:
-    """The models in the order of their definition. Refused: the module exports something else."""
+    """Return the models in the order of their definition. Raises Refused if the module exports something else."""
     from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
 
     own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
@@ -139,7 +139,7 @@ def _classes(models: ModuleType) -> list[type]:
 def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
     """Refuse everything that a model has besides its fields, since the schema would not show it."""
 
-    # Class statements, since each version of Python leaves other names of its own in one.
+    # Class statements, since each version of Python leaves other names in one.
     class Bare(base):  # type: ignore[misc]
         """A model without fields."""
 
@@ -185,7 +185,7 @@ class _Compiler:
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
     def form(self) -> list[str]:
-        """The lines of the model's Form, which makes its records."""
+        """Return the lines of the model's Form, which makes its records."""
         head, fields = f"{self.name} = Form({_quoted(self.name)}, (", [*map(self._field, self.fields)]
         whole = f"{head}{' '.join(fields)}))"
         return [whole] if len(whole) <= LONGEST_LINE else _block(head, fields, "))")
@@ -215,7 +215,7 @@ class _Compiler:
             raise Refused(where, "something that is no field")
 
     def list_checks(self) -> list[str]:
-        """The name, the default and the check of each field, for a table that has its alias."""
+        """Return the name, the default and the check of each field, for a table that has its alias."""
         fields = (self._field(name)[1:-2].split(", ", 2) for name in self.fields)
         return [f"{name}, {rest}" for name, _, rest in fields]
 
@@ -232,7 +232,7 @@ class _Compiler:
         return f"({', '.join([_quoted(name), _quoted(alias), default, check])}),"
 
     def _default(self, schema: Node, where: str) -> str:
-        """The value of an absent field. The check that follows makes a new list or dict each time.
+        """Return the value of an absent field. The check that follows makes a new list or dict each time.
 
         The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
         """
@@ -275,7 +275,7 @@ class _Compiler:
         return "TEXT_OR_NONE" if check == "TEXT" else f"(check_nullable, NONE, {check})"
 
     def _function(self, node: Node, where: str) -> str:
-        """A function of hook/names.py from text to text: the one module that the compiled form imports."""
+        """Return a function of hook/names.py from text to text: the one module that the compiled form imports."""
         _known(node["function"], where)
         function = node["function"]["function"]
         name = getattr(function, "__name__", repr(function))
@@ -303,7 +303,7 @@ class _Compiler:
 
 
 def _known(node: Node, where: str) -> str:
-    """The type of a node whose keys are all known."""
+    """Return the type of a node whose keys are all known."""
     kind: str = node["type"]
     if kind not in KNOWN:
         raise Refused(where, f"node type {kind!r}")

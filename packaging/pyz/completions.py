@@ -57,17 +57,18 @@ def make_completions() -> dict[str, str]:
     rows = [(name or '""', " ".join(found)) for name, found in words.items()]
     conditions = ["__fish_use_subcommand", *(f"__fish_seen_subcommand_from {name}" for name in words if name)]
     start = "complete -c resctrl-mon-hook -n"
+    fish = [f"{start} '{condition}' -a '{row[1]}'" for condition, row in zip(conditions, rows)]
     return {
         "bash": BASH.format(cases="\n".join(f'    {name}) words="{found}" ;;' for name, found in rows)),
         "zsh": ZSH.format(cases="\n".join(f'{name}) words_of_verb="{found}" ;;' for name, found in rows)),
-        "fish": FISH.format(cases="\n".join(f"{start} '{it}' -a '{row[1]}'" for it, row in zip(conditions, rows))),
+        "fish": FISH.format(cases="\n".join(fish)),
     }
 
 
 def list_words(name: str) -> list[str]:
     """List the words that a command may have after it; an option whose value is free ends in `=`."""
     found: list[str] = []
-    for it in (*list_arguments(VERBS[name]), *list_options(VERBS[name].options)):
-        start = it.word + "=" * bool(it.value) if it.is_option else ""
-        found += [start + choice for choice in it.choices] or [start] * it.is_option
+    for argument in (*list_arguments(VERBS[name]), *list_options(VERBS[name].options)):
+        start = argument.word + "=" * bool(argument.value) if argument.is_option else ""
+        found += [start + choice for choice in argument.choices] or [start] * argument.is_option
     return found

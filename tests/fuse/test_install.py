@@ -24,7 +24,6 @@ from tests.support.machine import (
     LEFT,
     LINK,
     METRICS,
-    NOBODY,
     PROGRAM,
     TEXTFILE,
     UNITS,
@@ -84,7 +83,7 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     assert plan["dry_run"] is True
     taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
     assert taken == {**plan, "dry_run": False}
-    writes = [it["what"] for it in plan["steps"] if it["step"] == "write"]
+    writes = [step["what"] for step in plan["steps"] if step["step"] == "write"]
     assert (writes[0], writes[-2:]) == (PROGRAM, [KUBERNETES, PODMAN])
     written = node.written()
     assert set(written) == EVERYTHING
@@ -144,7 +143,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     }
 
     def moved(path: str) -> str:
-        top = next((it for it in places if path.startswith(f"{it}/")), None)
+        top = next((place for place in places if path.startswith(f"{place}/")), None)
         return path if top is None else places[top] + path[len(top) :]
 
     assert set(node.written()) == set(map(moved, EVERYTHING))
@@ -185,7 +184,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path, bare: str) -> None:
     assert made == {*LEFT, "/usr/bin/crio"}
 
 
-@pytest.mark.parametrize("python", [str(it.path) for it in interpreters.find()])
+@pytest.mark.parametrize("python", [str(found.path) for found in interpreters.find()])
 def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
     def done(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([python, PYZ, *words], capture_output=True, text=True, check=False, timeout=300)
@@ -268,21 +267,6 @@ def test_file_systems_without_programs_and_those_that_are_read_only(tmp_path: Pa
     assert "does not run: cannot start: EACCES; remedy: see whether its file system is mounted noexec" in said
     assert node.written() == {}
     done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
-
-
-def test_without_root_it_fails(node: ScratchMachine) -> None:
-    ended = node.run(node.public(), "install", "--for=podman", before=NOBODY)
-    assert ended.returncode == 2
-    assert "libexec/oci/hooks.d: Permission denied; " in ended.stderr
-    assert "remedy: run as root" in ended.stderr
-
-
-def test_two_at_once(node: ScratchMachine) -> None:
-    done(node, "install", "--for=podman")
-    for words in ("install", "--for=podman"), ("uninstall",):
-        ended = node.run(*words, before=["flock", os.path.dirname(PROGRAM)])
-        assert ended.returncode == 2
-        assert "another install or uninstall is running" in ended.stderr
 
 
 # --- A file without bytecode for the node's Python

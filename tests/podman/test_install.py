@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def test_containers_live_and_end_across_an_uninstallation_and_another_install(
     containers = {name: node.lab.container_id(name) for name in gates}
     init = node.lab.init("web")
     node.assert_placed_before_exec(init, f"installed-{containers['web']}", gates["web"].command)
-    assert set(node.groups()) == {f"installed-{it}" for it in containers.values()}
+    assert set(node.groups()) == {f"installed-{container}" for container in containers.values()}
 
     assert "end all keys" in installation("uninstall")
     assert [path.name for path in node.lab.hooks_dir.iterdir()] == ["99-watch.json"]
@@ -72,22 +71,3 @@ def test_containers_live_and_end_across_an_uninstallation_and_another_install(
     assert node.groups() == {}
     installation("uninstall")
     assert installation.program.read_bytes() == STUB
-
-
-def test_each_job_has_its_line_of_history_also_those_that_live_or_linger_when_the_hook_is_taken_off(
-    node: PodmanNode, installation: Installation, tmp_path: Path
-) -> None:
-    (tmp_path / "log").mkdir()
-    history = tmp_path / "log/history.jsonl"
-    installation("install", "--for=podman", "--linger=3600", f"--history={history}")
-    for name in ("first", "second"):
-        node.lab.run(name).open()
-        node.lab.watch.wait("poststop", node.lab.container_id(name))
-    node.lab.run("live")
-    assert len(node.groups()) == 3
-    installation("uninstall")
-    assert node.groups() == {}
-    assert not node.run_dir.exists()
-    lines = [json.loads(line) for line in history.read_text().splitlines()]
-    assert sorted(it["name"] for line in lines for it in line["containers"]) == ["first", "live", "second"]
-    node.lab.podman("rm", "-f", "-t", "0", "-a")

@@ -36,7 +36,6 @@ LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
 """What an uninstallation leaves: the stub, and what removes it at the next boot."""
 NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
-CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 LOCK = "/tmp/resctrl-mon-hook-tests.lock"
 WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"

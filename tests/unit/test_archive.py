@@ -23,13 +23,13 @@ from tests.unit.files import FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
-each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{it.version}" for it in TOO_OLD])
+each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{found.version}" for found in TOO_OLD])
 
 
 def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
     """What `python build.py` makes of the sources in these circumstances."""
     command = 'umask "$1"; shift; exec "$@"'
-    bytecode = [word for it in FOUND[:2] for word in ("--bytecode", str(it.path))]
+    bytecode = [word for found in FOUND[:2] for word in ("--bytecode", str(found.path))]
     arguments = [python, str(source / "build.py"), "--output", str(output), *bytecode]
     shell = ["sh", "-c", command, "sh", circumstances.pop("umask", "022")]
     done = start([*shell, *arguments], cwd=output.parent, env={"PATH": os.defpath, **circumstances})
@@ -52,7 +52,7 @@ def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
     for python, sources, circumstances in (
         (sys.executable, source, {"umask": "077", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}),
         (sys.executable, copy, {"LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1"}),
-        *((str(it.path), source, {}) for it in FOUND),
+        *((str(found.path), source, {}) for found in FOUND),
     ):
         assert built_by(python, sources, tmp_path / "x.pyz", **circumstances) == first, python
 

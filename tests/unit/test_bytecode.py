@@ -19,7 +19,8 @@ from tests.unit.files import broken, each_python, imported, loaded, start
 def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path, pythons: list[str]) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name for name in file.namelist() if name.startswith("bytecode/")}
-    tags = {start([it, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in pythons}
+    show = ("-c", "import sys; print(sys.implementation.cache_tag)")
+    tags = {start([python, *show]).stdout.strip() for python in pythons}
     assert held == {f"bytecode/{tag}" for tag in tags} | {archive.SOURCES, archive.BUILD_ID}
 
 
@@ -98,13 +99,9 @@ def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people
         assert "resctrl-mon-hook: " in done.stderr.splitlines()[-1]
 
 
-# --- The modules, as a program in packages
+# --- The modules
 
-EAGER = {
-    "hook/__init__.py": "",
-    START.replace(".", "/") + ".py": """
-import sys
-TYPE_CHECKING = False
+START_TEXT = """
 if TYPE_CHECKING:
     import hook.checked
 try:
@@ -113,56 +110,22 @@ except ImportError:
     pass
 def start():
     from hook import late
-    from hook.late.deep import FIELDS
-    import hook.low.lower
-    print(UPPER, hook.low.lower.UPPER, late.NAME, FIELDS, hook.late.deep is sys.modules["hook.late.deep"])
-    print(*sorted(name for name in sys.modules if name.startswith("hook.")))
-    sys.stdout.flush()
-    sys.argv[1] == "raise" or late.fail()
-""",
-    "hook/low/__init__.py": "",
-    "hook/low/lower.py": "UPPER = __name__",
-    "hook/low/upper.py": "from hook.low import lower\nUPPER = lower.UPPER.upper()",
-}
-LATER = {
-    "hook/checked.py": "raise MemoryError",
-    "hook/late/__init__.py": "NAME = __name__\n\n\ndef fail():\n    raise MemoryError",
-    "hook/late/deep.py": """
-from __future__ import annotations
-from dataclasses import dataclass, fields
-@dataclass
-class Deep:
-    \"\"\"Words.\"\"\"
-    field: int = 1
-    def method(self, one: Deep, *, two: int) -> None:
-        \"\"\"Words.\"\"\"
-FIELDS = [it.name for it in fields(Deep)], Deep.method.__doc__, Deep.method.__annotations__
-""",
+"""
+TEXTS = {
+    **{"hook/__init__.py": "", "hook/entry.py": START_TEXT, "hook/low/__init__.py": "", "hook/low/lower.py": ""},
+    **{"hook/low/upper.py": "from hook.low import lower", "hook/late.py": "", "hook/checked.py": ""},
 }
 
 
 def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
-    trees = {module_name(path): ast.parse(text) for path, text in {**LATER, **EAGER}.items()}
-    names = ["hook", "hook.low", "hook.low.lower", "hook.low.upper", START]
-    assert find_imports(trees, START) == names
-
-
-@each_python
-def test_packages_and_what_is_imported_later_are_found(python: str, source: Path, tmp_path: Path) -> None:
-    texts = {**EAGER, **LATER, "hook/loader.py": (source / "hook/loader.py").read_text(encoding="utf-8")}
-    contents = {name: text.encode() for name, text in texts.items()}
-    (code,) = bytecode.compile_all(contents, [python])
-    del contents["hook/late/deep.py"], contents["hook/low/lower.py"]  # so that no source is found
-    done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "list")
-    found, modules = done.stdout.splitlines()
-    assert found == "HOOK.LOW.LOWER hook.low.lower hook.late (['field'], None, {}) True"
-    assert modules.split() == sorted({*map(module_name, texts)} - {"hook", "hook.checked", "hook.loader"})
-    assert '"hook/late/__init__.py", line 5' in done.stderr
+    trees = {module_name(path): ast.parse(text) for path, text in TEXTS.items()}
+    assert find_imports(trees, START) == ["hook", "hook.low", "hook.low.lower", "hook.low.upper", START]
 
 
 @each_python
 def test_what_has_no_bytecode_is_found_in_the_zip(python: str, source: Path, tmp_path: Path) -> None:
     contents = archive.read_sources(source)
-    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/cli/command_line.py"}, [python])
+    others = {name: text for name, text in contents.items() if name != "hook/cli/command_line.py"}
+    (code,) = bytecode.compile_all(others, [python])
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "--version")
     assert done.stdout.startswith("resctrl-mon-hook ")

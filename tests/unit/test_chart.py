@@ -62,7 +62,7 @@ def is_of_test(it: Object) -> bool:
 
 
 def only(objects: list[Object], kind: str, *, of_test: bool = False) -> Object:
-    (found,) = [it for it in objects if it["kind"] == kind and is_of_test(it) is of_test]
+    (found,) = [item for item in objects if item["kind"] == kind and is_of_test(item) is of_test]
     return found
 
 
@@ -79,25 +79,26 @@ def with_made(objects: list[Object]) -> list[Object]:
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
-    for it in with_made(objects):
-        if it["kind"] == "Pod":
-            yield it["spec"]
-        elif "template" in it.get("spec", {}):
-            yield it["spec"]["template"]["spec"]
+    for found in with_made(objects):
+        if found["kind"] == "Pod":
+            yield found["spec"]
+        elif "template" in found.get("spec", {}):
+            yield found["spec"]["template"]["spec"]
 
 
 def containers(objects: list[Object]) -> dict[str, Object]:
-    return {it["name"]: it for pod in pods(objects) for it in [*pod.get("initContainers", []), *pod["containers"]]}
+    found = [container for pod in pods(objects) for container in [*pod.get("initContainers", []), *pod["containers"]]]
+    return {container["name"]: container for container in found}
 
 
 def mounts(container: Object) -> dict[str, Object]:
-    return {it["mountPath"]: it for it in container.get("volumeMounts", [])}
+    return {found["mountPath"]: found for found in container.get("volumeMounts", [])}
 
 
 def test_kubernetes_takes_it(objects: list[Object]) -> None:
     for version in (OLDEST, kubernetes_validate.latest_version()):
-        for it in with_made(objects):
-            kubernetes_validate.validate(it, version, strict=True)
+        for found in with_made(objects):
+            kubernetes_validate.validate(found, version, strict=True)
 
 
 def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
@@ -120,13 +121,13 @@ def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -
     if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
         expected = WORDS
     found = containers(objects)
-    words = [it["args"][1:] for it in found.values() if "args" in it] + [plan(objects, of_test=True)["options"]]
-    for it in found.values():
-        if "readinessProbe" in it:
-            command = it["readinessProbe"]["exec"]["command"]
+    words = [item["args"][1:] for item in found.values() if "args" in item] + [plan(objects, of_test=True)["options"]]
+    for item in found.values():
+        if "readinessProbe" in item:
+            command = item["readinessProbe"]["exec"]["command"]
             words.append(command[next(at for at, word in enumerate(command) if word.startswith("--prefix")) :])
-    assert {tuple(it[3:]) for it in words} == {tuple(expected)}
-    assert len({tuple(it[:3]) for it in words}) == 1
+    assert {tuple(item[3:]) for item in words} == {tuple(expected)}
+    assert len({tuple(item[:3]) for item in words}) == 1
     assert parse_options(expected)[1] == []
 
 
@@ -171,7 +172,7 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
     metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"on": True}]
     metrics += [{"podMonitor": {"interval": "often"}}, {"networkPolicy": {"from": []}}]
-    for values in (*wrong, *({"metrics": it} for it in metrics)):
+    for values in (*wrong, *({"metrics": metric} for metric in metrics)):
         with pytest.raises(jsonschema.ValidationError):
             schema(values)
 
@@ -232,7 +233,7 @@ def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_t
         found = containers(objects)[name]
         assert found["securityContext"]["runAsNonRoot"] is True
         assert set(mounts(found)) <= {"/plan"}
-    assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
+    assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding"}
 
 
 ALLOWED = {
@@ -248,12 +249,12 @@ ALLOWED = {
 def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_with_it(
     objects: list[Object], hook: str
 ) -> None:
-    rules = {it["resources"][0]: it for it in only(objects, "Role", of_test=hook == "test")["rules"]}
+    rules = {rule["resources"][0]: rule for rule in only(objects, "Role", of_test=hook == "test")["rules"]}
     assert {name: set(it["verbs"]) for name, it in rules.items()} == ALLOWED[hook]
     if "daemonsets" in rules:
         assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
-    made = [it for it in objects if it["kind"] != "DaemonSet" and is_of_test(it) == (hook == "test")]
-    annotations = {it["kind"]: it["metadata"]["annotations"] for it in made}
+    made = [found for found in objects if found["kind"] != "DaemonSet" and is_of_test(found) == (hook == "test")]
+    annotations = {found["kind"]: found["metadata"]["annotations"] for found in made}
     first = {kind for kind, it in annotations.items() if it.get("helm.sh/hook-weight") == "-1"}
     assert first == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
     for kind, it in annotations.items():
@@ -263,7 +264,7 @@ def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_wit
 
 def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
     for pod in pods(objects):
-        names = {it["name"] for it in pod["containers"]}
+        names = {container["name"] for container in pod["containers"]}
         assert pod.get("hostPID", False) is bool(names & RECONCILES)
         assert pod.get("hostNetwork", False) is ("watch" in names)
         assert "hostIPC" not in pod
@@ -294,10 +295,10 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
 
 
 def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
-    paths = [it for pod in pods(objects) for it in pod.get("volumes", []) if "hostPath" in it]
-    made = {it["name"] for it in paths if it["hostPath"].get("type") == "DirectoryOrCreate"}
+    paths = [found for pod in pods(objects) for found in pod.get("volumes", []) if "hostPath" in found]
+    made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
-    assert not [it for it in paths if it["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
+    assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
 
 
 # --- Life
@@ -321,14 +322,14 @@ def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused() -> Non
 
 def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themselves(objects: list[Object]) -> None:
     jobs = [plan(objects)[name] for name in ("remove-json", "remove-program")]
-    labels = [it["metadata"]["labels"] for it in jobs]
+    labels = [job["metadata"]["labels"] for job in jobs]
     labels.append(only(objects, "DaemonSet")["spec"]["selector"]["matchLabels"])
-    assert len({it["app.kubernetes.io/component"] for it in labels}) == 3
+    assert len({label["app.kubernetes.io/component"] for label in labels}) == 3
     assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
-    assert all(it["spec"]["suspend"] is True for it in jobs)
+    assert all(job["spec"]["suspend"] is True for job in jobs)
     assert jobs[1]["spec"]["ttlSecondsAfterFinished"] > 0
-    for it in jobs:
-        (container,) = it["spec"]["template"]["spec"]["containers"]
+    for job in jobs:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
         path = f"metadata.annotations['{cluster.SINCE}']"
         assert container["env"] == [{"name": "REMOVED_AT", "valueFrom": {"fieldRef": {"fieldPath": path}}}]
 
@@ -337,7 +338,7 @@ def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themsel
 
 
 def metrics_arguments(values: Object | None = None) -> list[str]:
-    env = {it["name"]: it for it in containers(render(values))["metrics"]["env"]}
+    env = {found["name"]: found for found in containers(render(values))["metrics"]["env"]}
     assert env["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     words: list[str] = env["METRICS"]["value"].replace("$(POD_IP)", "10.1.2.3").split()
     return words
@@ -358,13 +359,13 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     assert "watch" not in containers(defaults)
     with_watch = containers(render({"watch": True}))
     assert mounts(with_watch["watch"]) == mounts(with_watch["reconcile"])
-    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
+    assert not {made["kind"] for made in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
     found = containers(defaults)
     assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
     metrics = {"enabled": False, "podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}}
     objects = render({"metrics": metrics})
     assert "metrics" not in containers(objects)
-    assert not {"PodMonitor", "NetworkPolicy"} & {it["kind"] for it in objects}
+    assert not {"PodMonitor", "NetworkPolicy"} & {item["kind"] for item in objects}
 
 
 def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_tests() -> None:

@@ -254,7 +254,6 @@ AILMENTS: dict[str, Change] = {
     "FAIL program: is not owned by root, or is writable by others": lambda node: node.fs.chmod(PROGRAM, 0o777),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
-    f"FAIL {OTHER}: '(' is not a valid regular expression": written(OTHER, {**THEIRS, "when": {"commands": ["("]}}),
     f"FAIL hooks.d: no hooks.d file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
     "FAIL hooks.d: several files call the hook": lambda node: node.write(
         f"{ADMINISTRATOR}/50-mine.json", node.make_json("podman")
@@ -309,9 +308,6 @@ AILMENTS: dict[str, Change] = {
     "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(ended_at=system.unix_time() - 301),
     "warning reconcile: 2 of its actions failed": reconciled(failed=2),
     "warning reconcile: it could not read 2 of the keys, cgroups and processes": reconciled(unread=2),
-    "warning reconcile: /etc/resctrl-mon-hook/reconcile.conf is not read any more": written(
-        Places().conf, "--key=auto"
-    ),
     "warning watch: it last wrote its record 1000 s ago": lambda node: node.files.watched(
         alive_at=system.unix_time() - 1000
     ),

@@ -77,55 +77,36 @@ def test_remarks_name_what_the_operator_has_to_do(shipped: PyzFile) -> None:
     assert remarks(Options(history="/var/log/resctrl-mon-hook/history.jsonl")) == []
     (line,) = remarks(Options(history="/var/log/jobs/x", run_dir="/run/x"))
     assert line.startswith("let the units write to /run/x and /var/log/jobs: ")
-    conf = Path("/mnt/etc/resctrl-mon-hook/reconcile.conf")
-    conf.parent.mkdir(parents=True)
-    conf.write_text("# Made by `resctrl-mon-hook install`\n")
-    assert remarks() == []  # it is removed
-    conf.write_text("OPTIONS=--adopt\n")
-    assert remarks() == [f"{conf} is not read any more: give its options to install, and remove it"]
     assert list_remarks(Wanted(shipped, Places(), TARGETS))[-1].startswith("systemd is not running: ")
 
 
-@pytest.mark.parametrize(
-    ("label", "mode", "is_refused"),
-    [("tmp_t", "1", True), ("bin_t", "1", False), (None, "1", False), ("tmp_t", "0", False), ("tmp_t", None, False)],
-)
+WELL = Exit(0, "resctrl-mon-hook 1\n", "")
+
+
 def test_a_program_that_selinux_keeps_from_runtimes_is_refused(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, label: str | None, mode: str | None, is_refused: bool
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(programs, "run_program", lambda *_words, **_more: Exit(0, "resctrl-mon-hook 1\n", ""))
+    monkeypatch.setattr(programs, "run_program", lambda *_words, **_more: WELL)
     fs.create_file("/x")
-    if mode is not None:
-        fs.create_file("/sys/fs/selinux/enforce", contents=mode)
-    if label is not None:
+    try_program("/x")
+    enforce = fs.create_file("/sys/fs/selinux/enforce", contents="1")
+    try_program("/x")
+    for label, mode in (("bin_t", "1"), ("tmp_t", "0"), ("tmp_t", "")):
         os.setxattr("/x", "security.selinux", f"system_u:object_r:{label}:s0\0".encode())
-    if is_refused:
-        with pytest.raises(Refused, match="SELinux: /x has type tmp_t, which runtimes may not start; remedy: semanage"):
+        enforce.set_contents(mode)
+        try_program("/x")
+    enforce.set_contents("1")
+    with pytest.raises(Refused, match="SELinux: /x has type tmp_t, which runtimes may not start; remedy: semanage"):
+        try_program("/x")
+
+
+def test_a_program_that_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for version, hook, problem in (
+        (Exit(1, "", "broken"), WELL, "exit status 1: broken"),
+        (Exit(0, "hello", ""), WELL, "it does not print its version"),
+        (WELL, Exit(0, "", "usage: x\n"), "usage: x"),
+    ):
+        ends = {True: hook, False: version}
+        monkeypatch.setattr(programs, "run_program", lambda words, ends=ends, **_more: ends["hook" in words])
+        with pytest.raises(Refused, match=f"^/x does not run: {problem}; remedy: see whether its file system is"):
             try_program("/x")
-    else:
-        try_program("/x")
-
-
-@pytest.mark.parametrize(
-    ("version", "hook", "problem"),
-    [
-        (Exit(1, "", "broken"), None, "exit status 1: broken"),
-        (Exit(0, "hello", ""), None, "it does not print its version"),
-        (Exit(0, "resctrl-mon-hook 1\n", ""), Exit(0, "", "usage: x\n"), "usage: x"),
-    ],
-)
-def test_a_program_that_does_not_run_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: Exit, hook: Exit, problem: str
-) -> None:
-    monkeypatch.setattr(programs, "run_program", lambda words, **_more: hook if "hook" in words else version)
-    with pytest.raises(Refused, match=f"^/x does not run: {problem}; remedy: see whether its file system is mounted"):
-        try_program("/x")
-
-
-def test_old_options_of_reconcile_are_removed_if_install_wrote_them(fs: FakeFilesystem, shipped: PyzFile) -> None:
-    wanted = Wanted(shipped, Places(top="/mnt"), TARGETS)
-    conf = fs.create_file("/mnt/etc/resctrl-mon-hook/reconcile.conf", contents="OPTIONS=--adopt\n")
-    removal = "remove /mnt/etc/resctrl-mon-hook/reconcile.conf"
-    assert removal not in map(str, install.plan_install(wanted))
-    conf.set_contents("# Made by `resctrl-mon-hook install`, ...\nOPTIONS=--adopt\n")
-    assert removal in map(str, install.plan_install(wanted))

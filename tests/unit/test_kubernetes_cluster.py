@@ -62,7 +62,8 @@ class Cluster:
         parts = urlsplit(url)
         self.paths.add(parts.path)
         kind, _, name = parts.path.partition("/namespaces/ns/")[2].partition("/")
-        selector = dict(it.split("=", 1) for it in parse_qs(parts.query).get("labelSelector", [""])[0].split(",") if it)
+        labels = parse_qs(parts.query).get("labelSelector", [""])[0].split(",")
+        selector = dict(label.split("=", 1) for label in labels if label)
         if f"{method} {kind}" == self.refuses:
             return 403, {"message": "forbidden"}
         return getattr(self, f"{method.lower()}_{kind}")(name, selector, body)  # type: ignore[no-any-return]
@@ -87,12 +88,12 @@ class Cluster:
     def get_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
         there = chosen(list(self.jobs.values()), selector)
         found = json.loads(json.dumps(there))
-        for it in there:
-            if it.get("status") == {"active": 1}:
-                it["status"] = {"succeeded": 1}
-                self.events.append(f"{component_of(it)} ran on {node_of(it)}")
-            elif not it["spec"]["suspend"]:
-                it.setdefault("status", {"active": 1})
+        for item in there:
+            if item.get("status") == {"active": 1}:
+                item["status"] = {"succeeded": 1}
+                self.events.append(f"{component_of(item)} ran on {node_of(item)}")
+            elif not item["spec"]["suspend"]:
+                item.setdefault("status", {"active": 1})
         return 200, {"items": found}
 
     def post_jobs(self, _name: str, _selector: Object, body: Object) -> tuple[int, Object]:
@@ -122,7 +123,7 @@ class Cluster:
 
 
 def chosen(objects: list[Object], selector: Object) -> list[Object]:
-    return [it for it in objects if selector.items() <= it["metadata"]["labels"].items()]
+    return [found for found in objects if selector.items() <= found["metadata"]["labels"].items()]
 
 
 def node_of(job: Object) -> str:
@@ -201,7 +202,7 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
         *(f"remove-program starts on {name}" for name in NODES),
         "3 Jobs gone",
     ]
-    assert [node_of(it) for it in kube.jobs.values()] == NODES
+    assert [node_of(found) for found in kube.jobs.values()] == NODES
     assert all(len(name) <= 63 for name in kube.jobs)
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
 
@@ -224,7 +225,7 @@ def test_after_a_failure_it_goes_on_with_all_nodes(api: cluster.Api, kube: Clust
         cluster.run(api, PLAN)
     kube.refuses = ""
     cluster.run(api, PLAN)
-    assert [node_of(it) for it in kube.jobs.values()] == NODES
+    assert [node_of(found) for found in kube.jobs.values()] == NODES
     assert kube.events[-1] == "3 Jobs gone"
     for kind in ("remove-json", "remove-program"):
         assert {f"{kind} starts on {name}" for name in NODES} <= set(kube.events)
@@ -237,7 +238,7 @@ def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there
     kube.pods[0]["status"]["containerStatuses"][1] = {"name": "reconcile", "state": {"waiting": {}}}
     del kube.pods[1]["status"]
     cluster.run(api, PLAN)
-    assert [node_of(it) for it in kube.jobs.values()] == NODES[2:]
+    assert [node_of(found) for found in kube.jobs.values()] == NODES[2:]
     assert {f"remove-json ran on {name}" for name in NODES} <= set(kube.events)
 
 

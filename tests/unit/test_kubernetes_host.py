@@ -97,7 +97,7 @@ PYTHON, REAL, LIBRARY = "/usr/bin/python3", "/usr/bin/python3.11", "/usr/lib/pyt
 
 
 @pytest.mark.parametrize(
-    ("link", "gone", "said"),
+    ("link", "gone", "problem"),
     [
         (None, PYTHON, "Some Linux 12 has no /usr/bin/python3: hooks cannot run there"),
         *(
@@ -110,7 +110,7 @@ PYTHON, REAL, LIBRARY = "/usr/bin/python3", "/usr/bin/python3.11", "/usr/lib/pyt
         ("/usr/bin/python3", None, "has no /usr/bin/python3"),  # in a circle
     ],
 )
-def test_a_host_without_a_python_that_runs_hooks_is_refused(link: str | None, gone: str | None, said: str) -> None:
+def test_a_host_without_a_python_that_runs_hooks_is_refused(link: str | None, gone: str | None, problem: str) -> None:
     if link is not None:
         at(PYTHON).unlink()
         at(PYTHON).symlink_to(link)
@@ -118,7 +118,7 @@ def test_a_host_without_a_python_that_runs_hooks_is_refused(link: str | None, go
             (at("/usr/bin") / os.path.basename(link)).touch(0o755)
     if gone is not None:
         at(gone).unlink()
-    with pytest.raises(Refused, match=re.escape(said)):
+    with pytest.raises(Refused, match=re.escape(problem)):
         node().install()
     assert files() == []
 
@@ -258,7 +258,7 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
         done.append(name)
         with suppress(Refused):
             getattr(of(release), verb)()
-        found = {it: hooksd.read_entry(str(json_of(it))).file for it in (A, SAME, B)}
+        found = {item: hooksd.read_entry(str(json_of(item))).file for item in (A, SAME, B)}
         named |= {file.hook.path for file in found.values() if file is not None}
         assert not [path for path in named if not os.access(at(path), os.X_OK)], done
         assert len({it[1] for it, file in found.items() if file is not None}) <= 1, f"two JSONs: {done}"
@@ -270,7 +270,7 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
             of(release).remove_json()
         of(release).remove_program()
     assert is_stub(str(at(PROGRAM))) is (PROGRAM in named)
-    assert [json_of(it).exists() for it in (A, SAME, B)] == [False] * 3
+    assert [json_of(item).exists() for item in (A, SAME, B)] == [False] * 3
 
 
 def test_nothing_is_done_while_another_one_acts(monkeypatch: pytest.MonkeyPatch) -> None:

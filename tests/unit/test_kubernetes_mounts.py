@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 import mounts
 
 if TYPE_CHECKING:
@@ -17,9 +15,8 @@ ROOT = "1 0 8:1 / / rw - ext4 /dev/sda rw"
 SYSTEMDS = "2 1 0:30 / /run rw - tmpfs tmpfs rw"
 
 
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
+def test_a_path_leads_to_the_directory_that_the_kernel_finds() -> None:
+    for lines, expected in (
         ([ROOT], ("8:1", RUN)),
         ([ROOT, SYSTEMDS], ("0:30", "/resctrl-mon-hook")),
         # The root file system is often younger than what the initramfs mounted below it.
@@ -31,13 +28,9 @@ SYSTEMDS = "2 1 0:30 / /run rw - tmpfs tmpfs rw"
         ([ROOT, f"3 1 0:30 /resctrl-mon-hook {RUN} rw - tmpfs tmpfs rw"], ("0:30", "/resctrl-mon-hook")),
         ([ROOT, f"3 1 0:30 /resctrl-mon-hook//deleted {RUN} rw - x x rw"], ("0:30", "/resctrl-mon-hook//deleted")),
         ([ROOT, "3 1 0:31 / /run/resctrl rw - x x rw", "4 1 0:32 / /runs rw - x x rw"], ("8:1", RUN)),
-        ([], None),
-    ],
-)
-def test_a_path_leads_to_the_directory_that_the_kernel_finds(
-    lines: list[str], expected: mounts.Directory | None
-) -> None:
-    assert mounts.locate("\n".join(lines), RUN) == expected
+        (list[str](), None),
+    ):
+        assert mounts.locate("\n".join(lines), RUN) == expected
 
 
 def test_this_process_and_its_parent_have_the_same_directory(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ class TrialCluster:
     def get_pods(self, name: str, _body: object) -> tuple[int, Object]:
         if not name:
             return 200, {"items": self.daemons}
-        found = {it["metadata"]["name"]: it for it in self.daemons} | self.pods
+        found = {item["metadata"]["name"]: item for item in self.daemons} | self.pods
         return (200, found[name]) if name in found else (404, {})
 
     def post_pods(self, _name: str, body: Object) -> tuple[int, Object]:
@@ -109,7 +109,7 @@ class TrialHandler(ApiHandler):
         return self.send(*getattr(self.kube, f"{self.command.lower()}_pods")(name, self.read_body()))
 
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
-        if pod not in {**self.kube.pods, **{it["metadata"]["name"]: it for it in self.kube.daemons}}:
+        if pod not in {**self.kube.pods, **{found["metadata"]["name"]: found for found in self.kube.daemons}}:
             return self.send(404, "")
         self.send_response(101)
         self.end_headers()
@@ -162,9 +162,9 @@ def test_every_node_is_tried_and_nothing_is_left(
     seen = f"meters: {UID} was a member, resctrl_mon_core_energy_joules_total grew, exec was charged, at once"
     assert lines[:2] == [f"{name}: {seen}, and it was completed" for name in "ab"]
     assert lines[2:] == ["nodes that meter: 2 of 2 tried"]
-    assert [it["spec"]["nodeName"] for it in kube.made] in (["a", "b"], ["b", "a"])
+    assert [found["spec"]["nodeName"] for found in kube.made] in (["a", "b"], ["b", "a"])
     assert kube.pods == {}
-    assert [it["metadata"]["ownerReferences"] for it in [*kube.made, *kube.patched]] == [[OWNER]] * 3
+    assert [found["metadata"]["ownerReferences"] for found in [*kube.made, *kube.patched]] == [[OWNER]] * 3
 
 
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
@@ -172,7 +172,7 @@ def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
 ) -> None:
     kube.daemons[0]["status"]["conditions"] = []
     trial.run(api, {**plan, "everyNode": False, "watch": False}, "hook-test")
-    assert [it["spec"]["nodeName"] for it in kube.made] == ["b"]
+    assert [found["spec"]["nodeName"] for found in kube.made] == ["b"]
 
 
 NEVER = (
@@ -191,7 +191,7 @@ NEVER = (
         ({"reconcile"}, "COMPLETION", f"its key {UID} is not completed 0 s after the pod"),
         ({"image"}, "START", "a pod does not start on the node: {'waiting': {'reason': 'ErrImagePull'}}"),
     ],
-    ids=lambda it: "+".join(sorted(it)) if isinstance(it, set) else None,
+    ids=lambda found: "+".join(sorted(found)) if isinstance(found, set) else None,
 )
 def test_a_node_that_fails_is_named_with_the_reason(
     api: cluster.Api,

@@ -52,7 +52,7 @@ def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
 
 def look_at_handlers() -> tuple[object, ...]:
     """What a command must leave as it was."""
-    return (*(signal.getsignal(it) for it in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
+    return (*(signal.getsignal(found) for found in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
 
 
 def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], int], capfd: Capture) -> None:
@@ -99,7 +99,7 @@ def test_a_signal_that_came_just_before_a_call_ends_it_at_the_next_tick(
     assert steps == ["started"]
 
 
-def test_it_is_ended_once_and_may_say_what_it_has_done() -> None:
+def test_a_command_is_ended_once_and_may_say_what_it_has_done() -> None:
     def command() -> int:
         try:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -157,16 +157,14 @@ def test_a_command_that_takes_long_says_on_a_terminal_that_it_is_at_work(
 # --- Which commands, and what they say
 
 
-@pytest.mark.parametrize("verb", LIMITS)
-def test_a_command_that_no_person_may_watch_has_a_limit(
-    monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str
-) -> None:
+def test_a_command_that_no_person_may_watch_has_a_limit(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
     def command(*_arguments: object) -> int:
         raise Ended("by SIGTERM")
 
-    monkeypatch.setattr(VERBS[verb], "run", command)
-    assert cli.main([verb]) == (1 if verb in ("reconcile", "doctor") else 2)
-    assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
+    for verb in LIMITS:
+        monkeypatch.setattr(VERBS[verb], "run", command)
+        assert cli.main([verb]) == (1 if verb in ("reconcile", "doctor") else 2)
+        assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
 
 
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +174,11 @@ def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) 
     assert seen == [former]
 
 
-@pytest.mark.parametrize("path", [ROOT / "docs" / "commands.md", ROOT / "packaging" / "man" / "resctrl-mon-hook.8"])
-def test_the_documents_state_each_limit(path: Path) -> None:
-    text = " ".join(path.read_text(encoding="utf-8").split())
-    stated = dict(re.findall(r"(?:\| `|\.D1 Cm )([a-z]+)`?(?: \|| No) ([0-9]+) s\b", text))
-    assert stated == {verb: f"{limit.seconds:.0f}" for verb, limit in LIMITS.items()}
+def test_the_documents_state_each_limit() -> None:
+    for path in ("docs/commands.md", "packaging/man/resctrl-mon-hook.8"):
+        text = " ".join((ROOT / path).read_text(encoding="utf-8").split())
+        stated = dict(re.findall(r"(?:\| `|\.D1 Cm )([a-z]+)`?(?: \|| No) ([0-9]+) s\b", text))
+        assert stated == {verb: f"{limit.seconds:.0f}" for verb, limit in LIMITS.items()}
 
 
 def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(

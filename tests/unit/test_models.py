@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 from pathlib import Path
 from types import ModuleType
@@ -36,12 +35,14 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPILED = ROOT / pyz.COMPILED["hook/models.py"]
 BOTH = {models: models_compiled, node_models: node_models_compiled, options: options_compiled}
 """The forms of the models."""
-STATES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests" / "states").glob("*.json"))]
 FIELDS: list[type[models.Model]] = [
-    it
+    item
     for source in BOTH
-    for it in vars(source).values()
-    if isinstance(it, type) and issubclass(it, models.Model) and it.__module__ == source.__name__ and it.model_fields
+    for item in vars(source).values()
+    if isinstance(item, type)
+    and issubclass(item, models.Model)
+    and item.__module__ == source.__name__
+    and item.model_fields
 ]
 
 
@@ -119,18 +120,12 @@ def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_va
     run()
 
 
-def test_states_of_real_runtimes_are_read_alike() -> None:
-    for state in STATES:
-        assert outcome(models, "State", state)[0] == "accepted"
-        assert not find_difference(models, models_compiled, "State", state)
-        assert not find_difference(models, models_compiled, "Annotations", state.get("annotations") or {})
-
-
 def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
     """The comparison can fail: here the compiled form has another bound for `pid`."""
     text = COMPILED.read_text(encoding="utf-8")
     weaker = load(text.replace("(check_int, (), 0, 2147483647)", "(check_int, (), -1, 2147483647)"), tmp_path)
-    assert any(find_difference(models, weaker, "State", it) for it in strategies.substitutions(models.State))
+    documents = strategies.substitutions(models.State)
+    assert any(find_difference(models, weaker, "State", document) for document in documents)
 
 
 def refuse(_text: str) -> str:
@@ -172,9 +167,9 @@ def test_the_input_is_neither_kept_nor_changed(form: Any) -> None:  # noqa: ANN4
 def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
     one, other = ((form.Options(), form.KeyState(key="a", kind="pod")) for _ in range(2))
     for mine, theirs in zip(one, other):
-        mutable = [it for it in mine.model_dump() if isinstance(getattr(mine, it), (list, dict))]
+        mutable = [found for found in mine.model_dump() if isinstance(getattr(mine, found), (list, dict))]
         assert len(mutable) >= 2
-        assert not [it for it in mutable if getattr(mine, it) is getattr(theirs, it)]
+        assert not [found for found in mutable if getattr(mine, found) is getattr(theirs, found)]
 
 
 def test_models_are_frozen_and_equal_by_type_and_fields(form: Any) -> None:  # noqa: ANN401
@@ -217,7 +212,7 @@ def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -
     """Their types are pydantic's to mypy."""
     callers = [path for path in COMPILED.parent.rglob("*.py") if str(path.relative_to(ROOT)) not in pyz.COMPILED]
     used = {name for path in callers for name in re.findall(r"\.(model_\w+)", path.read_text(encoding="utf-8"))}
-    assert {it for it in used if not (hasattr(validation.Form, it) or hasattr(validation.Model, it))} == set()
+    assert not [name for name in used if not (hasattr(validation.Form, name) or hasattr(validation.Model, name))]
     assert used
 
 

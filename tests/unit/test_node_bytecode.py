@@ -46,7 +46,7 @@ class NodeProgram(NamedTuple):
         return bytecode.has_bytecode(str(self.pyz), PyzFile(str(self.pyz)), python)
 
 
-@pytest.fixture(scope="module", params=[str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
+@pytest.fixture(scope="module", params=[str(one.path) for one in FOUND], ids=[f"{one.version}" for one in FOUND])
 def made(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> NodeProgram:
     """One that `bytecode` has made it for, by each CPython."""
     python: str = request.param
@@ -174,15 +174,6 @@ def test_bytecode_again_changes_nothing_and_removes_that_of_other_pythons(node: 
     assert start([node.pyz, "bytecode"]).returncode == 0
     assert set(node.pyz.parent.iterdir()) == {node.pyz, node.file, stays}
     assert node.file.stat().st_ino == before
-
-
-@one_python
-@pytest.mark.parametrize("how", ["other build", "empty", "FIFO", "link", "writable by all"])
-def test_bytecode_replaces_what_is_not_right(node: NodeProgram, how: str) -> None:
-    SPOILT[how](node.file)
-    assert start([node.pyz, "bytecode"]).stdout == f"compile {node.file}\n"
-    assert node.is_current()
-    assert not node.runs_sources()
 
 
 @pytest.mark.parametrize(

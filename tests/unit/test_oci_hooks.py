@@ -114,10 +114,10 @@ def test_the_pattern_is_anchored_and_its_value_none_that_an_author_could_spoil(p
 
 
 def test_each_file_matches_the_containers_of_its_own_runtimes_and_no_near_misses() -> None:
-    podmans = {it.name for it in STATES.glob("podman-*-createRuntime.json") if "-build-" not in it.name}
+    podmans = {state.name for state in STATES.glob("podman-*-createRuntime.json") if "-build-" not in state.name}
     assert podmans
     assert match_states(PODMAN) == podmans, "and no steps of a build"
-    assert match_states(KUBERNETES) == {it.name for it in STATES.glob("crio-*-createRuntime.json")} != set()
+    assert match_states(KUBERNETES) == {state.name for state in STATES.glob("crio-*-createRuntime.json")} != set()
     for path, names in (
         (KUBERNETES, ("io.kubernetes.container.hash", "io-kubernetes-container-restartCount")),
         (KUBERNETES, ("xio.kubernetes.container.restartCount", "io.kubernetes.container.restartCounter")),

@@ -37,7 +37,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What Butane is given for --files-dir."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
-    fitting = [str(it.path) for it in interpreters.find() if it.version[:2] in RHEL_COREOS]
+    fitting = [str(found.path) for found in interpreters.find() if found.version[:2] in RHEL_COREOS]
     archive.build(output=root / "dist" / "resctrl-mon-hook.pyz", interpreters=fitting)
     return root
 
@@ -48,11 +48,11 @@ def made(tree: Path) -> dict[str, Any]:
 
 
 def files(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {it["path"]: it for it in made["spec"]["config"]["storage"]["files"]}
+    return {file["path"]: file for file in made["spec"]["config"]["storage"]["files"]}
 
 
 def units(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {it["name"]: it for it in made["spec"]["config"]["systemd"]["units"]}
+    return {unit["name"]: unit for unit in made["spec"]["config"]["systemd"]["units"]}
 
 
 def content(file: dict[str, Any]) -> bytes:
@@ -64,39 +64,25 @@ def content(file: dict[str, Any]) -> bytes:
 # --- The MachineConfig and the Butane file
 
 
-def test_the_reader_reads_it_as_yaml_is_read() -> None:
-    assert machineconfig.Reader((OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8")).read() == BUTANE
-
-
-ON_ONE_LINE = "a: *b", "a: &b c", "a: [b]", "a: {b: c}", "a: 'b'", "a: b # c", "a: 12", "a: 1.5", "a: yes", "ON: a"
-REFUSED = *ON_ONE_LINE, "- a", "a: !b c", "a: b: c", "a: 2020-01-01", "a:\n", "a: >\n  b", "a:\n  - b"
-
-
-def test_the_reader_refuses_what_it_might_read_otherwise() -> None:
-    for text in (*REFUSED, "a: b\na: c", "a: b\n  c: d"):
-        with pytest.raises(machineconfig.Unfit):
-            machineconfig.Reader(text).read()
-
-
 def test_every_file_has_its_content_mode_and_path(made: dict[str, Any], tree: Path) -> None:
-    assert list(files(made)) == [it["path"] for it in BUTANE["storage"]["files"]]
-    for it in BUTANE["storage"]["files"]:
-        found = files(made)[it["path"]]
-        local = it["contents"].get("local")
-        assert content(found) == ((tree / local).read_bytes() if local else it["contents"]["inline"].encode())
+    assert list(files(made)) == [file["path"] for file in BUTANE["storage"]["files"]]
+    for file in BUTANE["storage"]["files"]:
+        found = files(made)[file["path"]]
+        local = file["contents"].get("local")
+        assert content(found) == ((tree / local).read_bytes() if local else file["contents"]["inline"].encode())
         assert {name: found[name] for name in ("mode", "overwrite")} == {
-            name: it[name] for name in ("mode", "overwrite")
+            name: file[name] for name in ("mode", "overwrite")
         }
 
 
 def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
-    assert list(units(made)) == [it["name"] for it in BUTANE["systemd"]["units"]]
-    for it in BUTANE["systemd"]["units"]:
-        found = units(made)[it["name"]]
-        local = it.get("contents_local")
-        assert found["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else it["contents"])
+    assert list(units(made)) == [unit["name"] for unit in BUTANE["systemd"]["units"]]
+    for unit in BUTANE["systemd"]["units"]:
+        found = units(made)[unit["name"]]
+        local = unit.get("contents_local")
+        assert found["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else unit["contents"])
         for name in ("enabled", "dropins"):
-            assert found.get(name) == it.get(name)
+            assert found.get(name) == unit.get(name)
         assert not found.keys() - {"name", "enabled", "contents", "dropins"}
 
 
@@ -197,17 +183,17 @@ def test_the_policy_is_the_clusters_own_and_covers_every_file_and_every_unit(mad
     """One that is missing would have every node of the pool rebooted."""
     assert (POLICY["kind"], POLICY["metadata"]) == ("MachineConfiguration", {"name": "cluster"})
     policy = POLICY["spec"]["nodeDisruptionPolicy"]
-    assert {it["path"] for it in policy["files"]} == set(files(made))
-    assert {it["name"] for it in policy["units"]} == set(units(made))
+    assert {file["path"] for file in policy["files"]} == set(files(made))
+    assert {unit["name"] for unit in policy["units"]} == set(units(made))
 
 
 def test_the_policy_neither_reboots_nor_unmounts() -> None:
     """openshift/api allows the action None only alone, and Restart only with a service."""
     policy = POLICY["spec"]["nodeDisruptionPolicy"]
-    for it in (*policy["files"], *policy["units"]):
-        kinds = [action["type"] for action in it["actions"]]
+    for found in (*policy["files"], *policy["units"]):
+        kinds = [action["type"] for action in found["actions"]]
         assert set(kinds) <= {"None", "DaemonReload", "Restart"}
         assert "None" not in kinds or len(kinds) == 1
-        for action in it["actions"]:
+        for action in found["actions"]:
             assert (action["type"] == "Restart") == ("restart" in action)
             assert action.get("restart", {}).get("serviceName") != "sys-fs-resctrl.mount"

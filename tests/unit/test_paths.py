@@ -28,19 +28,20 @@ def test_targets_are_found_by_their_programs(fs: FakeFilesystem, top: str) -> No
     assert programs.find_program("k3s", top) == "/usr/local/bin/k3s"
 
 
-@pytest.mark.parametrize("content", [json.dumps(HOOK), "#!/bin/sh\n", ""])
-def test_a_file_with_other_content_is_foreign(fs: FakeFilesystem, content: str) -> None:
+def test_a_file_with_other_content_is_foreign(fs: FakeFilesystem) -> None:
     for path in PLACES.files():
         assert not PLACES.is_foreign(path)
-        fs.create_file(path, contents=content)
-        assert PLACES.is_foreign(path)
+        file = fs.create_file(path)
+        for content in (json.dumps(HOOK), "#!/bin/sh\n", ""):
+            file.set_contents(content)
+            assert PLACES.is_foreign(path)
 
 
 def test_what_an_installation_has_is_ours_and_a_link_in_its_place_is_foreign(fs: FakeFilesystem) -> None:
     hook = {**HOOK, "hook": {"path": PLACES.program}}
     ours = {path: "resctrl-mon-hook" for path in PLACES.files() if path != PLACES.link}
     ours |= {PLACES.program: "#!/usr/bin/python3 ...hook/__init__.py", PLACES.json("podman"): json.dumps(hook)}
-    ours |= {PLACES.json("kubernetes"): json.dumps(hook), PLACES.conf: MARK, PLACES.logrotate: MARK}
+    ours |= {PLACES.json("kubernetes"): json.dumps(hook), PLACES.logrotate: MARK}
     for path, content in ours.items():
         fs.create_file(path, contents=content)
         assert not PLACES.is_foreign(path), path

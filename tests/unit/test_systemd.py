@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from hook import entry
 from hook.cli import verbs
 from hook.cli.options import History
 from hook.models import Options
@@ -176,15 +174,6 @@ def test_memory_is_limited_to_four_times_what_a_big_node_takes() -> None:
 def test_watch_runs_in_the_hosts_network() -> None:
     assert "CAP_NET_ADMIN" in only(WATCH, "Service", "CapabilityBoundingSet").split()
     assert "PrivateNetwork" not in unit(WATCH)["Service"]
-
-
-def test_the_shipped_hooks_let_kubernetes_groups_linger_and_write_the_history_that_is_shown() -> None:
-    """reconcile reads this there."""
-    expected = {"kubernetes": "--linger=600", "podman": f"--history={History().history}"}
-    for target, option in expected.items():
-        hooks = json.loads((ROOT / f"oci-hooks/10-resctrl-mon-hook-{target}.json").read_text(encoding="utf-8"))
-        assert hooks["hook"]["args"][2:] == [f"--containers={target}", option]
-        assert entry.parse([option])[1] == []
 
 
 def test_the_history_is_written_where_the_units_may_write_and_rotated_there() -> None:

@@ -56,7 +56,7 @@ class Api:
         self._context = context
 
     def call(self, method: str, kind: str, name: str = "", selector: str = "", body: Any = None) -> dict[str, Any]:  # noqa: ANN401  JSON
-        """Make a request; `{}`: the object does not exist, or exists already. Raises Failed."""
+        """Make a request. The answer is empty if the object does not exist, or exists already. Raises Failed."""
         group = {"daemonsets": "apis/apps", "jobs": "apis/batch", "pods": "api"}[kind]
         path = f"/{group}/v1/namespaces/{self._namespace}/{kind}{'/' if name else ''}{name}"
         query = f"?{urllib.parse.urlencode({'labelSelector': selector})}" if selector else ""
@@ -82,7 +82,8 @@ class Api:
 
         `follow`: gets each piece that it prints. Source: the API server's subprotocol v4.channel.k8s.io of RFC 6455.
         """
-        words = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", it) for it in command)]
+        words = [("container", container), ("stdout", "true"), ("stderr", "true")]
+        words += [("command", word) for word in command]
         path = f"/api/v1/namespaces/{self._namespace}/pods/{pod}/exec?{urllib.parse.urlencode(words)}"
         printed: list[str] = []
         try:
@@ -158,18 +159,18 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 
 
 def _find_exit_status(status: dict[str, Any]) -> int:
-    """The exit status of a command, by the Status with which its exec ends. Raises OSError: it did not start."""
+    """Return the exit status in the Status with which an exec ends. Raises OSError if the command did not start."""
     if status.get("status") == "Success":
         return 0
     causes = status.get("details", {}).get("causes") or []
-    found = next((it["message"] for it in causes if it.get("reason") == "ExitCode"), None)
+    found = next((cause["message"] for cause in causes if cause.get("reason") == "ExitCode"), None)
     if found is None:
         raise OSError(str(status.get("message")))
     return int(found)
 
 
 def connect(namespace: str) -> Api:
-    """The API server, as a pod with a token reaches it."""
+    """Return a client of the API server, as a pod with a token reaches it."""
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     url = f"https://{f'[{host}]' if ':' in host else host}:{os.environ['KUBERNETES_SERVICE_PORT']}"
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
@@ -177,18 +178,18 @@ def connect(namespace: str) -> Api:
 
 
 def uninstall() -> None:
-    """See above. Failed."""
+    """Remove the hook from all nodes. Raises Failed."""
     plan = json.loads(PLAN.read_text(encoding="utf-8"))
     run(connect(plan["namespace"]), plan)
 
 
 def run(api: Api, plan: dict[str, Any]) -> None:
-    """See above. Failed."""
+    """Take the steps above. Raises Failed."""
     first, second = plan["remove-json"], plan["remove-program"]
     if api.call("GET", "daemonsets", plan["daemonset"]):  # none of this removal's Jobs has started
         for job in (first, second):
             api.call("DELETE", "jobs", selector=_selector(job), body=_WITH_PODS)
-            while left := [it["spec"]["template"] for it in _jobs(api, job)]:
+            while left := [found["spec"]["template"] for found in _jobs(api, job)]:
                 _wait("Jobs of an earlier removal", left)
     for pod in filter(_node, api.items("pods", plan["selector"])):
         for job in [first, second] if _has_reconciled(pod) else [first]:
@@ -198,25 +199,25 @@ def run(api: Api, plan: dict[str, Any]) -> None:
     while left := api.items("pods", plan["selector"]):
         _wait("pods of the DaemonSet", left)
     _resume(api, first)
-    while left := [it["spec"]["template"] for it in _jobs(api, first) if not it.get("status", {}).get("succeeded")]:
-        _wait("the JSON", left)
+    while left := [found for found in _jobs(api, first) if not found.get("status", {}).get("succeeded")]:
+        _wait("the JSON", [found["spec"]["template"] for found in left])
     _resume(api, second)
     api.call("DELETE", "jobs", selector=_selector(first), body=_WITH_PODS)
     print("no container gets the hook any more; a Job on each node ends all keys and takes the program away")
 
 
 def _has_reconciled(pod: dict[str, Any]) -> bool:
-    """Whether a pod's containers ever ran: if not, the DaemonSet has installed nothing on its node."""
+    """Return whether a pod's containers ever ran: if not, the DaemonSet has installed nothing on its node."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
-    return any(it["name"] == "reconcile" and it.get("containerID") for it in statuses)
+    return any(status["name"] == "reconcile" and status.get("containerID") for status in statuses)
 
 
 def _resume(api: Api, job: dict[str, Any]) -> None:
     """Start the Jobs that have not started. Until then the annotations of their pods may change."""
     began = {"metadata": {"annotations": {SINCE: f"{time.time():.3f}"}}}
-    for it in _jobs(api, job):
-        if it["spec"].get("suspend"):
-            api.call("PATCH", "jobs", it["metadata"]["name"], body={"spec": {"suspend": False, "template": began}})
+    for found in _jobs(api, job):
+        if found["spec"].get("suspend"):
+            api.call("PATCH", "jobs", found["metadata"]["name"], body={"spec": {"suspend": False, "template": began}})
 
 
 def _wait(what: str, pods: list[dict[str, Any]]) -> None:
@@ -233,12 +234,12 @@ def _selector(job: dict[str, Any]) -> str:
 
 
 def _node(pod: dict[str, Any]) -> str:
-    """The node of a pod; empty if it is not scheduled yet."""
+    """Return the node of a pod; empty if it is not scheduled yet."""
     return pod["spec"].get("nodeName") or ""
 
 
 def _job(job: dict[str, Any], node: str) -> dict[str, Any]:
-    """The Job for a node, under a name that depends on the node only."""
+    """Return the Job for a node, under a name that depends on the node only."""
     made: dict[str, Any] = json.loads(json.dumps(job))
     digest = hashlib.sha256(node.encode()).hexdigest()[:10]  # a node's name may be longer than that of a Job
     made["metadata"]["name"] = f"{job['metadata']['name']}-{digest}"

@@ -5,7 +5,7 @@ The steps are those of hook/install/, without the ones that need systemd. /host 
 has mounted /usr, read-only, and the directories that it writes to.
 
 Each step holds the lock of the program's directory, and first reads the owner's file there: the word `chart`, the
-release, and its hooksDir, a line each. A release touches nothing of another one, nor of its own successor.
+release, and its hooksDir, a line each. A release touches nothing of another one, nor of its successor.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _MOST_LINKS = 8
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and the installation that it should have; `words`: options of the hook. Refused: an option is wrong.
+    """A host, and the installation that it should have. Raises Refused if one of `words`, the hook's options, is wrong.
 
-    `release`: the namespace and the name of the Helm release. `before`: the Unix time at which its removal began: what
-    was installed later is not touched.
+    `release` is the namespace and the name of the Helm release, and `before` the Unix time at which its removal began,
+    which does not touch what was installed later.
     """
 
     prefix: str
@@ -63,12 +63,12 @@ class Host:
 
     @property
     def program(self) -> str:
-        """The path of the program on the host, which the JSON has."""
+        """Return the path of the program on the host, which the JSON has."""
         return self.wanted.places.program
 
     @property
     def options(self) -> list[str]:
-        """The options for the JSON: the given ones, and those of the shipped file that they do not replace."""
+        """Return the options for the JSON: the given ones, and those of the shipped file that they do not replace."""
         words: list[str] = json.loads(installing.make_hook_file(self.wanted, KUBERNETES))["hook"]["args"][2:]
         return words
 
@@ -78,12 +78,12 @@ class Host:
 
     @property
     def _paths(self) -> tuple[str, str, str]:
-        """The owner's file, the program and the JSON, by their paths below /host."""
+        """Return the owner's file, the program and the JSON, by their paths below /host."""
         places = self.wanted.places
         return places.at(places.owner), places.at(places.program), places.at(places.json(KUBERNETES))
 
     def _plan(self) -> list[Step]:
-        """The steps: the owner's file first, since a program without it belongs to others.
+        """Return the steps: the owner's file first, since a program without it belongs to others.
 
         The program before the JSON: runtimes read a JSON as soon as it exists, and skip one without its program.
         """
@@ -92,12 +92,12 @@ class Host:
         return [
             write_file(owner, f"{OWNER}\n{self.release}\n{self.hooks_dir}\n".encode()),
             remove_file(places.at(places.stub_tmpfiles)),
-            write_file(program, self.wanted.program, 0o755),
+            write_file(program, self.wanted.shipped.with_python(self.wanted.interpreter), 0o755),
             write_file(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
         ]
 
     def install(self) -> list[str]:
-        """Write the files; returns a line for each step. Refused, OSError: nothing was done."""
+        """Write the files; returns a line for each step. After Refused or OSError nothing was done."""
         owner, program, _ = self._paths
         with steps.lock_directory(os.path.dirname(program)):
             problems = [*installing.find_problems(self.wanted), *self._in_the_way(), *self.find_unfit()]
@@ -108,7 +108,7 @@ class Host:
             return taken
 
     def is_installed(self) -> bool:
-        """Whether all files are in place, with the content of this version and these options."""
+        """Return whether all files are in place, with the content of this version and these options."""
         return all(step.is_done() for step in self._plan())
 
     def remove_json(self) -> list[str]:
@@ -136,7 +136,7 @@ class Host:
             return [*lines, *_take([*first, *bytecode, remove_file(owner)])]
 
     def _is_own(self) -> bool:
-        """Whether this release owns the installation, and has not installed it again since its removal began."""
+        """Return whether this release owns the installation, and has not installed it again since its removal began."""
         owner = self._paths[0]
         return self._read_owner() in ([OWNER], self._owner) and os.stat(owner).st_mtime <= self.before
 
@@ -145,18 +145,18 @@ class Host:
         return [OWNER, self.release, self.hooks_dir]
 
     def _read_owner(self) -> list[str]:
-        """The lines of the owner's file; none if there is no such file. An older chart's has the first one only."""
+        """Return the lines of the owner's file; none if there is no such file. An older chart's has one."""
         return (read_owner(self._paths[0]) or "").splitlines()
 
     def find_unfit(self) -> list[str]:
-        """The reasons why this node can run no hooks, or they would be useless."""
+        """Return why this node can run no hooks, or why they would be useless."""
         if not can_monitor(self.resctrl_root):
             reason = "its CPU or its kernel has no resctrl that monitors: there is nothing to monitor with"
             return [f"{_system()}: {reason}; remedy: {_KEEP_OFF}"]
         return find_unfit_python(self.wanted.interpreter)
 
     def _in_the_way(self) -> list[str]:
-        """Files that another release, a package or `install` has installed; a line for each problem."""
+        """Return a line for each file that another release, a package or `install` has installed."""
         _, program, hook_file = self._paths
         found = hooksd.read_entry(hook_file).file
         if found is not None and found.hook.path != self.program:
@@ -180,7 +180,7 @@ def _take(planned: list[Step]) -> list[str]:
 
 
 def find_unfit_python(python: str) -> list[str]:
-    """The reasons why hooks could not start on the host, so that each container would fail.
+    """Return why hooks could not start on the host, so that each container would fail.
 
     The host's Python cannot run here, without the host's libraries. So this checks the name that the links lead to, and
     that the standard library of that version exists.
@@ -208,7 +208,7 @@ def find_unfit_python(python: str) -> list[str]:
 
 
 def _system() -> str:
-    """The host's name and version of its system, from os-release."""
+    """Return the name and version of the host's system, from os-release."""
     with suppress(OSError):
         text = files.read_text(f"{HOST}/usr/lib/os-release", files.CONFIGURATION)
         if found := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.MULTILINE):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds out whether the run directory that a container has mounted is still the node's.
 
-A container keeps the directory that it got when it started. Somebody may remove that on the node, or mount another file
-system over it. Then hooks use a new directory, and nobody writes the records that the container reads.
+A container keeps the directory that it got when it started. An administrator may remove that on the node, or mount
+another file system over it. Then hooks use a new directory, and nothing writes the records that the container reads.
 
 The node is what our parent sees: conmon or containerd's shim, which also starts the hooks. On most nodes this is what
 pid 1 sees. Its table of mounts can be read without a capability; its root directory could not.
@@ -17,7 +17,7 @@ Directory = tuple[str, str]
 
 
 def find_problem(path: str) -> str | None:
-    """Say why the directory `path` of this container is not the node's; None: it is. Raises OSError."""
+    """Say why the directory `path` of this container is not the node's; None if it is. Raises OSError."""
     if os.stat(path).st_nlink == 0:
         return f"{path} was removed on the node"
     own, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
@@ -31,14 +31,15 @@ def locate(mountinfo: str, path: str) -> Directory | None:
     does. None: there is no such root.
     """
     mounts = [line.split(" ", 5)[:5] for line in mountinfo.splitlines()]
-    above = [it for it in mounts if (path + "/").startswith(it[4].rstrip("/") + "/")]
-    current = next((it for it in above if it[4] == "/" and it[1] not in {other[0] for other in above}), None)
+    above = [mount for mount in mounts if (path + "/").startswith(mount[4].rstrip("/") + "/")]
+    numbers = {mount[0] for mount in above}
+    current = next((mount for mount in above if mount[4] == "/" and mount[1] not in numbers), None)
     while current is not None:
         number, _, device, root, point = current
-        on_it = [it for it in above if it[1] == number and it[0] != number]
+        on_it = [mount for mount in above if mount[1] == number and mount[0] != number]
         if not on_it:
             return device, f"{root.rstrip('/')}{path[len(point.rstrip('/')) :]}" or "/"
-        current = min(on_it, key=lambda it: len(it[4]))
+        current = min(on_it, key=lambda mount: len(mount[4]))
     return None
 
 

@@ -145,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
         before = float(os.environ.get("REMOVED_AT") or "inf")
         VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before))
     except (Refused, HookError, cluster.Failed, OSError) as error:
-        return _said(str(error))
+        return _report(str(error))
     return 0
 
 
@@ -180,7 +180,7 @@ def _follow_run_dir(node: host.Host) -> None:
         while True:
             with suppress(OSError):  # of a look, which the next one gets right; readiness names one that stays
                 if problem := mounts.find_problem(node.wanted.options.run_dir):
-                    _end_with(_said(f"{problem}: this container starts again with the node's"))
+                    _end_with(_report(f"{problem}: this container starts again with the node's"))
             time.sleep(LOOK)
 
     threading.Thread(target=follow, daemon=True).start()
@@ -211,7 +211,7 @@ def _reconcile_once(node: host.Host) -> None:
     try:
         _child.wait(LONGEST)
     except subprocess.TimeoutExpired:  # it can be killed at any point
-        _said(f"reconcile has not ended after {LONGEST:.0f} s")
+        _report(f"reconcile has not ended after {LONGEST:.0f} s")
         _child.kill()
         _child.wait()
 
@@ -231,7 +231,8 @@ def _end_with(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _said(problem: str) -> int:
+def _report(problem: str) -> int:
+    """Print a problem, and leave it for `kubectl describe`; returns the exit status."""
     print(f"resctrl-mon-hook: {problem}", file=sys.stderr)
     _leave_message(problem)
     return 1

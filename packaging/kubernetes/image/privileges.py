@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Joins the host's cgroup namespace, and drops all capabilities that are not needed afterwards.
 
-Kubernetes gives each container, unless it is privileged, a cgroup namespace of its own. There the paths in
+Kubernetes gives each container, unless it is privileged, its private cgroup namespace. There the paths in
 /proc/PID/cgroup are relative to the reader's cgroup (`/../../kubepods.slice/...`): reconcile could not recognize a
 container's tasks, and would move them out of their group.
 """
@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_in_hosts_cgroups() -> bool:
-    """Whether this is the host's cgroup namespace: in another one the path of pid 1's cgroup begins with `/..`."""
+    """Return whether this is the host's cgroup namespace: elsewhere the path of pid 1's cgroup begins with `/..`."""
     return "/.." not in Path("/proc/1/cgroup").read_text(encoding="ascii", errors="replace")
 
 

@@ -30,8 +30,8 @@ _PATIENCE = 5.0  # seconds for an answer of the endpoint
 
 
 def find_problem(name: str, options: Sequence[str]) -> str | None:
-    """Say why the container `name` does not do its job; None: it does."""
-    places = dict(it.split("=", 1) for it in options if "=" in it)
+    """Say why the container `name` does not do its job; None if it does."""
+    places = dict(option.split("=", 1) for option in options if "=" in option)
     run_dir, resctrl = places.get("--run-dir", _RUN_DIR), places.get("--resctrl-root", _RESCTRL)
     if os.path.exists(UNSUPPORTED) or not can_monitor(resctrl):
         return None
@@ -51,12 +51,12 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
 
 
 def can_monitor(resctrl: str) -> bool:
-    """Whether the machine has resctrl with monitoring. Before it is mounted, its directory says so."""
+    """Return whether the machine has resctrl with monitoring. Before it is mounted, its directory says so."""
     return os.path.isdir(resctrl) and (os.path.isdir(f"{resctrl}/mon_groups") or not os.path.isdir(f"{resctrl}/info"))
 
 
 def find_age(file: str, field: str, what: str) -> str | None:
-    """Say that the Unix time in this field of a record is too long ago; None: it is not. Raises OSError."""
+    """Say that the Unix time in this field of a record is too long ago; None if it is not. Raises OSError."""
     import json  # noqa: PLC0415  as below, only what needs it pays for it
 
     try:
@@ -76,13 +76,13 @@ def find_counter(directory: str) -> str | None:
     It is not read, since the hardware may have no data yet. A domain has directories, too (sub-NUMA clusters).
     """
     for domain in os.listdir(directory):
-        if any(it.is_file() for it in os.scandir(f"{directory}/{domain}")):
+        if any(entry.is_file() for entry in os.scandir(f"{directory}/{domain}")):
             return None
     return f"{directory} has no counters"
 
 
 def ask(arguments: str) -> str | None:
-    """Say why the endpoint does not answer, whose arguments these are; None: it does. This measures nothing."""
+    """Say why the endpoint with these arguments does not answer; None if it does. This measures nothing."""
     import socket  # noqa: PLC0415
 
     host, port = find_address(arguments)
@@ -96,8 +96,8 @@ def ask(arguments: str) -> str | None:
 
 
 def find_address(arguments: str) -> tuple[str, int]:
-    """The address at which the endpoint listens that has these arguments."""
-    (listen,) = (it for it in arguments.split() if it.startswith("--listen="))
+    """Return the address at which the endpoint with these arguments listens."""
+    (listen,) = (word for word in arguments.split() if word.startswith("--listen="))
     host, _, port = listen.partition("=")[2].rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -58,7 +58,7 @@ def run(api: cluster.Api, plan: Object, own: str) -> None:
     if not plan["metrics"]:
         raise Failed("metrics.enabled=false: this asks the nodes' metrics")
     _pass_filters(plan)
-    daemons = sorted(api.items("pods", plan["selector"]), key=lambda it: (not _is_ready(it), _node(it)))
+    daemons = sorted(api.items("pods", plan["selector"]), key=lambda pod: (not _is_ready(pod), _node(pod)))
     if not daemons:
         raise Failed("the DaemonSet has no pod: does its nodeSelector leave out all nodes?")
     api.call("PATCH", "pods", own, body={"metadata": {"ownerReferences": _owner(daemons[0])}})  # gone with the release
@@ -73,7 +73,7 @@ def run(api: cluster.Api, plan: Object, own: str) -> None:
     chosen = able if plan["everyNode"] else able[:1]
     failed = []
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
-        for daemon, (meters, outcome) in zip(chosen, pool.map(lambda it: _try_node(api, plan, it), chosen)):
+        for daemon, (meters, outcome) in zip(chosen, pool.map(lambda daemon: _try_node(api, plan, daemon), chosen)):
             print(f"{_node(daemon)}: {outcome}")
             failed += [] if meters else [_node(daemon)]
     if failed:
@@ -128,8 +128,9 @@ class Trial:
         _await(READY, lambda: _is_ready(self._api.call("GET", "pods", name)))
         self._daemon = self._api.call("GET", "pods", name)
         if not self._daemon:
-            raise Failed(f"the DaemonSet's pod {name} was deleted meanwhile")
-        problems = [self._explain(it) for it in self._daemon["status"].get("containerStatuses", []) if not it["ready"]]
+            raise Failed(f"the DaemonSet's pod {name} was deleted during the trial")
+        statuses = self._daemon["status"].get("containerStatuses", [])
+        problems = [self._explain(status) for status in statuses if not status["ready"]]
         if not _is_ready(self._daemon):
             raise Failed(f"{name} is not ready: {'; '.join(problems) or self._daemon['status'].get('phase')}")
 
@@ -140,7 +141,9 @@ class Trial:
             ended = {**state.get("waiting", {}), **state.get("terminated", {})}
             return f"{name}: {ended.get('message') or ended.get('reason')}"
         (command,) = (
-            it["readinessProbe"]["exec"]["command"] for it in self._daemon["spec"]["containers"] if it["name"] == name
+            container["readinessProbe"]["exec"]["command"]
+            for container in self._daemon["spec"]["containers"]
+            if container["name"] == name
         )
         with suppress(Failed):
             return f"{name}: {self._execute(name, command)[1].strip()}"
@@ -165,7 +168,8 @@ class Trial:
         if _await(MEMBER, lambda: container in self._show(uid).get("members", {}) and self._measure(uid)):
             return
         answer = _await(MEMBER, lambda: self._execute("reconcile", self._command("list")))
-        known = [it for it in json.loads(answer[1])["unmonitored"] if it["container"] == container] if answer else []
+        failures = json.loads(answer[1])["unmonitored"] if answer else []
+        known = [failure for failure in failures if failure["container"] == container]
         if known:
             raise Failed(f"a container is not monitored: {known[0]['reason']}: {known[0]['problem']}; {_HELP}reasons")
         if container in self._show(uid).get("members", {}):
@@ -182,8 +186,8 @@ class Trial:
 
         def look() -> str | None:
             now = self._measure(uid)
-            grown = [it for it in now if now[it] > first.get(it, 0.0)]
-            return next((re.split("[{]", it)[0] for it in grown), None)
+            grown = [series for series in now if now[series] > first.get(series, 0.0)]
+            return next((re.split("[{]", series)[0] for series in grown), None)
 
         counter = _await(GROWTH, look)
         if counter is None:
@@ -213,11 +217,11 @@ class Trial:
     # --- What the node says
 
     def _command(self, verb: str, *words: str) -> list[str]:
-        places = [it for it in self._plan["options"] if it.startswith(("--resctrl-root=", "--group-prefix="))]
+        places = [word for word in self._plan["options"] if word.startswith(("--resctrl-root=", "--group-prefix="))]
         return ["python3", _PYZ, verb, *words, "--json", *places]
 
     def _show(self, uid: str) -> Object:
-        """What `show` says of a key; empty: there is none."""
+        """Return what `show` prints of a key; empty if there is none."""
         status, answer = self._execute("reconcile", self._command("show", uid))
         found: Object = json.loads(answer) if status == 0 else {}
         return found
@@ -231,7 +235,7 @@ class Trial:
         return self._api.execute(self._daemon["metadata"]["name"], container, command)
 
     def _measure(self, uid: str) -> dict[str, float]:
-        """The samples of a pod's counters that the node's metrics have, by series. Raises Failed."""
+        """Return the samples of a pod's counters that the node's metrics have, by series. Raises Failed."""
         address = self._daemon["status"]["podIP"]
         url = f"http://{f'[{address}]' if ':' in address else address}:{self._plan['port']}/metrics"
         try:
@@ -257,7 +261,7 @@ def _pass_filters(plan: Object) -> None:
 
 
 def _await(seconds: float, look: Callable[[], Found]) -> Found | None:
-    """Look until there is something, and return it; None: there is nothing after so many seconds.
+    """Look until there is something, and return it; None if there is nothing after so many seconds.
 
     A look that fails, as on a busy node, has found nothing yet. Raises Failed: so did the last one.
     """
@@ -277,16 +281,17 @@ def _await(seconds: float, look: Callable[[], Found]) -> Found | None:
 
 
 def _find_unsupported(daemon: Object) -> str | None:
-    """Say why the node of a pod cannot monitor, by its container `check`; None: it can, or is not known yet."""
-    for it in daemon["status"].get("initContainerStatuses", []):
-        message: str = it.get("state", {}).get("terminated", {}).get("message", "")
-        if it["name"] == "check" and it["ready"] and message != SUPPORTED:
+    """Say why the node of a pod cannot monitor, by its container `check`; None if it can, or is not known yet."""
+    for status in daemon["status"].get("initContainerStatuses", []):
+        message: str = status.get("state", {}).get("terminated", {}).get("message", "")
+        if status["name"] == "check" and status["ready"] and message != SUPPORTED:
             return message.partition("\n")[0]
     return None
 
 
 def _is_ready(pod: Object) -> bool:
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in pod.get("status", {}).get("conditions", []))
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _node(pod: Object) -> str:
