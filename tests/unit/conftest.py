@@ -10,6 +10,7 @@ import pkgutil
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, AnyStr
@@ -102,9 +103,10 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _without_the_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     """Runtimes may be installed here, and run containers: to the functions that are tested there are none."""
     if "fs" in request.fixturenames:
+        yield
         return
     opened, list_directory, lexists = files.opened, system.list_directory, os.path.lexists
 
@@ -121,9 +123,11 @@ def _without_the_machine(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
     def lexists_other(path: str | os.PathLike[str]) -> bool:
         return not OF_THE_MACHINE.match(os.fspath(path)) and lexists(path)
 
-    monkeypatch.setattr(os.path, "lexists", lexists_other)
-    monkeypatch.setattr(files, "opened", open_other)
-    monkeypatch.setattr(system, "list_directory", list_other)
+    with pytest.MonkeyPatch.context() as patch:  # `monkeypatch` itself would be undone after a test's own fixtures
+        patch.setattr(os.path, "lexists", lexists_other)
+        patch.setattr(files, "opened", open_other)
+        patch.setattr(system, "list_directory", list_other)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,7 @@ def start():
     from hook import late
 """
 TEXTS = {
-    **{"hook/__init__.py": "", "hook/entry.py": START_TEXT, "hook/low/__init__.py": "", "hook/low/lower.py": ""},
+    **{"hook/__init__.py": "", "hook/__main__.py": START_TEXT, "hook/low/__init__.py": "", "hook/low/lower.py": ""},
     **{"hook/low/upper.py": "from hook.low import lower", "hook/late.py": "", "hook/checked.py": ""},
 }
 

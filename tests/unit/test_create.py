@@ -313,7 +313,7 @@ def test_a_failed_undo_is_reported_beside_the_failure(node: Node, monkeypatch: p
     ("freed", "times", "waits"), [(0, 3, 0.15), (0, 9999, 1.5), (2, 3, None)], ids=["lately", "for ever", "long ago"]
 )
 def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
-    node: Node, monkeypatch: pytest.MonkeyPatch, freed: int, times: int, waits: float | None
+    node: Node, freed: int, times: int, waits: float | None
 ) -> None:
     node.context().run.note_freed()
     node.kernel.now += freed
@@ -324,14 +324,15 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
         assert not node.machine.file_locks
         node.kernel.now += seconds
 
-    monkeypatch.setattr(system, "sleep", sleep)
-    if times == 3 and waits:
-        node.start(rmid_wait=1.5)
-        assert node.groups() == {GROUP: {7}}
-    else:
-        error = refused(lambda: node.start(rmid_wait=1.5))
-        assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
-        assert (node.groups(), node.files()) == ({}, set())
+    with pytest.MonkeyPatch.context() as patch:  # undone before the machine is
+        patch.setattr(system, "sleep", sleep)
+        if times == 3 and waits:
+            node.start(rmid_wait=1.5)
+            assert node.groups() == {GROUP: {7}}
+        else:
+            error = refused(lambda: node.start(rmid_wait=1.5))
+            assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
+            assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 
 

@@ -47,7 +47,6 @@ BEHIND = [it for it in SOURCES if "/" in it and it != "node/records" and not it.
 OF_THE_KERNEL = {
     "doctor/checks": "resctrl's info",
     "node/processes": "cgroups",
-    "show/hardware": "resctrl's info",
     "show/snapshot": "the mon_groups",
 }
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -85,11 +85,12 @@ class Chain:
 
 
 @pytest.fixture
-def chain(node: Node, monkeypatch: pytest.MonkeyPatch) -> Chain:
+def chain(node: Node) -> Iterator[Chain]:
     node.start()
     chain = Chain(node)
-    monkeypatch.setattr("hook.system.sleep", chain.sleep)
-    return chain
+    with pytest.MonkeyPatch.context() as patch:  # undone before the machine is
+        patch.setattr("hook.system.sleep", chain.sleep)
+        yield chain
 
 
 def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain: Chain) -> None:
