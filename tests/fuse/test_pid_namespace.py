@@ -152,7 +152,6 @@ def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # n
 
 def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
     found: Any = json.loads(replace(hook, wrapper=ALONE).ask("doctor", "--json").stdout)
-    (processes,) = [it for it in found["findings"] if it["subject"] == "/proc"]
-    assert (processes["level"], found["well"]) == ("fail", False)
-    assert UNKNOWN in processes["found"]
-    assert not [it for it in found["findings"] if "orphaned groups" in it["found"]]
+    (root,) = [finding for finding in found["findings"] if finding["subject"] == "root"]
+    assert (root["level"], found["well"]) == ("fail", False)
+    assert "pid namespace" in root["found"]

@@ -46,7 +46,9 @@ KILLED = 10
 MOVED = 3
 """Tasks that it moves in each step until then."""
 RMIDS = 8
-SERVER = "from hook.show import server; server._SHARED = 0.0; import hook.__main__"
+SERVER = (
+    "import runpy; from hook.show import server; server._SHARED = 0.0; runpy.run_module('hook', run_name='__main__')"
+)
 """`metrics --listen` without a second between two readings: here it lasts longer than a step."""
 
 
