@@ -15,7 +15,7 @@ import pytest
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook
-from tests.support.machine import HOOKS_DIR, LINK, NOBODY, OWNER, PROGRAM, UNITS, ScratchMachine
+from tests.support.machine import HOOKS_DIR, LINK, OWNER, PROGRAM, UNITS, UNPRIVILEGED, ScratchMachine
 
 OTHER = f"{HOOKS_DIR}/50-x.json"
 
@@ -115,6 +115,6 @@ def test_it_changes_nothing(node: InstalledNode) -> None:
 
 def test_doctor_runs_without_root(node: InstalledNode) -> None:
     """Then most cannot be seen, which is a finding."""
-    done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
+    done = node.machine.run(node.machine.public(), "doctor", *node.options, before=UNPRIVILEGED)
     assert done.returncode == 1
     assert "FAIL     root: not running as root" in done.stdout

@@ -58,7 +58,7 @@ PODS = {**WATTS, ("batch", f"batch-{STEPS - 4}"): BATCH_WATTS}
 COMPLETED = {("batch", f"batch-{step}"): 0 for step in range(8, STEPS - 4, 4)}
 """Still on record: reconcile has forgotten those before them."""
 ALL = sum(PODS.values()) + CONTAINER_WATTS
-NOBODY: dict[str, float] = {"/": ROOT_WATTS, "gold": GOLD_WATTS}
+IN_NO_POD: dict[str, float] = {"/": ROOT_WATTS, "gold": GOLD_WATTS}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -120,9 +120,9 @@ def of_node(value: float, node: str = "a", **labels: str) -> dict[frozenset[tupl
 TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Power by namespace (rate)", "A"): of("namespace", {"shop": sum(WATTS.values()), "batch": BATCH_WATTS}),
     ("Power by pod (rate)", "A"): of_pods(1, {**PODS, **COMPLETED}),
-    ("What is charged to no pod (rate)", "A"): of("ctrl_group", NOBODY),
+    ("What is charged to no pod (rate)", "A"): of("ctrl_group", IN_NO_POD),
     ("What is charged to no pod (rate)", "B"): {frozenset(): ALL},
-    ("Energy that is charged (rate)", "A"): of_node(ALL / (ALL + sum(NOBODY.values()))),
+    ("Energy that is charged (rate)", "A"): of_node(ALL / (ALL + sum(IN_NO_POD.values()))),
     ("Nodes that lack counters", "A"): {frozenset(): 1},
     ("Nodes that lack counters", "B"): {frozenset(): 1},
     ("Nodes that lack counters", "C"): {frozenset(): 1},
@@ -130,10 +130,10 @@ TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Memory traffic by pod (rate)", "A"): of_pods(BYTES, {**PODS, **COMPLETED}),
     ("Local memory traffic by pod (rate)", "A"): of_pods(0.4 * BYTES, {**PODS, **COMPLETED}),
     ("Memory traffic that is charged to no pod (rate)", "A"): of(
-        "ctrl_group", {name: it * BYTES for name, it in NOBODY.items()}
+        "ctrl_group", {name: it * BYTES for name, it in IN_NO_POD.items()}
     ),
     ("Memory traffic that is charged to no pod (rate)", "B"): of(
-        "ctrl_group", {name: it * 0.4 * BYTES for name, it in NOBODY.items()}
+        "ctrl_group", {name: it * 0.4 * BYTES for name, it in IN_NO_POD.items()}
     ),
     ("Last level cache by pod", "A"): {
         **of_pods(0),

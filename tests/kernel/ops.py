@@ -11,7 +11,7 @@ can be seen. Each sequence begins with new groups and tasks, so that it can be r
 RMIDs carries over, so that what a sequence did to it differs in the next.
 
 Paths are relative to the mount. Tasks are called by names: E runs the sequence, A and B are its children. In what is
-written, {A} stands for A's number, {A.o} and {A.x} for it in octal and hexadecimal. An operation on a task that is not
+written, {A} is A's process ID, {A.o} and {A.x} the same in octal and hexadecimal. An operation on a task that is not
 there, or on one that is, where one is to be made, is skipped.
 
 What FUSE cannot show is left out here, each in one place:
@@ -49,7 +49,7 @@ Answer = Any
 
 NAMES = "ABCDtu"
 """Of all tasks that there can be."""
-NOBODY = 4194303
+NO_TASK = 4194303
 """The highest number that a task can have on 64 bits; none gets there."""
 SMALL = 99
 """Tasks get higher numbers than this, so that a number in a text is a task's or it is small."""
@@ -239,7 +239,7 @@ class Crew:
         """With numbers for names; one that has not been yet has a number that no task has."""
         return re.sub(
             r"\{(\w)(\.[ox])?\}",
-            lambda found: FORMS[found[2] or ""].format(self.numbers.get(found[1], NOBODY)),
+            lambda found: FORMS[found[2] or ""].format(self.numbers.get(found[1], NO_TASK)),
             template,
         )
 

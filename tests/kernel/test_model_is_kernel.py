@@ -154,7 +154,7 @@ OF_MANY = (
     'tree "" ; made ; tree gold ; tree $X ; listing "" ; listing mon_groups',
     "read info/L3_MON/num_rmids ; read info/PERF_PKG_MON/num_rmids ; read info/L3/num_closids ;"
     "read info/L3_MON/mon_features ; read info/PERF_PKG_MON/mon_features",
-    # to write takes a capability, and some files nobody can write
+    # to write takes a capability, and some files cannot be written by any user
     "mkdir $X ; tell A drop ; as A mkdir $Y ; as A rmdir $X ; as A write $X/tasks 0 ; as A read $X/tasks",
     "write info/last_cmd_status x ; write mon_data/mon_L3_00/llc_occupancy 0 ; write size 1 ; open 1 mon_groups rw ;"
     "read mon_groups ; read tasks/x",

@@ -409,7 +409,7 @@ class ResctrlModel:
     # ---- files ----
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> ModelFile:
-        """Errors: ENOENT; EACCES for writing what nobody may write (root passes the VFS, but not kernfs)."""
+        """Errors: ENOENT; EACCES for writing a read-only file (root passes the VFS, but not kernfs)."""
         self._inject("open", path)
         node = self.resolve(path)
         if flags & os.O_ACCMODE != os.O_RDONLY:

@@ -20,7 +20,7 @@ class CannotMake(Exception):
 
 
 def root(suite: str, *options: str) -> Path:
-    """The directory of the root, which nobody may write to; made if there is none yet: 3 minutes.
+    """The directory of the root, which is read-only; made if there is none yet: 3 minutes.
 
     The options make its name, so that other ones are another root; its packages are those of the day when it was made.
     Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.

@@ -34,7 +34,7 @@ HIDDEN = ("/usr/libexec/oci", "/usr/share/containers/oci", "/etc/containers/oci"
 AT_BOOT = "/etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
 LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
 """What an uninstallation leaves: the stub, and what removes it at the next boot."""
-NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
+UNPRIVILEGED = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 LOCK = "/tmp/resctrl-mon-hook-tests.lock"

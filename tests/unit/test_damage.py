@@ -154,20 +154,20 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(
     assert report.count_failure(run, REASON, UID) == (True, [])
 
 
-def count_many(path: str, told: multiprocessing.SimpleQueue[int]) -> None:
+def count_many(path: str, counts: multiprocessing.SimpleQueue[int]) -> None:
     run = RunDir(path)
-    told.put(sum(report.count_failure(run, REASON, UID)[0] for _ in range(100)))
+    counts.put(sum(report.count_failure(run, REASON, UID)[0] for _ in range(100)))
 
 
 def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel's own appends."""
     monkeypatch.setattr(system, "boottime", lambda: 600.0)
     fork = multiprocessing.get_context("fork")
-    told = fork.SimpleQueue()
-    hooks = [fork.Process(target=count_many, args=(str(tmp_path), told)) for _ in range(4)]
+    counts = fork.SimpleQueue()
+    hooks = [fork.Process(target=count_many, args=(str(tmp_path), counts)) for _ in range(4)]
     for hook in hooks:
         hook.start()
-    assert sum(told.get() for _ in hooks) == 10
+    assert sum(counts.get() for _ in hooks) == 10
     for hook in hooks:
         hook.join()
     monkeypatch.setattr(system, "boottime", lambda: 660.0)

@@ -22,7 +22,7 @@ from tests.unit.files import FOUND, imported, loaded, start
 
 pytestmark = pytest.mark.slow
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 one_python = pytest.mark.parametrize("made", [str(FOUND[-1].path)], ids=[f"{FOUND[-1].version}"], indirect=True)
 
 
@@ -124,7 +124,7 @@ SPOILT: dict[str, Callable[[Path], object]] = {
     "empty": lambda file: os.truncate(file, 0),
     "writable by its group": lambda file: file.chmod(0o664),
     "writable by all": lambda file: file.chmod(0o646),
-    "of another user": lambda file: os.chown(file, NOBODY, -1),
+    "of another user": lambda file: os.chown(file, UNPRIVILEGED, -1),
     "link": move_behind_a_link,
     "no bytecode behind a right header": lambda file: change(HEADER_SIZE, bytes(file.stat().st_size - HEADER_SIZE))(
         file

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from tests.support.containers import Lab, RuncContainer
 
 BOTH = pytest.mark.parametrize("runtime", [("runc",), CRUN], ids=["runc", "crun"])
-ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
-"""A process enters a cgroup and groups, and becomes another program there."""
+ENTER = 'for group; do echo $$ >"$group/tasks"; done; echo $$ >"$0/cgroup.procs"; exec sleep infinity'
+"""A process enters groups, then a cgroup, and becomes another program there.
+
+The groups come first: watch may bring in whatever is in the cgroup and in no group yet.
+"""
 CHURN = 200
 
 
@@ -39,7 +42,7 @@ def pids_in(own: Path) -> set[int]:
 
 
 def brought_in(own: Path, *groups: Path) -> subprocess.Popen[bytes]:
-    """A process in the cgroup of a container, and in these groups."""
+    """A process in these groups, then in the cgroup of a container."""
     words = ["sh", "-c", ENTER, str(own), *map(str, groups)]
     return subprocess.Popen(words, stdin=subprocess.DEVNULL)
 
