@@ -78,6 +78,7 @@ _PROBES = {
     "busybox-static": "busybox",
     "catatonit": "/usr/*/podman/catatonit",
     "dpkg": "dpkg-deb",
+    "dpkg-dev": "dpkg-source",
     "fuse3": "fusermount3",
     "golang-github-masterminds-sprig-dev": "/usr/share/gocode/src/github.com/Masterminds/sprig*",
     "golang-go": "go",
@@ -90,6 +91,7 @@ _PROBES = {
     "rpm": "rpmbuild",
     "systemd": "/lib/systemd/systemd",
     "xz-utils": "xz",
+    "zlib1g-dev": "/usr/include/zlib.h",
 }
 _MEMORY = "/dev/shm"
 _ROOM = 4 << 30

@@ -138,22 +138,22 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
 
 def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """Join the first line, the second with its table, and the zip to the content of the .pyz."""
-    build_id = hashlib.sha256(_zipped(contents)[0]).digest()
+    build_id = hashlib.sha256(zipped(contents)[0]).digest()
     sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
     shipped = {made.entry: made.content for made in bytecode}
-    data, found = _zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
+    data, found = zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
     table = marshal.dumps({made.magic: (found[made.entry], made.size) for made in bytecode}, 2)
     second_line = SECOND_LINE.format(fallback=FALLBACK, table=len(table), sources=(found[SOURCES], len(sources)))
     return first_line + second_line.encode() + table + data
 
 
-def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
-    """Make a zip; also returns the position of each entry's content in it.
+def zipped(contents: dict[str, bytes], before: bytes = b"") -> tuple[bytes, dict[str, int]]:
+    """Make a zip that follows these bytes; also returns the position of each entry's content.
 
     All fields that zipfile would derive from the machine or its own version are fixed.
     """
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as file:
+    buffer = io.BytesIO(before)
+    with zipfile.ZipFile(buffer, "a") as file:
         for name, content in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_STORED  # deflate would need zlib at run time, and gains nothing

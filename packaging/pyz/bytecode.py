@@ -1,21 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the program for the .pyz by each CPython found; hook/install/bytecode.py describes the result."""
+"""Compiles the program for the .pyz by each CPython found: the loader, which its second line runs, and the modules.
+
+The loader (hook/loader.py) is marshalled as one: its constants are the modules that the start of a container
+imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
+itself.
+"""
 
 from __future__ import annotations
+import __future__
 
+import ast
+import importlib.util
+import itertools
+import marshal
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
 
-from hook.install import bytecode
-from hook.install.bytecode import Bytecode
 from pyz import ROOT, BuildError
 
+START = "hook.__main__"
+"""The module whose start() runs the program."""
+LOADER = "hook.loader"
+EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
+# The interpreter's options: isolated, so that the bytes depend only on its version and the sources.
+_OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from pyz import bytecode; bytecode.print_bytecode()"
 MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """The program as one interpreter compiled it."""
+
+    tag: str
+    magic: bytes
+    version: tuple[int, ...]
+    size: int  # bytes of the loader, the first part of the content
+    content: bytes
+
+    @property
+    def entry(self) -> str:
+        """Return its name in the zip."""
+        return f"bytecode/{self.tag}"
+
+
+def make_command(interpreter: str, program: str) -> list[str]:
+    """Return the command that compiles the modules in the .pyz `program`."""
+    return [interpreter, *_OPTIONS, _CODE, str(ROOT / "packaging"), program]
+
+
+def parse_answer(output: str) -> Bytecode:
+    """Parse the output of make_command's command. Raises ValueError, TypeError or SyntaxError for any other output."""
+    return Bytecode(*ast.literal_eval(output))
 
 
 def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> list[Bytecode]:
@@ -27,13 +71,13 @@ def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> l
                 file.writestr(name, content)
         program.flush()
         for interpreter in interpreters:
-            command = bytecode.make_command(interpreter, str(ROOT), program.name)
+            command = make_command(interpreter, program.name)
             try:
                 done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
             except (OSError, subprocess.SubprocessError) as error:
                 why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
                 raise BuildError(f"{interpreter} cannot compile: {why}") from error
-            compiled = bytecode.parse_answer(done.stdout)
+            compiled = parse_answer(done.stdout)
             found.setdefault(compiled.tag, compiled)
     return sorted(found.values(), key=lambda compiled: compiled.version)
 
@@ -50,3 +94,103 @@ def _works(path: str) -> bool:
         return subprocess.run([path, "-ISc", ""], capture_output=True, check=False, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):
         return False
+
+
+# --- In the compiling interpreter
+
+
+def print_bytecode() -> None:
+    """Compile the modules and print the result; make_command's command calls this."""
+    with zipfile.ZipFile(sys.argv[2]) as file:
+        names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
+        size, content = make({name: file.read(name).decode() for name in names})
+    print((sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER, sys.version_info[:3], size, content))
+
+
+def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
+    """Compile modules; returns the loader's size and all bytes. `texts` has the sources by their path in the zip."""
+    codes, eager = compile_modules(texts)
+    later = {name: stable(code) for name, code in codes.items() if name not in (*eager, LOADER)}
+    ends = itertools.accumulate(map(len, later.values()))
+    places = {name: (end - len(code), len(code)) for (name, code), end in zip(later.items(), ends)}
+    constants: dict[object, Any] = {EAGER: tuple((name, codes[name]) for name in eager), LATER: places}
+    loader = codes[LOADER]
+    first = stable(loader.replace(co_consts=tuple(constants.get(name, name) for name in loader.co_consts)))
+    return len(first), first + b"".join(later.values())
+
+
+def compile_modules(texts: Mapping[str, str]) -> tuple[dict[str, CodeType], list[str]]:
+    """Compile modules; returns all by their names, and the names of those that the start of a container imports."""
+    trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
+    codes = {name: _code(tree, path) for path, (name, tree) in zip(texts, trees.items())}
+    return codes, find_imports(trees, START)
+
+
+def module_name(path: str) -> str:
+    """Return the import name of a path in the zip, such as `hook.node` for `hook/node/__init__.py`."""
+    name = path[: -len(".py")].replace("/", ".")
+    return name[: -len(".__init__")] if name.endswith(".__init__") else name
+
+
+def find_imports(trees: Mapping[str, ast.Module], start: str) -> list[str]:
+    """Return our modules that the import of `start` imports, each after its own imports, and `start` last."""
+    found: list[str] = []
+    waiting: set[str] = set()
+
+    def add(name: str) -> None:
+        if name in trees and name not in waiting:
+            waiting.add(name)
+            add(name.rpartition(".")[0])
+            for imported in _imports(trees[name].body):
+                add(imported)
+            found.append(name)
+
+    add(start)
+    return found
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Return the modules that statements import when they run, without those for type checkers only."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef) and not is_for_checkers(node):
+            yield from _imports(ast.iter_child_nodes(node))
+
+
+def is_for_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+class _Bare(ast.NodeTransformer):
+    """Drops code for type checkers, and annotations except those of classes, which dataclasses need."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> Any:  # noqa: ANN401  one node or more
+        self.generic_visit(node)
+        return node.orelse if is_for_checkers(node) else node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "__future__" else node
+
+
+def _code(tree: ast.Module, path: str) -> CodeType:
+    """Compile a module without assertions and docstrings, as with -OO."""
+    flags = __future__.annotations.compiler_flag
+    found: CodeType = compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
+    return found
+
+
+def stable(code: Any) -> bytes:  # noqa: ANN401  all that marshal takes
+    """Marshal code objects reproducibly: their copy is marshalled, since reference marks depend on other users."""
+    return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own

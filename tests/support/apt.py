@@ -14,9 +14,12 @@ class CannotFetch(Exception):
 
 
 class Apt:
-    """A suite's packages. It believes that nothing is installed. `place`: for what it writes."""
+    """A suite's packages; `deb-src`: their sources, with those of the security team.
 
-    def __init__(self, place: Path, suite: str) -> None:
+    It believes that nothing is installed. `place`: for what it writes.
+    """
+
+    def __init__(self, place: Path, suite: str, kind: str = "deb") -> None:
         for name in ("state/lists/partial", "cache/archives/partial"):
             (place / name).mkdir(parents=True, exist_ok=True)
         (place / "status").touch()
@@ -26,7 +29,11 @@ class Apt:
         if mirror is None:
             raise CannotFetch("apt is configured for no mirror of Debian's archive")
         keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
-        (place / "sources.list").write_text(f"deb [signed-by={keys}] {mirror} {suite} main\n", encoding="utf-8")
+        lines = [f"{kind} [signed-by={keys}] {mirror} {suite} main\n"]
+        security = next((uri for uri in listing if uri.rstrip("/").endswith("/debian-security")), None)
+        if kind == "deb-src" and security is not None:
+            lines.append(f"{kind} [signed-by={keys}] {security} {suite}-security main\n")
+        (place / "sources.list").write_text("".join(lines), encoding="utf-8")
         settings = {
             "Dir::Etc::SourceList": place / "sources.list",
             "Dir::Etc::SourceParts": "-",

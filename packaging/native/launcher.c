@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Starts the program in the ELF file: static CPython, with the program's modules and those of the standard library
+ * frozen into it. `freeze.py` writes what is declared `extern` here, `native.py` compiles and links it all.
+ *
+ * For a container runtime (hook, createRuntime, poststop) only CPython's core phase is initialized (PEP 587,
+ * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and the codecs of
+ * UTF-8, Latin-1 and ASCII work, but there is no open(), no sys.stderr, and no other import. The modules of hook/ that
+ * a container's start may run need no more; tests/fuse/test_native.py imports each there. For people, all of Python
+ * is initialized.
+ *
+ * A hook that fails must not fail its container: whatever goes wrong here ends with one line on stderr and in syslog,
+ * and with the exit status that `leave` has for it. That includes fatal signals, which no script can survive.
+ */
+#define _GNU_SOURCE
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <internal/pycore_import.h>
+#include <internal/pycore_pylifecycle.h>
+#include <marshal.h>
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+/* Module -> code object, marshalled; the table of the modules that are imported by name. */
+extern const struct _frozen frozen_modules[];
+/* A code object, marshalled: it makes the modules that each start imports, and then runs the program. */
+extern const unsigned char frozen_start[], frozen_start_end[];
+
+static const char *const STAGES[] = {"hook", "createRuntime", "poststop"};
+
+static const char *stage;   /* the verb, if a container runtime has started us; else NULL */
+static int failure_status;  /* the exit status of a failure */
+static const char *program; /* the path of this file, as it was called */
+
+/* --- Failing open. Only async-signal-safe functions: see signal-safety(7). */
+
+static char line[1024];
+static size_t size;
+
+static void add(const char *text)
+{
+    for (; *text != '\0' && size < sizeof line - 1; text++)
+        line[size++] = *text == '\n' ? ' ' : *text;
+}
+
+/* Ends the process with a line on stderr, and for a runtime also in syslog; waits for neither. */
+static void leave(const char *why, const char *what)
+{
+    static const char priority[] = "<28>"; /* daemon, warning: only syslog gets it */
+    const struct sockaddr_un log = {.sun_family = AF_UNIX, .sun_path = "/dev/log"};
+    struct pollfd standard_error = {.fd = STDERR_FILENO, .events = POLLOUT};
+
+    const char *const words[] = {
+        priority, "resctrl-mon-hook: ", stage != NULL ? stage : "",
+        stage != NULL ? ": nothing was done for this container: " : "", "cannot run ", program, ": ", why, what,
+        "; hint: the file is damaged (install it again), or there is too little memory",
+    };
+
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(words); i++)
+        add(words[i]);
+    line[size] = '\n';
+    if (poll(&standard_error, 1, 0) == 1)
+        (void)!write(STDERR_FILENO, line + strlen(priority), size + 1 - strlen(priority));
+    if (stage != NULL) {
+        int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+
+        (void)!sendto(descriptor, line, size, 0, (const struct sockaddr *)&log, sizeof log);
+    }
+    _exit(failure_status);
+}
+
+static void leave_by_signal(int number)
+{
+    leave("signal SIG", sigabbrev_np(number));
+}
+
+static void handle_fatal_signals(void)
+{
+    static char stack[1 << 16]; /* the stack may be what there is too little of */
+    const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    const struct sigaction action = {.sa_handler = leave_by_signal, .sa_flags = SA_ONSTACK};
+    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE};
+
+    sigaltstack(&other, NULL);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(numbers); i++)
+        sigaction(numbers[i], &action, NULL);
+}
+
+/* Ends the process for the exception that is set. */
+static void leave_by_exception(void)
+{
+    PyObject *error = PyErr_GetRaisedException();
+    PyObject *text = error != NULL ? PyObject_Repr(error) : NULL;
+    const char *why = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
+
+    if (stage == NULL && error != NULL)
+        PyErr_DisplayException(error);
+    leave(why != NULL ? why : "an exception without a text", "");
+}
+
+/* --- The start */
+
+static void require(PyStatus status)
+{
+    if (PyStatus_Exception(status))
+        leave("Python does not start: ", status.err_msg != NULL ? status.err_msg : "no reason given");
+}
+
+/* What decides is the same as in hook/__main__.py. */
+static void read_command_line(int argc, char **argv)
+{
+    int is_help = 0, is_strict = 0;
+
+    program = (const char *)getauxval(AT_EXECFN);
+    if (program == NULL)
+        program = argc > 0 ? argv[0] : "resctrl-mon-hook";
+    for (int i = 2; i < argc; i++) {
+        is_help |= strcmp(argv[i], "--help") == 0;
+        is_strict |= strcmp(argv[i], "--strict") == 0;
+    }
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++) {
+        if (argc > 1 && !is_help && strcmp(argv[1], STAGES[i]) == 0)
+            stage = STAGES[i];
+    }
+    failure_status = stage == NULL ? 2 : is_strict && strcmp(stage, "createRuntime") == 0;
+}
+
+/* No environment variable, file or locale changes what runs: isolated, in UTF-8, and without a path to import from. */
+static void start_python(void)
+{
+    PyPreConfig before;
+    PyConfig config;
+    wchar_t **const places[] = {&config.executable,  &config.base_executable,  &config.prefix,
+                                &config.base_prefix, &config.exec_prefix,      &config.base_exec_prefix,
+                                &config.stdlib_dir,  &config.program_name};
+
+    PyPreConfig_InitIsolatedConfig(&before);
+    before.utf8_mode = 1;
+    require(Py_PreInitialize(&before));
+    PyConfig_InitIsolatedConfig(&config);
+    config.parse_argv = 0;
+    config.site_import = 0;
+    config.write_bytecode = 0;
+    config.pathconfig_warnings = 0;
+    config.module_search_paths_set = 1;
+    config.optimization_level = 2;
+    config.code_debug_ranges = 0;
+    config._init_main = stage == NULL;
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
+        require(PyConfig_SetString(&config, places[i], L""));
+    _PyImport_FrozenBootstrap = frozen_modules;
+    require(Py_InitializeFromConfig(&config));
+    if (stage != NULL && _PySignal_Init(0) < 0) /* else `import _signal` crashes in the core phase */
+        leave_by_exception();
+}
+
+/* Sets sys.argv, as the first line of the .pyz has it: -c, the file, what follows. The core phase does not. */
+static void set_arguments(int argc, char **argv)
+{
+    PyObject *list = Py_BuildValue("[ss]", "-c", "");
+
+    for (int i = 0; list != NULL && i < Py_MAX(argc, 1); i++) {
+        const char *word = i == 0 ? program : argv[i];
+        PyObject *text = PyUnicode_DecodeUTF8(word, (Py_ssize_t)strlen(word), "surrogateescape");
+
+        if (text == NULL || (i == 0 ? PyList_SetItem(list, 1, text) : PyList_Append(list, text)) < 0)
+            leave_by_exception();
+    }
+    if (list == NULL || PySys_SetObject("argv", list) < 0)
+        leave_by_exception();
+}
+
+int main(int argc, char **argv)
+{
+    read_command_line(argc, argv);
+    handle_fatal_signals();
+    signal(SIGPIPE, SIG_IGN); /* as all of Python does */
+    signal(SIGXFSZ, SIG_IGN);
+    start_python();
+    set_arguments(argc, argv);
+    PyGC_Disable(); /* a hook needs what it makes until its end; hook/cli/command_line.py enables it */
+
+    PyObject *code = PyMarshal_ReadObjectFromString((const char *)frozen_start, frozen_start_end - frozen_start);
+    PyObject *names = PyDict_New();
+    if (code == NULL || names == NULL || PyEval_EvalCode(code, names, names) == NULL)
+        leave_by_exception();
+    leave("the program has ended without an exit status", "");
+}

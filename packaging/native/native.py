@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links the ELF file: the launcher, a static CPython, the frozen modules, and at its end the zip of the sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+
+from native import cpython
+from pyz import ROOT, BuildError, archive
+
+HERE = Path(__file__).resolve().parent
+OUTPUT = Path("dist") / f"resctrl-mon-hook-{platform.machine()}"
+# `python3 FILE` and `unzip` find the zip at the end, as that of the .pyz
+MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\nstart()\n"
+
+
+def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
+    """Write the ELF file beside its place and rename it there; returns its path. `start`: for tests, what it runs."""
+    interpreter = cpython.ready(newest=newest)
+    contents = {**archive.read_sources(root), "__main__.py": MAIN.encode()}
+    target = output or root / OUTPUT
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as name:
+        work = Path(name)
+        (work / "program.zip").write_bytes(archive.zipped(contents)[0])
+        freeze = [interpreter.python, "-ISB", "-X", "no_debug_ranges", HERE / "freeze.py"]
+        _run([*freeze, "program.zip", interpreter.library, ".", *filter(None, [start])], work)
+        include = [f"-I{interpreter.directory / place}" for place in ("", "Include", "Include/internal")]
+        sources = [HERE / "launcher.c", "frozen.c", "frozen.S"]
+        archives = [interpreter.directory / name for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
+        options = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror"]
+        _run(["gcc", *options, *include, *sources, "-o", "program", *archives, "-lz", "-lm"], work)
+        program = work / "program"
+        program.write_bytes(archive.zipped(contents, program.read_bytes())[0])
+        program.chmod(0o755)
+        program.replace(target)
+    whole = target.read_bytes()
+    print(f"{hashlib.sha256(whole).hexdigest()}  {target}  {len(whole)} bytes", flush=True)
+    print(f"CPython: {cpython.SOURCE} {interpreter.version}", flush=True)
+    return target
+
+
+def _run(command: list[str | Path], cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+    if done.returncode != 0:
+        raise BuildError(f"{command[0]}: {done.stderr.strip()[-2000:]}")

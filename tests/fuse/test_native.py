@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ELF file alone has: its launcher, CPython's core phase, and what is at the end of the file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from native import freeze, native
+from tests.support.devlog import DevLog
+from tests.support.hook import NATIVE, Hook, Task
+from tests.unit.test_layers import BUILTIN
+
+HINT = "hint: the file is damaged (install it again), or there is too little memory"
+FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE")
+ANY_CODE = "import sys; exec(sys.argv[-1])"
+
+
+@pytest.fixture(scope="module")
+def any_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file with another start: it runs the code on its command line."""
+    return native.build(output=tmp_path_factory.mktemp("native") / "any-code", start=ANY_CODE)
+
+
+def run(program: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("module", sorted(BUILTIN))
+def test_each_builtin_module_of_the_core_can_be_imported_in_the_core_phase(any_code: Path, module: str) -> None:
+    done = run(any_code, "hook", f"import {module}, posix; posix._exit(7)")
+    assert (done.returncode, done.stderr) == (7, "")
+
+
+def test_of_the_core_phase_there_is_no_more_than_the_core_needs(any_code: Path) -> None:
+    code = "import posix; posix._exit(7 if sys.stderr is None and not hasattr(__builtins__, 'open') else 8)"
+    assert run(any_code, "hook", code).returncode in (7, 8)
+
+
+@pytest.mark.parametrize("name", FATAL)
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [(["hook"], 0), (["createRuntime"], 0), (["createRuntime", "--strict"], 1), (["poststop", "--strict"], 0)],
+    ids=" ".join,
+)
+def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: list[str], status: int, name: str) -> None:
+    done = run(any_code, *words, f"import posix; posix.kill(posix.getpid(), {signal.Signals[f'SIG{name}']})")
+    why = f"{words[0]}: nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
+    assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {why}\n")
+
+
+def test_fatal_signal_is_in_syslog(any_code: Path, tmp_path: Path) -> None:
+    with DevLog(tmp_path) as log:
+        code = "import posix; posix.kill(posix.getpid(), 11)"
+        subprocess.run([*log.wrapper, any_code, "hook", code], check=True, stderr=subprocess.DEVNULL)
+        text = log.socket.recv(4096).decode()
+    assert text.startswith("<28>resctrl-mon-hook: hook: nothing was done for this container: cannot run ")
+
+
+def test_fatal_signal_ends_a_command_for_people_with_2(any_code: Path) -> None:
+    done = run(any_code, "list", "import os; os.kill(os.getpid(), 11)")
+    assert (done.returncode, done.stderr) == (2, f"resctrl-mon-hook: cannot run {any_code}: signal SIGSEGV; {HINT}\n")
+
+
+def test_stack_overflow_in_c_does_not_fail_a_container(any_code: Path) -> None:
+    code = "import sys; sys.setrecursionlimit(1 << 30); f = lambda: [*map(lambda _: f(), '1')]; f()"
+    assert run(any_code, "hook", code).returncode == 0
+
+
+def test_error_in_the_core_is_said_in_one_line(any_code: Path) -> None:
+    done = run(any_code, "createRuntime", "import none")
+    assert done.returncode == 0
+    why = "ModuleNotFoundError(\"No module named 'none'\")"
+    assert done.stderr == (
+        f"resctrl-mon-hook: createRuntime: nothing was done for this container: cannot run {any_code}: {why}; {HINT}\n"
+    )
+
+
+def test_with_too_little_memory_nothing_fails(hook: Hook) -> None:
+    """From what the kernel cannot load it with, to what is enough."""
+    for mebibytes in range(2, 40):
+        limit = ["prlimit", f"--as={mebibytes << 20}"]
+        done = subprocess.run([*limit, NATIVE, "hook"], input="", capture_output=True, text=True, check=False, env={})
+        loaded = done.returncode != -signal.SIGSEGV or mebibytes > 12
+        assert not loaded or done.returncode == 0, mebibytes
+    assert "bad_state" in done.stderr
+
+
+def test_nothing_around_it_changes_what_it_runs(hook: Hook, init: Task, tmp_path: Path) -> None:
+    for module in ("posix", "json", "hook", "encodings", "sitecustomize"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit(9)")
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/none", "LC_ALL": "tr_TR.ISO-8859-9", "PYTHONINSPECT": "1"}
+    done = subprocess.run([NATIVE, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()[0]) == (0, "resctrl-mon-hook")
+
+
+def test_zip_at_its_end_has_the_sources_and_any_python_runs_them() -> None:
+    with zipfile.ZipFile(NATIVE) as file:
+        assert file.testzip() is None
+        assert {"__main__.py", "hook/entry.py", "packaging/systemd/resctrl-mon-hook-watch.service"} < {*file.namelist()}
+    command = [sys.executable, "-I", str(NATIVE), "--version"]
+    assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == run(NATIVE, "--version").stdout
+
+
+def test_size_is_at_most_12_mb() -> None:
+    assert os.stat(NATIVE).st_size <= 12_000_000
