@@ -313,7 +313,7 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
         ("--since=-1d", "--since: '-1d' is neither an age"),
         ("--history=/nowhere/history.jsonl", "there is no /nowhere/history.jsonl yet: a hook with --history=FILE"),
         ("--history=/var/log/resctrl-mon-hook/x", "there is no /var/log/resctrl-mon-hook/x yet"),
-        ("--csv --json", "--csv and --json exclude each other"),
+        ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str], arguments: str, problem: str) -> None:

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,7 +83,6 @@ def test_a_signal_that_came_just_before_a_call_ends_it_at_the_next_tick(
 ) -> None:
     """As while a program is started, which an exception would leave behind."""
     steps: list[str] = []
-    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
     monkeypatch.setattr(verbs, "_TICK", SOON)
 
     def command() -> int:
@@ -139,19 +136,6 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
     thread.join(NEVER)
     with pytest.raises(ProcessLookupError):
         os.kill(int(found[0]), 0)
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_command_that_takes_long_says_on_a_terminal_that_it_is_at_work(
-    monkeypatch: pytest.MonkeyPatch, block: Callable[[], int], is_terminal: bool
-) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
-    monkeypatch.setattr(verbs, "_TICK", SOON)
-    assert run(block, 4 * SOON) == 2
-    assert stderr.getvalue().count("metrics: still at work after 0 s\n") == is_terminal
 
 
 # --- Which commands, and what they say
