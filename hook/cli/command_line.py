@@ -23,7 +23,7 @@ from hook.node import engines, hooksd
 from hook.show.terminal import write
 
 _NAME = "resctrl-mon-hook"
-_HELP = {"help", "--help", "-h"}
+_HELP = ("help", "--help", "-h")
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         write(f"{_NAME} {__version__}\n")
         return 0
-    if not _HELP.isdisjoint(arguments):
+    if any(word in _HELP for word in arguments):
         name = next((word for word in arguments if word not in _HELP), "")
         if (text := find_help(name)) is not None:
             write(text)
