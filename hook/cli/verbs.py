@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from hook.doctor import Finding, Site
     from hook.install.bytecode import PyzFile
     from hook.install.steps import Taken
     from hook.show.prometheus import Choice, Family, Former
@@ -339,33 +338,25 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"))
 def doctor(given: options.Doctor, request: Request) -> int:
-    from hook.doctor import FAILURE, Site, format_findings, to_objects
+    from hook.doctor import FAILURE, Finding, Site, format_findings, to_objects
+    from hook.doctor.checks import examine
 
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    findings = examine(Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories))
+    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories)
+    findings: list[Finding] = []  # those until the end count
+    try:
+        for finding in examine(site):
+            findings.append(finding)
+    except Ended as error:
+        remedy = "see why this takes so long; this check and those after it are not complete"
+        findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
     is_well = all(found.level != FAILURE for found in findings)
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
         print_answer(format_findings(findings, get_screen(is_wide=given.output == "wide")))
     return 0 if is_well else 1
-
-
-def examine(site: Site) -> list[Finding]:
-    """Run all checks. If doctor is ended early, add a failure that names the last check."""
-    from hook.doctor import FAILURE, Finding
-    from hook.doctor.checks import CHECKS
-
-    findings: list[Finding] = []
-    for check in CHECKS:
-        try:
-            for finding in check.run(site):
-                findings.append(finding)
-        except Ended as error:
-            remedy = "see why this takes so long; this check and those after it are not complete"
-            return [*findings, Finding(FAILURE, check.subject, f"doctor ended {error}, during this check", remedy)]
-    return findings
 
 
 # --- Commands that change something

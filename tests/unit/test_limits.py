@@ -18,10 +18,9 @@ from hook import system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
-from hook.doctor import FAILURE, OK, Check, Finding, Site
+from hook.doctor import OK, Finding, Site
 from hook.models import Options
 from hook.node import programs
-from hook.node.paths import Places
 from hook.reconcile import run as reconcile
 from hook.show import server
 
@@ -180,15 +179,21 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
     assert capsys.readouterr().out.replace(" ", "").strip() == answer.replace(" ", "")
 
 
-def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(site: Site) -> Iterator[Finding]:
-        begun = len(site.errors)
-        site.errors.add(str(begun))
-        yield Finding(OK, "ab"[begun], "well")
-        if begun:
-            raise Ended("after 100 s")
+def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def find(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "a", "well")
 
-    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [Check(subject, find) for subject in "abc"])
-    *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
-    assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
-    assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")
+    def end(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "b", "well")
+        raise Ended("after 100 s")
+
+    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [("a", find), ("b", end), ("c", find)])
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "ok       a: well",
+        "ok       b: well",
+        "1 failure, 0 warnings, 2 ok",
+        "FAIL     b: doctor ended after 100 s, during this check",
+    ]
