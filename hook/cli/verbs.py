@@ -246,10 +246,8 @@ def show_history(given: options.History, request: Request) -> None:
     except ValueError as error:
         raise Usage(f"--since: {error}") from None
     except files.Unreadable as error:
-        if not error.is_missing:
-            raise Usage(f"cannot read {error}") from None
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
-        raise Usage(f"there is no {given.history} yet: {why}") from None
+        raise Usage(f"cannot read {error}; {why}") from None
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
