@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
-from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
+from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse, read_words, validate
 from hook.errors import HookError, as_hook_error
 from hook.models import Options
 from hook.node import engines, hooksd
@@ -185,10 +185,9 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     found = vars(parser.parse_intermixed_args(words))
     of_hook = [word for option in shared for word in option.write(found[option.name])]
     of_own = [word for option in own if option.is_option for word in option.write(found[option.name])]
-    hook, _, problems = read_words(of_hook, {option.name: option.kind for option in shared})
+    options, problems = parse(of_hook)
     values, _, more = read_words(of_own, {option.name: option.kind for option in own})
     problems += more
-    options = validate(Options, hook, problems)
     values.update((argument.name, found[argument.name]) for argument in own if not argument.is_option)
     given = validate(verb.form, values, problems)
     if problems:
