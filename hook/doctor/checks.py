@@ -149,10 +149,7 @@ def _check_others(site: Site) -> Iterator[Finding]:
     found = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
     others = [path for path in found if not os.path.basename(path).startswith(site.options.group_prefix)]
     if others:
-        remedy = (
-            "each takes an RMID, and a process is in one group only: remove unused ones with rmdir, and have other "
-            f"monitors leave containers alone (Kepler: passive mode with base-path={site.options.run_dir})"
-        )
+        remedy = f"rmdir unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
         yield Finding(WARNING, "RMIDs", _name_all(others, "group", " of other tools"), remedy)
 
 
@@ -208,10 +205,7 @@ def _check_failures(site: Site) -> Iterator[Finding]:
 def _check_unhooked(site: Site) -> Iterator[Finding]:
     seen = site.snapshot.unhooked
     if seen is not None and (names := [*name_unhooked(seen)]):
-        remedy = (
-            "see what doctor finds in hooks.d, runtimes and containerd: does the NRI hook-injector run, does the "
-            "runtime read our JSON? For containers older than the installation: resctrl-mon-hook reconcile --adopt"
-        )
+        remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: reconcile --adopt"
         what = _name_all(names, "running container", f" never got the hook, as of {seen.since}")
         yield Finding(FAILURE, "unhooked", what, remedy)
     if seen is not None and seen.unchecked:
