@@ -63,7 +63,7 @@ def _check_counters(site: Site) -> Iterator[Finding]:
     if "PERF_PKG_MON" in kinds:
         yield Finding(OK, "counters", ", ".join(kinds))
     else:
-        remedy = "energy needs an Intel CPU with AET, and kernel support for it; all else is counted without it"
+        remedy = "energy needs an Intel CPU with AET, and a kernel that supports it"
         yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
     if events and not counts_traffic:
         what = f"not counted: the kernel offers {', '.join(sorted(events))}"
