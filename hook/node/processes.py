@@ -119,28 +119,18 @@ class Processes:
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
     def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
-        """Return the present threads of a container's processes: of those in this look, and of their children since.
+        """Return the present threads of a container's processes in this look, and of its init.
 
-        Reads these processes only. A process that enters another way, as by `exec`, is in the next look; so are new
-        children, if the kernel does not list them (CONFIG_PROC_CHILDREN). `beside_own_cgroup`: only processes that
-        were not in the container's own cgroup.
+        Reads these processes only: what has begun since, by a fork or by `exec`, is in the next look.
+        `beside_own_cgroup`: only processes that were not in the container's own cgroup.
         """
         pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
-        waiting = {pid: self.by_pid[pid].starttime for pid in pids}
+        born = {pid: self.by_pid[pid].starttime for pid in pids}
         if not beside_own_cgroup:
-            waiting[member.pid] = member.starttime
-        seen: set[int] = set()
-        found: set[int] = set()
-        while waiting:
-            pid, starttime = waiting.popitem()
-            seen.add(pid)
-            now = system.try_call(look_at, pid, nested=self._nested)
-            if now is None or now.starttime != starttime or not self._holds(member, now):
-                continue
-            tids = _list_threads(now)
-            found |= tids
-            waiting.update(self._find_new_children(pid, tids, seen))
-        return found
+            born[member.pid] = member.starttime
+        now = [system.try_call(look_at, pid, nested=self._nested) for pid in born]
+        ours = [it for it in now if it is not None and it.starttime == born[it.pid] and self._holds(member, it)]
+        return {tid for process in ours for tid in _list_threads(process)}
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
@@ -163,18 +153,6 @@ class Processes:
     def _holds(self, member: Member, process: Process) -> bool:
         """Whether no other container's own cgroup holds a process. A container's own init always counts as its."""
         return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
-
-    def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Yield the pid and start time of each child of a process that started after the look.
-
-        A kernel without CONFIG_PROC_CHILDREN lists no children. Source: proc_tid_children(5).
-        """
-        for tid in tids:
-            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
-            for child in {*map(int, text.split())}.difference(seen):
-                now, former = system.try_call(look_at, child, nested=self._nested), self.by_pid.get(child)
-                if now is not None and (former is None or former.starttime != now.starttime):
-                    yield child, now.starttime
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
@@ -278,12 +256,6 @@ def read_status(tid: int | str, name: str, base: int = 10) -> int:
     """Return a number of a thread's /proc/PID/status, or 0 if the thread is gone: proc_pid_status(5)."""
     status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
     return int(status.partition(f"\n{name}:")[2].partition("\n")[0] or "0", base)
-
-
-def find_creator(tid: int) -> int:
-    """Return the process of a thread, or the parent of a process; 0 if it is gone."""
-    process = read_status(tid, "Tgid")
-    return read_status(tid, "PPid") if process == tid else process
 
 
 def list_threads(pid: int) -> set[int]:

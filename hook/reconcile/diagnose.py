@@ -11,16 +11,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import NamedTuple
 
 from hook import names, procfs, reclaim, validation
-from hook.errors import HookError
 from hook.key import history_of
 from hook.models import Failure, KeyState, Member, State
 from hook.node import cgroups, podman, processes, records
 from hook.node.processes import Processes
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
-from hook.reconcile.survey import Survey
+from hook.reconcile.survey import Outside, Survey
 from hook.report import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -32,35 +30,7 @@ VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
 """Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
-_LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
-_FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
-
-
-class Outside(NamedTuple):
-    """The threads of a container outside its group, by the last look."""
-
-    to_move: int = 0
-    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
-    unread: int = 0  # at least so many of its cgroups were not read
-
-
-class Looks:
-    """What a pass has learnt since its survey. Each look at a container replaces what the last one found."""
-
-    def __init__(self, seen: Survey, unwritable: dict[str, str] | None = None) -> None:
-        # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
-        self.outside: dict[tuple[str, str], Outside] = {}
-        self.taken: dict[tuple[str, str], str] = {}
-        # By key: why it could not be looked at.
-        self.unread: dict[str, OSError] = {}
-        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
-        # keys for RMIDs to reclaim, and waits for one that comes back.
-        self.refusal: HookError | None = None
-        # By file of the history: why this run could not write to it. It tries no other line there.
-        self.unwritable = unwritable if unwritable is not None else {}
-        self.further_looks = _FURTHER_LOOKS
-        # The key of each container in the index. An action reads the entry of its container again.
-        self.index = dict(seen.records.index)
+_LOOKS = 20  # at a container with a thread that ended before its group could be read
 
 
 @dataclass(frozen=True)
@@ -89,33 +59,33 @@ class Action:
         return f"{self.verb} {about}{of_key}: {self.why}"
 
 
-def diagnose(seen: Survey, looks: Looks) -> list[Action]:
+def diagnose(seen: Survey) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
     actions: list[Action] = []
     for key in seen.list_keys():
         try:
-            actions += diagnose_key(seen, looks, key, seen.states.get(key))
+            actions += diagnose_key(seen, key, seen.states.get(key))
         except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
-            looks.unread[key] = error
+            seen.unread[key] = error
     for path in seen.orphans:
         actions += _diagnose_orphan(seen, path)
     for container in seen.records.failed:
-        actions += diagnose_failure(seen, looks, container)
+        actions += diagnose_failure(seen, container)
     for container in seen.records.half_failures:
         actions.append(Action("forget", container=container, why="its record is incomplete"))
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def diagnose_key(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
+def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
     """List the actions that a key needs, those that cost most to find last; `state` is its record, if readable.
 
     With `only`, a container of the key, the actions for its other containers are left out.
     """
-    of_files = _diagnose_files(seen, looks, key, state, only)
+    of_files = _diagnose_files(seen, key, state, only)
     if state is None:
         yield from of_files
         return
-    of_tasks = _diagnose_tasks(seen, looks, state, only) if state.completed_at is None else ()
+    of_tasks = _diagnose_tasks(seen, state, only) if state.completed_at is None else ()
     for action in chain(of_files, _diagnose_record(seen, state), of_tasks):
         yield _add_names(action, state)
 
@@ -133,7 +103,7 @@ def _is_listed(seen: Survey, key: str | None) -> bool | None:
     return key in seen.live if seen.live is not None else None
 
 
-def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     found = seen.records
     rebuilds = state.recovering if state is not None else key in found.unreadable
@@ -141,7 +111,7 @@ def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        if not (rebuilds or is_member) and looks.index.get(container) == key:
+        if not (rebuilds or is_member) and seen.records.index.get(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in found.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
@@ -177,17 +147,17 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
-def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> Iterator[Action]:
+def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its processes and of the tasks in its groups."""
     key = state.key
-    threads = Threads(seen, looks, state) if seen.is_mounted else None
+    threads = Threads(seen, state) if seen.is_mounted else None
     retired = (
         {reclaim.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
     )
     if threads is not None and len(retired) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
-        action = _diagnose_member(seen, looks, state, container, threads)
+        action = _diagnose_member(seen, state, container, threads)
         if action is not None and not state.recovering:
             yield action
     if threads is None or only or state.recovering:  # a task may belong to a member without a record
@@ -199,9 +169,7 @@ def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> I
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
 
 
-def _diagnose_member(
-    seen: Survey, looks: Looks, state: KeyState, container: str, threads: Threads | None
-) -> Action | None:
+def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
     """Find the action that a member needs. Its threads are counted in any case: else they would be strangers."""
     member, key = state.members[container], state.key
     is_listed = _is_listed(seen, key)
@@ -220,7 +188,7 @@ def _diagnose_member(
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former process of this ID has no index entry (names.displaced_member).
-    if looks.index.get(container) is None and container == names.container_of(container):
+    if seen.records.index.get(container) is None and container == names.container_of(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not outside:
         return None
@@ -239,10 +207,10 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
         yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
 
 
-def diagnose_failure(seen: Survey, looks: Looks, container: str) -> Iterator[Action]:
+def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
-    is_lone = looks.index.get(container) is None  # else the failure record goes when the member is dropped
+    is_lone = seen.records.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
@@ -295,9 +263,8 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
 class Threads:
     """Compares the threads in the groups of one key with those of its containers."""
 
-    def __init__(self, seen: Survey, looks: Looks, state: KeyState) -> None:
+    def __init__(self, seen: Survey, state: KeyState) -> None:
         self._seen = seen
-        self._looks = looks
         self._key = state.key
         kernel = seen.context.resctrl
         # Path of a group -> IDs of the threads in it; no entry, or None, if the group is gone or was recreated.
@@ -310,13 +277,13 @@ class Threads:
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def look_for_taker(self, container: str, member: Member) -> str | None:
-        """Return the path of the group of another tool that a container's init is in, if any, for Looks.taken."""
+        """Return the path of the group of another tool that a container's init is in, if any, for Survey.taken."""
         place = self._key, container
-        self._looks.taken.pop(place, None)
+        self._seen.taken.pop(place, None)
         taker = self._find_init(member)
         if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
             return None
-        self._looks.taken[place] = taker
+        self._seen.taken[place] = taker
         return taker
 
     def is_in_place(self, member: Member) -> bool:
@@ -339,15 +306,15 @@ class Threads:
         of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
-        if (self._key, container) in self._looks.taken:
-            self._looks.outside.pop((self._key, container), None)
+        if (self._key, container) in self._seen.taken:
+            self._seen.outside.pop((self._key, container), None)
             return 0
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = self._locate(member, missing)
         to_move = places[OUTSIDE] + places[None]
         elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
-        self._looks.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
+        self._seen.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
         return to_move
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
@@ -362,10 +329,10 @@ class Threads:
             places = {tid: locate(groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known or not self._looks.further_looks else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            self._looks.further_looks -= 1
+            self._seen.further_looks -= 1
             missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the facts of a node for the diagnosis, once a pass. Changes nothing."""
+"""Reads the facts of a node for the diagnosis, once a pass, and keeps what the pass learns later. Changes nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
+from typing import NamedTuple
 
 from hook import counters, identity, procfs, reclaim, resctrl, system
 from hook.entry import Context
@@ -13,11 +14,27 @@ from hook.models import Failure, KeyState, Member, MonGroup
 from hook.node import cgroups, engines, podman, processes, records
 from hook.node.processes import Groups, Process
 
+_FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
+
+
+class Outside(NamedTuple):
+    """The threads of a container outside its group, by the last look."""
+
+    to_move: int = 0
+    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
+    unread: int = 0  # at least so many of its cgroups were not read
+
 
 class Survey:
-    """The node in one pass of reconcile. Paths are those of mon_groups."""
+    """The node in one pass of reconcile. Paths are those of mon_groups.
 
-    def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
+    An action reads the index entry of its container again, and its look at a container replaces what the last one
+    found.
+    """
+
+    def __init__(
+        self, context: Context, live: Collection[str] | None = None, unwritable: dict[str, str] | None = None
+    ) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
@@ -40,6 +57,17 @@ class Survey:
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
+        # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
+        self.outside: dict[tuple[str, str], Outside] = {}
+        self.taken: dict[tuple[str, str], str] = {}
+        # By key: why it could not be looked at.
+        self.unread: dict[str, OSError] = {}
+        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
+        # keys for RMIDs to reclaim, and waits for one that comes back.
+        self.refusal: HookError | None = None
+        # By file of the history: why this run could not write to it. It tries no other line there.
+        self.unwritable = unwritable if unwritable is not None else {}
+        self.further_looks = _FURTHER_LOOKS
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
