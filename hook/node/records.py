@@ -189,12 +189,13 @@ class Surplus:
 
 def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {state.key: state.owed.lines for state in states if state.owed is not None}
+    owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
     snapshots, lines = set[str](), Counter[str]()
     over = sum(map(len, owed.values())) - MOST_LINES
-    if over > 0:
-        oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
-        lines.update(key for _, key in oldest)
+    for key, own in owed.items():
+        if over > 0:
+            lines[key] = min(over, len(own))
+            over -= len(own)
     room = system.try_call(os.statvfs, run.descriptor)
     if room is None or not _is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
@@ -215,14 +216,6 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
             lines[state.key] = len(owed[state.key])
             blocks, files = blocks - records[state.key], files - 1
     return Surplus(snapshots, lines)
-
-
-def _read_end(line: str) -> str:
-    """Read when the job of a line of history ended; a line that shows no time counts as the oldest."""
-    try:
-        return str(system.loads(line)["end"])
-    except (ValueError, TypeError, KeyError):
-        return ""
 
 
 def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
