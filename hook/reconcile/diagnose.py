@@ -176,9 +176,7 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
-    taker = threads.look_for_taker(container, member) if threads is not None else None
-    is_in_place = threads is None or taker is not None or threads.is_in_place(member)
-    outside = threads.count_outside(container, member) if threads is not None and is_in_place else 0
+    taker, is_in_place, outside = threads.look(container, member) if threads is not None else (None, True, 0)
     if is_listed is False:
         return Action("drop", key, container, why=why)
     if taker is not None:
@@ -276,29 +274,23 @@ class Threads:
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
-    def look_for_taker(self, container: str, member: Member) -> str | None:
-        """Return the path of the group of another tool that a container's init is in, if any, for Survey.taken."""
-        place = self._key, container
+    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
+        """Look at a container whose init is alive.
+
+        Returns the path of another tool's group that its init is in, if any; whether its own group exists, in the
+        ctrl_group of its init, as far as that is known; and how many of its threads are outside that and may be moved.
+        """
+        place, group, inside = (self._key, container), member.group, self._inside.get(member.group)
+        path = group if member.pid in (inside or ()) else self._seen.groups.find(member.pid)
+        is_taken = path is not None and path != group and self._seen.groups.is_others(path)
+        is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
         self._seen.taken.pop(place, None)
-        taker = self._find_init(member)
-        if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
-            return None
-        self._seen.taken[place] = taker
-        return taker
+        if is_taken and path is not None:
+            self._seen.taken[place] = path
+        outside = self._count_outside(container, member) if is_taken or is_in_place else 0
+        return path if is_taken else None, is_in_place, outside
 
-    def is_in_place(self, member: Member) -> bool:
-        """Whether a container's group exists, and its init is in the same ctrl_group, as far as that is known."""
-        if self._inside.get(member.group) is None:
-            return False
-        place = self._find_init(member)
-        return place is None or place == member.group or is_of_parent(member.group, place)
-
-    def _find_init(self, member: Member) -> str | None:
-        """Return the path of the group that a container's init is in; None if it has ended, or this is unknown."""
-        is_inside = member.pid in (self._inside.get(member.group) or ())
-        return member.group if is_inside else self._seen.groups.find(member.pid)
-
-    def count_outside(self, container: str, member: Member) -> int:
+    def _count_outside(self, container: str, member: Member) -> int:
         """Count the threads of a container that are outside its group and may be moved in: none, if it is taken."""
         processes, there = self._seen.processes, self._inside.get(member.group) or set()
         own = processes.read_own_cgroup(member)

@@ -38,9 +38,6 @@ _NOT_REACHED = "the run's time to bring in containers was used up; the next run 
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
-_BUSY = "a hook holds the lock of this key; the next reconcile retries"
-_NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
-"""The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +46,13 @@ class Outcome:
 
     action: Action
     problem: str | None = None  # why it failed
-    reason: str | None = None  # the name of the problem (errors.Reason)
     remark: str | None = None  # another problem that was found
     outside: int = 0  # how many threads of the container it left outside its group
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a hook holds the key's lock, which is no failure: that hook, or the next run, does the action."""
-        return self.reason == Reason.LOCK_TIMEOUT
-
-    @property
     def has_failed(self) -> bool:
-        """Whether the action was not done, for another reason than a busy lock."""
-        return self.problem is not None and not self.is_busy
+        """Whether the action was not done, or not wholly."""
+        return self.problem is not None
 
 
 @dataclass(frozen=True)
@@ -216,7 +207,7 @@ class Work:
         for action in actions:
             self._action = action
             if action.verb in BRING_IN and system.monotonic() >= self.deadline:
-                self._end(Outcome(action, _NOT_REACHED, Reason.IO))
+                self._end(Outcome(action, _NOT_REACHED))
                 continue
             outcome, mover = _attempt(seen, action)
             if outcome is not None and mover is not None:
@@ -253,7 +244,7 @@ class Work:
             self.outcomes.append(outcome)
             if outcome.problem is not None:
                 self.failed.add(outcome.action.id)
-            if not outcome.is_busy and self.tally is not None:
+            if self.tally is not None:
                 self.tally.count(outcome.action.verb, failed=outcome.has_failed)
             if self._note is not None:
                 self._note(outcome)
@@ -264,7 +255,7 @@ def _attempt(seen: Survey, action: Action) -> tuple[Outcome | None, Mover | None
     """Do an action, and return its outcome, and the mover to go on with if threads are still outside.
 
     A failure does not stop the other actions. There is no outcome if the action was no longer needed, as after a hook
-    that ran since the survey, or the end of the container.
+    that ran since the survey, or the end of the container, or is left to a hook.
     """
     seen.context.run.complaints = complaints = list[HookError]()
     mover = None
@@ -274,11 +265,10 @@ def _attempt(seen: Survey, action: Action) -> tuple[Outcome | None, Mover | None
     except StillOutside as error:
         outcome, mover = Outcome(action), error.mover
     except (HookError, OSError) as error:
-        outcome = _fail(Outcome(action), error)
-        if outcome.is_busy:
-            outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
-        elif outcome.reason == Reason.TASK_GONE and not complaints:
-            outcome = None
+        # A hook holds the key's lock: that hook, or the next run, does the action. Or the container has ended.
+        reason = error.reason if isinstance(error, HookError) else None
+        is_over = reason == Reason.LOCK_TIMEOUT or (reason == Reason.TASK_GONE and not complaints)
+        outcome = None if is_over else _fail(Outcome(action), error)
     remark = "; ".join(str(report.explain(error)) for error in complaints) or None
     return outcome and replace(outcome, remark=remark), mover
 
@@ -287,7 +277,7 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     """Return the outcome of an action that an error has ended."""
     why = as_hook_error("cannot read or write a file", error)
     number = error.number if isinstance(error, StillOutside) else 0
-    return replace(outcome, problem=str(report.explain(why)), reason=why.reason, outside=number)
+    return replace(outcome, problem=str(report.explain(why)), outside=number)
 
 
 def _list_left(seen: Survey) -> Iterator[str]:

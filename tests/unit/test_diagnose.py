@@ -92,14 +92,8 @@ class Facts(SimpleNamespace):
     def is_running(self, container: str) -> bool:
         return container in self.running
 
-    def look_for_taker(self, container: str, _member: Member) -> str | None:
-        return None if (path := self.taken.get(container)) is None else str(path)
-
-    def is_in_place(self, member: Member) -> bool:
-        return member.name not in self.vanished
-
-    def count_outside(self, container: str, _member: Member) -> int:
-        return int(self.outside.get(container, 0))
+    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
+        return self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0)
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))
