@@ -328,25 +328,10 @@ def list_asides(run: RunDir) -> list[str]:
     return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
 
 
-def _remove_locks(run: RunDir) -> None:
-    """Remove the lock files, each under its lock: a hook that holds one may be about to make its group.
-
-    Raises OSError if a hook holds a lock for too long.
-    """
-    for name in run.list_part("locks"):
-        descriptor = system.open_lock(f"locks/{name}", run.descriptor)
-        try:
-            if not (system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)):
-                raise OSError(errno.EBUSY, "it holds a lock", f"{run.path}/locks/{name}")
-            system.unlink(f"locks/{name}", run.descriptor)
-        finally:
-            system.close(descriptor)
-
-
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
-    A mount point stays, without content. Raises OSError if a hook has used it since, and may have begun a key.
+    A mount point stays, without content. Raises OSError or HookError if a hook uses it, and may have begun a key.
     """
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others
@@ -359,8 +344,9 @@ def remove_all(run: RunDir) -> None:
     ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
-        if name == "locks":
-            _remove_locks(run)
+        for key in run.list_part("locks") if name == "locks" else ():
+            with run.lock(key, system.monotonic() + _PATIENCE):  # a hook that holds it may be about to make its group
+                pass
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
             system.remove_tree(name, run.descriptor)
     try:

@@ -22,9 +22,19 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
 from hook.node.processes import cpu_seconds
 from hook.reclaim import is_recorded, remove_orphan, retire
-from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, has_begun, name_members
+from hook.reconcile.diagnose import (
+    EARLY,
+    Action,
+    Survey,
+    add_late_counters,
+    diagnose_failure,
+    diagnose_key,
+    find_containers,
+    find_owner,
+    has_begun,
+    name_members,
+)
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
-from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change

@@ -21,9 +21,8 @@ from hook.models import Index, KeyState, Options, State
 from hook.node import podman, processes, records, runtimes
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, describe
-from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
+from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, StillOutside, Tally, move_until
-from hook.reconcile.survey import Survey
 from hook.report import format_count, printable, short_id, who
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -372,8 +371,8 @@ def end_all_keys(options: Options) -> Remains:
         try:
             records.remove_all(run)
             break
-        except OSError as error:
-            left.append(f"{run.path}: a hook uses it: {error.strerror}")
+        except (HookError, OSError) as error:
+            left.append(f"{run.path}: a hook uses it: {report.explain(as_hook_error('cannot remove it', error))}")
     return Remains([*problems.values()], left)
 
 
