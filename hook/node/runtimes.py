@@ -205,13 +205,14 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
             former = _NONE_SEEN
         known = {container: former.containers[container] for container in candidates & former.containers.keys()}
         others = candidates.intersection(former.others)
-        new = _ask_runtimes(candidates - known.keys() - others - sandboxes, rules, options.run_dir)
+        asked = candidates - known.keys() - others - sandboxes
+        new = _ask_runtimes(asked, rules, options.run_dir) if asked else _NONE_SEEN
         # Read the records again: a hook that was running at the first read has written its record by now.
         recorded = {*run.names(Index), *run.names(Failure)} if new.containers else set()
-        asked = {container: pod for container, pod in new.containers.items() if container not in recorded}
+        fresh = {container: pod for container, pod in new.containers.items() if container not in recorded}
         found = replace(
             new,
-            containers={**known, **asked},
+            containers={**known, **fresh},
             others=sorted(others.union(new.others)),
             sandboxes=sorted(sandboxes.union(new.sandboxes)),
         )
