@@ -22,18 +22,7 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
 from hook.node.processes import cpu_seconds
 from hook.reclaim import is_recorded, remove_orphan, retire
-from hook.reconcile.diagnose import (
-    EARLY,
-    Action,
-    Survey,
-    add_late_counters,
-    diagnose_failure,
-    diagnose_key,
-    find_containers,
-    find_owner,
-    has_begun,
-    name_members,
-)
+from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
 from hook.report import format_count
 from hook.store import LockedKey
@@ -160,7 +149,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
         _show(context, locked, change(state, groups, taken=True))
     elif verb == "show":
-        _show(context, locked, change(state, [add_late_counters(context, group) for group in state.groups]))
+        _show(context, locked, change(state, [seen.add_late_counters(group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -219,7 +208,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
-        if context.resctrl.exists(path) and find_owner(seen, path) == key:
+        if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
     members: dict[str, Member] = {}
@@ -240,7 +229,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
 def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
     """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index."""
     run, found = seen.context.run, {}
-    for name, init in find_containers(seen, path).items():
+    for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = identity.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)

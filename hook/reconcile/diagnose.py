@@ -118,7 +118,49 @@ class Survey:
         groups = (
             group for group in state.groups if group.begin is not None and not group.begin.keys() >= self._counters
         )
-        return any(add_late_counters(self.context, group) is not group for group in groups)
+        return any(self.add_late_counters(group) is not group for group in groups)
+
+    def add_late_counters(self, group: MonGroup) -> MonGroup:
+        """Mark the counters of a live group that appeared later, as those of CPUs that were offline do."""
+        if group.begin is None or group.end is not None or self.context.resctrl.inode(group.path) != group.inode:
+            return group
+        try:
+            return counters.add_late(group, self.context.resctrl.counters(group.path))
+        except HookError:  # removed since
+            return group
+
+    def find_owner(self, path: str) -> str | None:
+        """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
+
+        The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not
+        take over another key's containers. It returns None if the containers have several keys, and the name is none of
+        them.
+        """
+        name = reclaim.parse_key(self.context, path)
+        keys = {key for key in map(self.records.index.get, self.find_containers(path)) if key is not None}
+        if name in keys or not keys:
+            return name
+        return keys.pop() if len(keys) == 1 else None
+
+    def find_containers(self, path: str) -> dict[str, Process]:
+        """Find the containers that have processes in a group, each with its init: the one that started first.
+
+        The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
+        processes of the survey count, and only if they are still alive.
+        """
+        known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
+        before = self.processes.by_pid
+        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
+        found: dict[str, Process] = {}
+        there = [before[pid] for pid in tasks & before.keys()]
+        for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
+            now = system.try_call(processes.look_at, process.pid)
+            if now is None or now.starttime != process.starttime:
+                continue
+            for name in (cgroups.find_container(place, known) for place in now.cgroups):
+                if name is not None:
+                    found.setdefault(name, now)
+        return found
 
     @cached_property
     def surplus(self) -> records.Surplus:
@@ -134,7 +176,7 @@ class Survey:
     @cached_property
     def owners(self) -> dict[str, str | None]:
         """The key of each group without a record, by `find_owner`."""
-        return {path: find_owner(self, path) for path in self.orphans}
+        return {path: self.find_owner(path) for path in self.orphans}
 
     @cached_property
     def _running(self) -> set[str | None]:
@@ -160,53 +202,6 @@ class Survey:
             if failure is not None and failure.pid is not None and not procfs.is_dead(failure.pid, failure.starttime):
                 found = (identity.find_own(place, name) for place in procfs.cgroups(failure.pid))
                 yield from (own for own in found if own)
-
-
-def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
-    """Mark the counters of a live group that appeared later, as those of CPUs that were offline do."""
-    if group.begin is None or group.end is not None or context.resctrl.inode(group.path) != group.inode:
-        return group
-    try:
-        return counters.add_late(group, context.resctrl.counters(group.path))
-    except HookError:  # removed since
-        return group
-
-
-# --- The owner of a group without a record
-
-
-def find_owner(seen: Survey, path: str) -> str | None:
-    """Find the key of a group without a record: the key of its containers, or the one in its name if they have none.
-
-    The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not take
-    over another key's containers. It returns None if the containers have several keys, and the name is none of them.
-    """
-    name = reclaim.parse_key(seen.context, path)
-    keys = {key for key in map(seen.records.index.get, find_containers(seen, path)) if key is not None}
-    if name in keys or not keys:
-        return name
-    return keys.pop() if len(keys) == 1 else None
-
-
-def find_containers(seen: Survey, path: str) -> dict[str, Process]:
-    """Find the containers that have processes in a group, each with its init: the one that started first.
-
-    The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
-    processes of the survey count, and only if they are still alive.
-    """
-    known = {*seen.records.index, reclaim.parse_key(seen.context, path) or ""}
-    before = seen.processes.by_pid
-    tasks = system.try_call(seen.context.resctrl.tasks, path) or set()
-    found: dict[str, Process] = {}
-    there = [before[pid] for pid in tasks & before.keys()]
-    for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
-        now = system.try_call(processes.look_at, process.pid)
-        if now is None or now.starttime != process.starttime:
-            continue
-        for name in (cgroups.find_container(place, known) for place in now.cgroups):
-            if name is not None:
-                found.setdefault(name, now)
-    return found
 
 
 # --- The actions

@@ -834,14 +834,6 @@ def other(node: Node) -> None:
     node.spawn(91, own(OTHER, OTHER_UID))
 
 
-def test_exec_in_a_cgroup_whose_path_is_longer_than_a_path_may_be_is_adopted(node: Node) -> None:
-    """Its directory could not be looked at, and was taken for none."""
-    node.start()
-    node.spawn(8, own() + DEEP)
-    assert node.verbs() == ["adopt"]
-    assert node.groups() == {GROUP: {7, 8}}
-
-
 def test_exec_whose_cgroup_proc_refuses_is_adopted_and_reported(node: Node) -> None:
     """As kernels do for such a path. A process without a cgroup may be in any container's."""
     node.start()
