@@ -310,37 +310,32 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
     file = "cgroup.threads" if cgroup.startswith(":") else "tasks"
     tids: set[int] = set()
     refused: list[OSError] = []
-    more = 0
-    waiting: list[tuple[str, int]] = []  # the name and a descriptor of each
+    known, more = 1, 0  # the cgroups that are read, and those that are too many
+    opened: list[int] = []
+    waiting: list[tuple[str, str, int | None]] = [(cgroup, top, None)]  # the name of each, its path, and from where
     try:
-        waiting += _open(cgroup, top, None, refused)
-        for place, directory in waiting:  # it grows: each cgroup appends those below it
+        for place, path, above in waiting:  # it grows: each cgroup appends what is in it
             try:
+                directory = system.open_directory(path, above)
+                opened.append(directory)
                 tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
                 children = system.count_links(directory) - 2  # as many as a directory has links beyond its own two
-                names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - len(waiting) else []
-                more += 0 if names else children
+                names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - known else []
+            except NotADirectoryError:
+                continue
             except OSError as error:
                 refused.append(error)
                 continue
-            for name in names:
-                if not is_other(f"{place}/{name}"):
-                    waiting += _open(f"{place}/{name}", name, directory, refused)
+            if names:
+                known += children
+            else:
+                more += children
+            below = ((f"{place}/{name}", name, directory) for name in names)
+            waiting += [child for child in below if not is_other(child[0])]
     finally:
-        for _, directory in waiting:
+        for directory in opened:
             system.close(directory)
     return Reading(tids, len(refused) + more), any(map(is_gone, refused))
-
-
-def _open(place: str, path: str, above: int | None, refused: list[OSError]) -> list[tuple[str, int]]:
-    """Return the name and a descriptor of a directory, or nothing if it is a file, or cannot be opened."""
-    try:
-        return [(place, system.open_directory(path, above))]
-    except NotADirectoryError:
-        return []
-    except OSError as error:
-        refused.append(error)
-        return []
 
 
 # --- The resctrl group that a task is in, also on a kernel without /proc/PID/cpu_resctrl_groups
