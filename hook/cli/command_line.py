@@ -7,38 +7,39 @@ exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or 
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
-from collections.abc import Iterator, Mapping
-from textwrap import wrap
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, SHARED, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
-from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
+from hook.cli.verbs import HOOK, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse, read_words, validate
 from hook.errors import HookError, as_hook_error
-from hook.models import Options, ValidationError
+from hook.models import Options
 from hook.node import engines, hooksd
 from hook.show.terminal import write
 
 _NAME = "resctrl-mon-hook"
+_HELP = ("help", "--help", "-h")
 
 
 def main(arguments: list[str]) -> int:
     """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
     name = arguments[0] if arguments else ""
-    if not {"--help", "-h"}.isdisjoint(arguments) or name == "help":
-        name = next((word for word in arguments if word != "help" and not word.startswith("-")), "")
+    if name in VERBS:
+        gc.enable()  # the file's start disabled it: top may run for long
+        return _run_command(name, arguments[1:])
+    if arguments == ["--version"]:
+        write(f"{_NAME} {__version__}\n")
+        return 0
+    if any(word in _HELP for word in arguments):
+        name = next((word for word in arguments if word not in _HELP), "")
         if (text := find_help(name)) is not None:
             write(text)
             return 0
-    elif arguments == ["--version"]:
-        write(f"{_NAME} {__version__}\n")
-        return 0
-    elif name in VERBS:
-        gc.enable()  # the file's start disabled it: top may run for long
-        return _run_command(name, arguments[1:])
     is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
     problem = f"unknown command {name[:80]!r}" if name else "no command"
     report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
@@ -56,9 +57,11 @@ def _is_called_by_runtime() -> bool:
 def _run_command(name: str, words: list[str]) -> int:
     """Run a command, and return its exit status: 2, with a line on stderr, for each exception."""
     try:
-        given, request = parse_command(name, words, _read_hook_options(name, words))
+        given, request = parse_command(name, words)
+        if name not in WRITERS and "run_dir" in VERBS[name].options:
+            request = _add_options_of_files(name, given, request)
         return _run_in_time(name, VERBS[name], given, request)
-    except BrokenPipeError:  # the reader ended, for example `head`
+    except (SystemExit, BrokenPipeError):  # the help is printed; the reader ended, for example `head`
         return 0
     except KeyboardInterrupt:
         problems = ["interrupted"]
@@ -77,14 +80,33 @@ def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  #
     if verb.limit is None or (name == "metrics" and given.listen is not None):
         return verb.run(given, request) or 0
     try:
-        with limit_time(name, verb.limit.seconds):
+        with limit_time(verb.limit.seconds):
             return verb.run(given, request) or 0
     except Ended as error:
         report.say(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
         return verb.limit.status
 
 
-# --- Parsing
+def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  # noqa: ANN401  as above
+    """Add the options of the hook that are in the hooks.d files, and not on the command line.
+
+    It prints a warning for each option that this command would take from there, and cannot.
+    """
+
+    def list_specs() -> list[str]:
+        return [spec.path for spec in engines.read_containerd().specs if spec.is_in_force]
+
+    named = getattr(given, "hooks_dir", None) or []
+    directories = [*engines.list_hooks_dirs(), *([named] if isinstance(named, str) else named)]
+    found, problems = hooksd.read_options(directories, list_specs)
+    values, _, _ = read_words(request.words, dict(Options()))
+    for subject, problem in problems.items():
+        if "/" in subject or (subject in VERBS[name].options and subject not in values):
+            report.say(f"warning: {problem}", to_syslog=False)
+    return replace(request, hook=Options.model_validate({**found, **values}))
+
+
+# --- Arguments
 
 
 class Argument:
@@ -100,6 +122,24 @@ class Argument:
     def __str__(self) -> str:
         return f"{self.word}={self.value}" if self.is_option and self.value else self.word
 
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Add it to a parser, which collects the values of an option as texts."""
+        words, more = [self.name], dict[str, Any](help=self.meaning + self.shown_default)
+        if self.is_option:
+            words = [self.word, "-o"] if self.name == "output" else [self.word]
+            more["action"] = "store_true" if self.kind is False else "append"
+        elif self.kind == []:
+            more["nargs"] = "*"
+        elif self.choices == (self.value,):
+            more["nargs"] = "?"
+        if self.kind is not False:
+            more |= {"choices": self.choices or None, "metavar": self.value}
+        parser.add_argument(*words, **more)
+
+    def write(self, found: Any) -> list[str]:  # noqa: ANN401  as the parser has it
+        """Write the option as words of a command line."""
+        return [self.word] if found is True else [f"{self.word}={text}" for text in found or []]
+
 
 def list_arguments(verb: Verb) -> list[Argument]:
     """List a command's own arguments, without the options of the hook."""
@@ -112,97 +152,60 @@ def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
     return [Argument(row) for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
 
 
-def _read_hook_options(name: str, words: list[str]) -> dict[str, Any]:
-    """Return the options of the hook that hold unless the command line has others: those in the hooks.d files.
+class _Parser(argparse.ArgumentParser):
+    """A parser of a command. Raises Usage."""
 
-    It prints a warning for each option that this command would take from there, and cannot.
-    """
-    if name in WRITERS or "run_dir" not in VERBS[name].options:
-        return {}
+    def __init__(self, name: str, purpose: str, usage: str | None = None, epilog: str | None = None) -> None:
+        form = argparse.RawDescriptionHelpFormatter
+        super().__init__(f"{_NAME} {name}", usage, purpose, epilog, formatter_class=form, allow_abbrev=False)
 
-    def list_specs() -> list[str]:
-        return [spec.path for spec in engines.read_containerd().specs if spec.is_in_force]
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{self.prog.partition(' ')[2]}: {message[:300]}; see {self.prog} --help")
 
-    joined = [*_join_values(words, {"hooks_dir": ""})]
-    given = [word.partition("=")[2] for word in joined if word.startswith("--hooks-dir=")]
-    found, problems = hooksd.read_options([*engines.list_hooks_dirs(), *given], list_specs)
-    wanted = {*VERBS[name].options}.difference(map(_get_name, words))
-    for subject, problem in problems.items():
-        if "/" in subject or subject in wanted:
-            report.say(f"warning: {problem}", to_syslog=False)
-    return found
+    def print_help(self, file: object = None) -> None:  # noqa: ARG002  it is stdout
+        write(self.format_help())
 
 
-def parse_command(name: str, words: list[str], found: Mapping[str, Any] | None = None) -> tuple[Any, Request]:
-    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage.
-
-    `found` has options of the hook that hold unless the command line has others.
-    """
+def make_parser(name: str) -> _Parser:
+    """Make the parser of a command line: of the command's own arguments, and of those that it shares with others."""
     verb = VERBS[name]
-    own, shared = list_arguments(verb), list_options(verb.options)
-    kinds = {argument.name: argument.kind for argument in (*own, *shared) if argument.is_option}
-    joined = [*_join_values(words, kinds)]
-    values, others, problems = read_words(joined, kinds)
-    values.update(_place_words(others, [argument for argument in own if not argument.is_option], problems))
-    together = [f"--{exclusive}" for exclusive in verb.exclusive if exclusive in values]
-    if len(together) > 1:
-        problems.append(f"{' and '.join(together)} exclude each other")
-    is_json = values.pop("json", values.get("output") == "json")
-    of_hook = {option.name: values.pop(option.name) for option in shared if option.name in values}
-    hook = validate(Options, {**(found or {}), **of_hook}, problems)
-    request = Request(hook, [word for word in joined if _get_name(word) in of_hook], is_json)
-    try:
-        given = validate(verb.form, values, problems)
-    except ValidationError as error:
-        problems.append(f"{error.errors()[0]['loc'][0]} is missing")
-        given = None
+    purpose, example, _ = ARGUMENTS[verb.form.__name__]
+    call, _, why = example.rpartition(": ")
+    parser = _Parser(name, purpose, epilog=f"example:\n  {_NAME} {call}\n      {why}")
+    once = parser.add_mutually_exclusive_group() if verb.exclusive else parser
+    for argument in (*list_arguments(verb), *list_options(verb.options)):
+        argument.add_to(once if argument.name in verb.exclusive else parser)
+    return parser
+
+
+def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
+    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
+    verb, parser = VERBS[name], make_parser(name)
+    own, shared = list_arguments(verb), [option for option in list_options(verb.options) if option.name in HOOK]
+    found = vars(parser.parse_intermixed_args(words))
+    of_hook = [word for option in shared for word in option.write(found[option.name])]
+    of_own = [word for option in own if option.is_option for word in option.write(found[option.name])]
+    options, problems = parse(of_hook)
+    values, _, more = read_words(of_own, {option.name: option.kind for option in own})
+    problems += more
+    values.update((argument.name, found[argument.name]) for argument in own if not argument.is_option)
+    given = validate(verb.form, values, problems)
     if problems:
-        raise Usage(f"{name}: {'; '.join(problems)}; see {_NAME} help {name}")
-    return given, request
-
-
-def _place_words(words: list[str], places: list[Argument], problems: list[str]) -> dict[str, Any]:
-    """Assign the words without `--` to a command's arguments in their order; the last one may take several."""
-    values: dict[str, Any] = {}
-    for word in words:
-        is_word = not word.startswith("-") or word == "-"
-        if not (places and is_word and word in (places[0].choices or {word})):
-            problems.append(f"unknown argument {word.partition('=')[0][:80]!r}")
-        elif places[0].kind == []:
-            values.setdefault(places[0].name, []).append(word)
-        else:
-            values[places.pop(0).name] = word
-    return values
-
-
-def _join_values(words: list[str], kinds: dict[str, Any]) -> Iterator[str]:
-    """Write each option by its long name, in one word with its value."""
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        long = word.replace("-o", "--output=", 1).rstrip("=") if word.startswith("-o") else word
-        lacks_value = "=" not in long and kinds.get(_get_name(long), False) is not False
-        yield f"{long}={waiting.pop(0)}" if lacks_value and waiting and not waiting[0].startswith("--") else long
-
-
-def _get_name(word: str) -> str:
-    return word.partition("=")[0][2:].replace("-", "_")
+        parser.error("; ".join(problems))
+    is_json = found.get("json", False) or getattr(given, "output", None) == "json"
+    return given, Request(options, of_hook, is_json)
 
 
 # --- Help
 
-_INDENT = " " * 6
-_HOOK_USAGE = """\
-usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-
+_HOOK = """\
 Puts a container's first process into the resctrl mon_group of its pod
 (createRuntime), and removes the group after the pod's last container
 (poststop). hooks.d calls `hook`, which takes the stage from the status in the
 container's state. Always exits 0, except with --strict. Failures are in syslog
 and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
-Options, as --x=v or --x v, also of reconcile, watch, install and
-base-runtime-spec:
+The options are also those of reconcile, watch, install and base-runtime-spec.
 """
 _TAIL = """\
   help COMMAND       explain a command; help hook: what runtimes call
@@ -211,7 +214,6 @@ _TAIL = """\
 Only reconcile, watch, install, uninstall and bytecode change anything. The exit
 status is 0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
 """
-_WIDTH = 79
 
 
 def find_help(name: str) -> str | None:
@@ -220,45 +222,11 @@ def find_help(name: str) -> str | None:
     The result is None if the name is neither.
     """
     if name in STAGES:
-        return _HOOK_USAGE + "\n".join([*_format_arguments(list_options()), ""])
+        parser = _Parser(name, _HOOK, usage=f"{_NAME} hook|createRuntime|poststop [OPTION...] < OCI-STATE")
+        for option in list_options():
+            option.add_to(parser)
+        return parser.format_help()
     if name in VERBS:
-        return format_command_help(name)
+        return make_parser(name).format_help()
     commands = [f"  {command:<18} {ARGUMENTS[verb.form.__name__][0]}" for command, verb in VERBS.items()]
     return None if name else "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
-
-
-def _format_usage(name: str, verb: Verb) -> list[str]:
-    """Format a command with its own arguments, in lines that fit a terminal."""
-    words: list[str] = []
-    for argument in list_arguments(verb):
-        is_needed = argument.word.isupper() and argument.kind != []
-        word = str(argument) if is_needed else f"[{argument}]" + "..." * (argument.kind == [])
-        if argument.name in verb.exclusive[1:]:
-            words[-1] = f"{words[-1][:-1]} | {word[1:]}"
-        else:
-            words.append(word)
-    text = " ".join([f"usage: {_NAME} {name}", *words, *["[OPTION...]"] * verb.takes_all])
-    return wrap(text, _WIDTH, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
-
-
-def format_command_help(name: str) -> str:
-    """Format the text of --help after a command: every argument with its meaning and default, and an example."""
-    verb = VERBS[name]
-    purpose, example, _ = ARGUMENTS[verb.form.__name__]
-    shared = [option for option in list_options(verb.options) if option.name in SHARED]
-    call, _, why = example.rpartition(": ")
-    lines = [*_format_usage(name, verb), "", purpose, ""]
-    lines += ["Arguments:", *_format_arguments([*list_arguments(verb), *shared])]
-    lines += ["", "Example:", f"  {_NAME} {call}", *_wrap(why)]
-    if verb.takes_all:
-        lines += ["", f"OPTION is an option of the hook: {_NAME} help hook"]
-    return "\n".join([*lines, ""])
-
-
-def _format_arguments(arguments: list[Argument]) -> list[str]:
-    return [line for found in arguments for line in (f"  {found}", *_wrap(found.meaning + found.shown_default))]
-
-
-def _wrap(text: str) -> list[str]:
-    """Wrap a text to indented lines that fit a terminal."""
-    return wrap(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT, break_on_hyphens=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import signal
 import sys
 from contextlib import contextmanager, suppress
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from hook.doctor import Finding, Site
     from hook.install.bytecode import PyzFile
     from hook.install.steps import Taken
     from hook.show.prometheus import Choice, Family, Former
@@ -42,7 +40,6 @@ PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
-_PATIENCE = 2.0  # seconds after which a terminal shows that a command is at work
 _TICK = 1.0  # seconds
 
 
@@ -85,11 +82,6 @@ class Verb:
     limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
 
-    @property
-    def takes_all(self) -> bool:
-        """Return whether it takes all options of the hook."""
-        return set(HOOK) <= set(self.options)
-
 
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec", "bytecode")
@@ -108,26 +100,21 @@ def _verb(name: str, form: type[Any], options: tuple[str, ...] = SHARED, **more:
 
 
 @contextmanager
-def limit_time(name: str, seconds: float) -> Iterator[None]:
+def limit_time(seconds: float) -> Iterator[None]:
     """Raise Ended inside the block when its time is over, and at SIGTERM and SIGINT.
 
-    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does. The
-    first tick says on a terminal that the command is still at work. What no signal can interrupt is left to
-    TimeoutStartSec of the unit.
+    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does.
+    What no signal can interrupt is left to TimeoutStartSec of the unit.
     """
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
-    over, why, is_shown = system.monotonic() + seconds, "", False
+    over, why = system.monotonic() + seconds, ""
 
     def tick(number: int, _frame: object) -> None:
-        nonlocal why, is_shown
+        nonlocal why
         if number != signal.SIGALRM:
             why = f"by {signal.Signals(number).name}"
         elif system.monotonic() >= over:
             why = f"after {seconds:.0f} s"
-        elif not is_shown and sys.stderr is not None and sys.stderr.isatty():
-            is_shown = True
-            with suppress(OSError, RuntimeError):  # the terminal is gone, or the command is just writing to it
-                sys.stderr.write(f"{name}: still at work after {_PATIENCE:.0f} s\n")
         # An exception while a program is being started would leave that program behind.
         if why and not getattr(sys.modules.get("hook.node.programs"), "is_starting", False):
             for other in numbers:
@@ -136,7 +123,7 @@ def limit_time(name: str, seconds: float) -> Iterator[None]:
 
     formers = {number: signal.signal(number, tick) for number in numbers}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    signal.setitimer(signal.ITIMER_REAL, min(_PATIENCE, seconds), _TICK)
+    signal.setitimer(signal.ITIMER_REAL, min(_TICK, seconds), _TICK)
     try:
         yield
     finally:
@@ -170,8 +157,7 @@ def _check_directories(request: Request) -> None:
     """
     for word in request.words:
         option, _, path = word.partition("=")
-        is_directory = option in ("--run-dir", "--resctrl-root") and path not in dict(Options()).values()
-        if is_directory and not os.path.exists(path):
+        if option in ("--run-dir", "--resctrl-root") and not os.path.exists(path):
             raise Usage(f"{option}={path[:80]}: there is no such directory")
 
 
@@ -260,10 +246,8 @@ def show_history(given: options.History, request: Request) -> None:
     except ValueError as error:
         raise Usage(f"--since: {error}") from None
     except files.Unreadable as error:
-        if not error.is_missing:
-            raise Usage(f"cannot read {error}") from None
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
-        raise Usage(f"there is no {given.history} yet: {why}") from None
+        raise Usage(f"cannot read {error}; {why}") from None
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
@@ -288,7 +272,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
 
     if given.created and given.listen is None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
-    events = parse_events(given.events) if given.events is not None else None
+    events = frozenset(given.events.split(",")) if given.events is not None else None
     choice = prometheus.Choice(events, given.sum_domains, given.created)
     if given.listen is not None:
         _serve_metrics(parse_address(given.listen), request.hook, choice)
@@ -335,13 +319,6 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
     return prometheus.make_families(seen, former, choice)
 
 
-def parse_events(text: str) -> frozenset[str]:
-    """Parse the kernel's names of events, with commas between them. Raises Usage."""
-    if not re.fullmatch(r"[A-Za-z0-9_]+(,[A-Za-z0-9_]+)*", text):
-        raise Usage(f"--events: {text[:80]!r} is not a list of events, such as core_energy,mbm_total_bytes")
-    return frozenset(text.split(","))
-
-
 def parse_address(text: str) -> tuple[str, int]:
     """Parse `ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Host names are refused: they could lead anywhere. Raises Usage."""
     import ipaddress
@@ -359,33 +336,25 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"))
 def doctor(given: options.Doctor, request: Request) -> int:
-    from hook.doctor import FAILURE, Site, format_findings, to_objects
+    from hook.doctor import FAILURE, Finding, Site, format_findings, to_objects
+    from hook.doctor.checks import examine
 
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    findings = examine(Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories))
+    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories)
+    findings: list[Finding] = []  # those until the end count
+    try:
+        for finding in examine(site):
+            findings.append(finding)
+    except Ended as error:
+        remedy = "see why this takes so long; this check and those after it are not complete"
+        findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
     is_well = all(found.level != FAILURE for found in findings)
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
         print_answer(format_findings(findings, get_screen(is_wide=given.output == "wide")))
     return 0 if is_well else 1
-
-
-def examine(site: Site) -> list[Finding]:
-    """Run all checks. If doctor is ended early, add a failure that names the last check."""
-    from hook.doctor import FAILURE, Finding
-    from hook.doctor.checks import CHECKS
-
-    findings: list[Finding] = []
-    for check in CHECKS:
-        try:
-            for finding in check.run(site):
-                findings.append(finding)
-        except Ended as error:
-            remedy = "see why this takes so long; this check and those after it are not complete"
-            return [*findings, Finding(FAILURE, check.subject, f"doctor ended {error}, during this check", remedy)]
-    return findings
 
 
 # --- Commands that change something

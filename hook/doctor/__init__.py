@@ -7,17 +7,16 @@ The input of a check is an installation (Site), its output findings. `checks` ha
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from hook.errors import HookError, as_hook_error
 from hook.models import Options
 from hook.node import hooksd
 from hook.node.models import HookProgram
 from hook.node.paths import Origin, Places, find_origin, find_prefix
-from hook.report import explain, format_count, printable
+from hook.report import format_count, printable
 from hook.show.snapshot import Inventory, take_snapshot
 from hook.show.terminal import Screen
 
@@ -37,25 +36,6 @@ class Finding(NamedTuple):
     """What to do. It is empty if the level is ok."""
 
 
-class Check(NamedTuple):
-    """A row of the table of checks."""
-
-    subject: str
-    """The thing that it checks. A finding may name a part of it."""
-    find: Callable[[Site], Iterator[Finding]]
-    """Yields the findings. Raises HookError, OSError."""
-
-    def run(self, site: Site) -> Iterator[Finding]:
-        """Yield the findings. A check that raises an error is a failure, which is reported once."""
-        try:
-            yield from self.find(site)
-        except (HookError, OSError) as error:
-            problem, _, hint = str(explain(as_hook_error("a file could not be read", error))).partition("; hint: ")
-            if problem not in site.errors:
-                site.errors.add(problem)
-                yield Finding(FAILURE, self.subject, f"cannot check: {problem}", hint or "run doctor as root")
-
-
 class Site:
     """The installation to check. `hooks_dirs` are the hooks.d directories, in the order of precedence."""
 
@@ -63,6 +43,8 @@ class Site:
         self.places, self.options, self.hooks_dirs = places, options, hooks_dirs
         self.errors: set[str] = set()
         """The errors of checks that were reported."""
+        self.checking = ""
+        """What is being checked."""
 
     @cached_property
     def entries(self) -> list[hooksd.Entry]:
@@ -93,16 +75,12 @@ class Site:
 
 
 def format_findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
-    """Return what is well, a count, and what is wrong, worst first: the last lines on a terminal are those to act on.
-
-    If the problems do not fit on the terminal, the count is repeated at the end.
-    """
+    """Return what is well, a count, and what is wrong, worst first: a terminal ends with what to act on."""
     by_level = {level: [found for found in findings if found.level == level] for level in (OK, FAILURE, WARNING)}
     numbers = [format_count(len(by_level[level]), noun) for level, noun in ((FAILURE, "failure"), (WARNING, "warning"))]
     count = ", ".join([*numbers, f"{len(by_level[OK])} ok"])
-    problems = [*_format_lines([*by_level[FAILURE], *by_level[WARNING]], screen.width)]
-    lines = [*_format_lines(by_level[OK], screen.width), count, *problems]
-    return [*lines, count] if screen.height is not None and len(problems) + 1 >= screen.height else lines
+    problems = [*by_level[FAILURE], *by_level[WARNING]]
+    return [*_format_lines(by_level[OK], screen.width), count, *_format_lines(problems, screen.width)]
 
 
 def _format_lines(findings: Iterable[Finding], width: int | None) -> Iterator[str]:

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Sequence
 
 from hook import procfs, resctrl, system
-from hook.doctor import FAILURE, OK, WARNING, Check, Finding, Site, installation
-from hook.errors import Reason
+from hook.doctor import FAILURE, OK, WARNING, Finding, Site, installation
+from hook.errors import HookError, Reason, as_hook_error
 from hook.node import programs
 from hook.node.paths import RUNTIMES
 from hook.node.records import name_unhooked
-from hook.report import format_count, who
+from hook.report import explain, format_count, who
 from hook.show import snapshot
 from hook.show.terminal import name_first
 
@@ -39,24 +39,16 @@ def _check_resctrl(site: Site) -> Iterator[Finding]:
     kernel = resctrl.Resctrl(root)
     if not kernel.exists():
         what = f"no {root}: the kernel or the CPU does not support resctrl"
-        remedy = (
-            "it needs Intel RDT or AMD QoS, or MPAM in an Arm CPU and its firmware; CONFIG_X86_CPU_RESCTRL, or "
-            "CONFIG_ARM64_MPAM and CONFIG_RESCTRL_FS, and no arm64.nompam at boot; most VMs have none"
-        )
+        remedy = "use a machine and a kernel with Intel RDT, AMD QoS or Arm MPAM (see the documentation on hardware)"
         yield Finding(FAILURE, "resctrl", what, remedy)
     elif kernel.is_mounted():
         yield Finding(OK, "resctrl", f"mounted on {root}")
     elif system.find_directory(root + "/info"):
         what = f"{root} is mounted but does not support monitoring: no mon_groups"
-        remedy = (
-            "use a CPU with CMT, MBM, AET or MPAM monitors; look for rdt= and clearcpuid= on the kernel command line"
-        )
+        remedy = "use a CPU with CMT, MBM, AET or MPAM monitors; look for rdt= and clearcpuid= at boot"
         yield Finding(FAILURE, "resctrl", what, remedy)
     else:
-        remedy = (
-            f"mount -t resctrl resctrl {root}; for each boot: `resctrl {root} resctrl defaults 0 0` in /etc/fstab; if "
-            "that is busy, a process in another mount namespace has it (lsns -t mnt)"
-        )
+        remedy = f"mount -t resctrl resctrl {root}, or by /etc/fstab; busy: another mount namespace has it (lsns)"
         yield Finding(FAILURE, "resctrl", f"not mounted on {root}", remedy)
 
 
@@ -71,22 +63,15 @@ def _check_counters(site: Site) -> Iterator[Finding]:
     if "PERF_PKG_MON" in kinds:
         yield Finding(OK, "counters", ", ".join(kinds))
     else:
-        traffic = "memory traffic (in part)" if is_in_part else "memory traffic"
-        has = {"cache": snapshot.OCCUPANCY in events, traffic: counts_traffic}
-        counted = " and ".join(name for name, there in has.items() if there) or "nothing"
-        remedy = f"energy needs an Intel CPU with AET, and kernel support for it; counted without it: {counted}"
+        remedy = "energy needs an Intel CPU with AET, and a kernel that supports it"
         yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
     if events and not counts_traffic:
         what = f"not counted: the kernel offers {', '.join(sorted(events))}"
         remedy = "use a CPU with MBM, or MPAM bandwidth monitors on or behind the L3 cache; look for rdt= at boot"
         yield Finding(WARNING, "memory traffic", what, remedy)
     if counts_traffic and is_in_part and snapshot.read_assignable(root) is None:
-        what = (
-            "counted in part: this CPU says Unavailable of groups that it does not track, and use is a lower bound (>=)"
-        )
-        remedy = (
-            "use fewer groups; an AMD CPU with ABMC, under Linux 6.18 or newer, has counters that stay with a group"
-        )
+        what = "counted in part: this CPU says Unavailable of groups that it does not track, so use has the mark >="
+        remedy = "use fewer groups, or an AMD CPU with ABMC under Linux 6.18 or newer, whose counters stay with a group"
         yield Finding(WARNING, "memory traffic", what, remedy)
 
 
@@ -164,10 +149,7 @@ def _check_others(site: Site) -> Iterator[Finding]:
     found = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
     others = [path for path in found if not os.path.basename(path).startswith(site.options.group_prefix)]
     if others:
-        remedy = (
-            "each takes an RMID, and a process is in one group only: remove unused ones with rmdir, and have other "
-            f"monitors leave containers alone (Kepler: passive mode with base-path={site.options.run_dir})"
-        )
+        remedy = f"rmdir unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
         yield Finding(WARNING, "RMIDs", _name_all(others, "group", " of other tools"), remedy)
 
 
@@ -179,16 +161,13 @@ def _name_all(names: Sequence[str], noun: str, what: str) -> str:
 # --- Records
 
 
-def _check_room(site: Site) -> Iterator[Finding]:
+def _check_records(site: Site) -> Iterator[Finding]:
+    run_dir = site.options.run_dir
     if site.snapshot.is_full:
-        run_dir = site.options.run_dir
         remedy = f"free space or inodes there (df -h {run_dir}, df -i {run_dir}): until then containers run unmonitored"
         yield Finding(FAILURE, "records", f"the file system of {run_dir} is full", remedy)
-
-
-def _check_records(site: Site) -> Iterator[Finding]:
-    if not os.path.isdir(site.options.run_dir):
-        yield Finding(OK, "records", f"no {site.options.run_dir}: no hook has run since boot")
+    if not os.path.isdir(run_dir):
+        yield Finding(OK, "records", f"no {run_dir}: no hook has run since boot")
     elif site.snapshot.keys:
         yield Finding(OK, "records", format_count(len(site.snapshot.keys), "key"))
     for broken in site.snapshot.list_unreadable():
@@ -226,10 +205,7 @@ def _check_failures(site: Site) -> Iterator[Finding]:
 def _check_unhooked(site: Site) -> Iterator[Finding]:
     seen = site.snapshot.unhooked
     if seen is not None and (names := [*name_unhooked(seen)]):
-        remedy = (
-            "see what doctor finds in hooks.d, runtimes and containerd: does the NRI hook-injector run, does the "
-            "runtime read our JSON? For containers older than the installation: resctrl-mon-hook reconcile --adopt"
-        )
+        remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: reconcile --adopt"
         what = _name_all(names, "running container", f" never got the hook, as of {seen.since}")
         yield Finding(FAILURE, "unhooked", what, remedy)
     if seen is not None and seen.unchecked:
@@ -282,25 +258,37 @@ def _check_services(site: Site) -> Iterator[Finding]:
 
 
 CHECKS = [
-    Check("root", _check_root),
-    Check("records", _check_room),
-    Check("resctrl", _check_resctrl),
-    Check("counters", _check_counters),
-    Check("memory traffic", _check_assignable),
-    Check("RMIDs", _check_rmids),
-    Check("RMIDs", _check_limbo),
-    Check("RMIDs", _check_others),
-    Check("program", installation.check_programs),
-    Check("hooks.d", installation.check_hooks_dirs),
-    Check("hooks.d", installation.check_own_files),
-    Check("runtimes", _check_runtimes),
-    Check("runtimes", installation.check_engines),
-    Check("containerd", installation.check_containerd),
-    Check("records", _check_records),
-    Check("history", _check_history),
-    Check("failures", _check_failures),
-    Check("unhooked", _check_unhooked),
-    Check("reconcile", _check_reconcile),
-    Check("watch", _check_services),
+    ("root", _check_root),
+    ("records", _check_records),
+    ("resctrl", _check_resctrl),
+    ("counters", _check_counters),
+    ("memory traffic", _check_assignable),
+    ("RMIDs", _check_rmids),
+    ("RMIDs", _check_limbo),
+    ("RMIDs", _check_others),
+    ("program", installation.check_programs),
+    ("hooks.d", installation.check_hooks_dirs),
+    ("hooks.d", installation.check_own_files),
+    ("runtimes", _check_runtimes),
+    ("runtimes", installation.check_engines),
+    ("containerd", installation.check_containerd),
+    ("history", _check_history),
+    ("failures", _check_failures),
+    ("unhooked", _check_unhooked),
+    ("reconcile", _check_reconcile),
+    ("watch", _check_services),
 ]
 """What doctor looks at, in the order of the output."""
+
+
+def examine(site: Site) -> Iterator[Finding]:
+    """Yield what all checks find. The error that ends a check is a failure, which is reported once."""
+    for subject, check in CHECKS:
+        site.checking = subject
+        try:
+            yield from check(site)
+        except (HookError, OSError) as error:
+            problem, _, hint = str(explain(as_hook_error("a file could not be read", error))).partition("; hint: ")
+            if problem not in site.errors:
+                site.errors.add(problem)
+                yield Finding(FAILURE, subject, f"cannot check: {problem}", hint or "run doctor as root")

@@ -54,8 +54,7 @@ def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
     places = wanted.places
     if problems := find_problems(wanted):
         raise Refused(*problems)
-    if not (wanted.force or places.top):
-        refuse_others(places)
+    refuse_others(places, force=wanted.force)
     directory = places.at(places.program_dir)
     if not dry_run:
         steps.take_steps([steps.make_directory(directory, 0o755)], dry_run=False)
@@ -63,10 +62,10 @@ def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
         return steps.take_steps(plan_install(wanted), dry_run=dry_run), list_remarks(wanted)
 
 
-def refuse_others(places: Places) -> None:
-    """Raise Refused if an installation has another owner than `install`."""
+def refuse_others(places: Places, *, force: bool) -> None:
+    """Raise Refused if an installation here has another owner than `install`."""
     found = find_origin(places)
-    if found is not INSTALL:
+    if found is not INSTALL and not (force or places.top):
         raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
 
 
@@ -181,11 +180,9 @@ def list_remarks(wanted: Wanted) -> list[str]:
     """Return what the operator has to do after the installation."""
     places, options, found = wanted.places, wanted.options, []
     usual = (_DEFAULTS.resctrl_root, _DEFAULTS.run_dir, places.log_dir, "")
-    others = {options.resctrl_root, options.run_dir, os.path.dirname(options.history)}.difference(usual)
-    if others:
-        found.append(
-            f"let the units write to {' and '.join(sorted(others))}: ReadWritePaths= in `systemctl edit {NAME}-*`"
-        )
+    if others := {options.resctrl_root, options.run_dir, os.path.dirname(options.history)}.difference(usual):
+        written = " and ".join(sorted(others))
+        found.append(f"let the units write to {written}: ReadWritePaths= in `systemctl edit {NAME}-*`")
     if not places.top and not programs.has_systemd():
         found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
     return found
@@ -234,8 +231,7 @@ class Removal(NamedTuple):
 
 def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> Removal:
     """Uninstall. Raises Refused, HookError."""
-    if not (force or places.top):
-        refuse_others(places)
+    refuse_others(places, force=force)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
         # In another pid namespace groups look empty that are not.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)

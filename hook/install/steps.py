@@ -61,11 +61,8 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
 
 def make_link(path: str, target: str) -> Step:
     """Make a symbolic link."""
-
-    def make(temporary: str) -> None:
-        os.symlink(target, temporary)
-
-    return _replace("link", f"{path} -> {target}", path, make, lambda: os.readlink(path) == target)
+    what, is_right = f"{path} -> {target}", lambda: os.readlink(path) == target
+    return _replace("link", what, path, lambda temporary: os.symlink(target, temporary), is_right)
 
 
 def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_right: Callable[[], bool]) -> Step:

@@ -107,27 +107,23 @@ def name_running(pod: identity.Pod, container: str, bundle: str, places: list[st
         pod.name = conmon.find_pod(places, container)
 
 
+def _is_podmans(cgroup: str | None, container: str) -> bool:
+    return identity.find_maker(identity.find_own(cgroup or "", container), container) == "libpod"
+
+
 def add_names(state: KeyState, known: Names) -> KeyState:
     """Add Podman's names to a key that lacks some. Return the same state if there is nothing to add.
 
     Only a container whose cgroup Podman made is looked up.
     """
-    if state.kind == "pod":
-        return state
-    places = {name: member.cgroup for name, member in state.members.items() if member.cgroup is not None}
-    ours = {
-        name: place
-        for name, place in places.items()
-        if identity.find_maker(identity.find_own(place, name), name) == "libpod"
-    }
+    ours = {name: member.cgroup or "" for name, member in state.members.items() if _is_podmans(member.cgroup, name)}
     members = {}
     for name in ours:
         container = names.container_of(name)
         if state.members[name].name is None and container in known.containers:
             members[name] = validation.replace(state.members[name], name=identity.bounded(known.containers[container]))
-    digits = state.pod_name or next(
-        filter(None, (conmon.find_pod([place], name) for name, place in ours.items())), None
-    )
+    found = (conmon.find_pod([place], name) for name, place in ours.items())
+    digits = state.pod_name or next(filter(None, found), None)
     pod = digits
     if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and not pod.strip(_HEX):
         pod = identity.bounded(known.find_pod(pod)) or pod

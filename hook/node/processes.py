@@ -119,28 +119,18 @@ class Processes:
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
     def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
-        """Return the present threads of a container's processes: of those in this look, and of their children since.
+        """Return the present threads of a container's processes in this look, and of its init.
 
-        Reads these processes only. A process that enters another way, as by `exec`, is in the next look; so are new
-        children, if the kernel does not list them (CONFIG_PROC_CHILDREN). `beside_own_cgroup`: only processes that
-        were not in the container's own cgroup.
+        Reads these processes only: what has begun since, by a fork or by `exec`, is in the next look.
+        `beside_own_cgroup`: only processes that were not in the container's own cgroup.
         """
         pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
-        waiting = {pid: self.by_pid[pid].starttime for pid in pids}
+        born = {pid: self.by_pid[pid].starttime for pid in pids}
         if not beside_own_cgroup:
-            waiting[member.pid] = member.starttime
-        seen: set[int] = set()
-        found: set[int] = set()
-        while waiting:
-            pid, starttime = waiting.popitem()
-            seen.add(pid)
-            now = system.try_call(look_at, pid, nested=self._nested)
-            if now is None or now.starttime != starttime or not self._holds(member, now):
-                continue
-            tids = _list_threads(now)
-            found |= tids
-            waiting.update(self._find_new_children(pid, tids, seen))
-        return found
+            born[member.pid] = member.starttime
+        now = [system.try_call(look_at, pid, nested=self._nested) for pid in born]
+        ours = [it for it in now if it is not None and it.starttime == born[it.pid] and self._holds(member, it)]
+        return {tid for process in ours for tid in _list_threads(process)}
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
@@ -163,18 +153,6 @@ class Processes:
     def _holds(self, member: Member, process: Process) -> bool:
         """Whether no other container's own cgroup holds a process. A container's own init always counts as its."""
         return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
-
-    def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
-        """Yield the pid and start time of each child of a process that started after the look.
-
-        A kernel without CONFIG_PROC_CHILDREN lists no children. Source: proc_tid_children(5).
-        """
-        for tid in tids:
-            text = system.try_call(system.read_file, f"/proc/{pid}/task/{tid}/children") or ""
-            for child in {*map(int, text.split())}.difference(seen):
-                now, former = system.try_call(look_at, child, nested=self._nested), self.by_pid.get(child)
-                if now is not None and (former is None or former.starttime != now.starttime):
-                    yield child, now.starttime
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
@@ -280,12 +258,6 @@ def read_status(tid: int | str, name: str, base: int = 10) -> int:
     return int(status.partition(f"\n{name}:")[2].partition("\n")[0] or "0", base)
 
 
-def find_creator(tid: int) -> int:
-    """Return the process of a thread, or the parent of a process; 0 if it is gone."""
-    process = read_status(tid, "Tgid")
-    return read_status(tid, "PPid") if process == tid else process
-
-
 def list_threads(pid: int) -> set[int]:
     """Read the thread IDs of a process, its pid among them; none if it is gone. Raises OSError."""
     try:
@@ -338,37 +310,32 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
     file = "cgroup.threads" if cgroup.startswith(":") else "tasks"
     tids: set[int] = set()
     refused: list[OSError] = []
-    more = 0
-    waiting: list[tuple[str, int]] = []  # the name and a descriptor of each
+    known, more = 1, 0  # the cgroups that are read, and those that are too many
+    opened: list[int] = []
+    waiting: list[tuple[str, str, int | None]] = [(cgroup, top, None)]  # the name of each, its path, and from where
     try:
-        waiting += _open(cgroup, top, None, refused)
-        for place, directory in waiting:  # it grows: each cgroup appends those below it
+        for place, path, above in waiting:  # it grows: each cgroup appends what is in it
             try:
+                directory = system.open_directory(path, above)
+                opened.append(directory)
                 tids.update(map(int, system.read_file(file, _MOST_BYTES, directory).split()))
                 children = system.count_links(directory) - 2  # as many as a directory has links beyond its own two
-                names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - len(waiting) else []
-                more += 0 if names else children
+                names = system.list_directory(".", directory) if 0 < children <= _MOST_CGROUPS - known else []
+            except NotADirectoryError:
+                continue
             except OSError as error:
                 refused.append(error)
                 continue
-            for name in names:
-                if not is_other(f"{place}/{name}"):
-                    waiting += _open(f"{place}/{name}", name, directory, refused)
+            if names:
+                known += children
+            else:
+                more += children
+            below = ((f"{place}/{name}", name, directory) for name in names)
+            waiting += [child for child in below if not is_other(child[0])]
     finally:
-        for _, directory in waiting:
+        for directory in opened:
             system.close(directory)
     return Reading(tids, len(refused) + more), any(map(is_gone, refused))
-
-
-def _open(place: str, path: str, above: int | None, refused: list[OSError]) -> list[tuple[str, int]]:
-    """Return the name and a descriptor of a directory, or nothing if it is a file, or cannot be opened."""
-    try:
-        return [(place, system.open_directory(path, above))]
-    except NotADirectoryError:
-        return []
-    except OSError as error:
-        refused.append(error)
-        return []
 
 
 # --- The resctrl group that a task is in, also on a kernel without /proc/PID/cpu_resctrl_groups

@@ -189,12 +189,13 @@ class Surplus:
 
 def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {state.key: state.owed.lines for state in states if state.owed is not None}
+    owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
     snapshots, lines = set[str](), Counter[str]()
     over = sum(map(len, owed.values())) - MOST_LINES
-    if over > 0:
-        oldest = sorted((_read_end(line), key) for key, own in owed.items() for line in own)[:over]
-        lines.update(key for _, key in oldest)
+    for key, own in owed.items():
+        if over > 0:
+            lines[key] = min(over, len(own))
+            over -= len(own)
     room = system.try_call(os.statvfs, run.descriptor)
     if room is None or not _is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
@@ -215,14 +216,6 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
             lines[state.key] = len(owed[state.key])
             blocks, files = blocks - records[state.key], files - 1
     return Surplus(snapshots, lines)
-
-
-def _read_end(line: str) -> str:
-    """Read when the job of a line of history ended; a line that shows no time counts as the oldest."""
-    try:
-        return str(system.loads(line)["end"])
-    except (ValueError, TypeError, KeyError):
-        return ""
 
 
 def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
@@ -335,25 +328,10 @@ def list_asides(run: RunDir) -> list[str]:
     return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
 
 
-def _remove_locks(run: RunDir) -> None:
-    """Remove the lock files, each under its lock: a hook that holds one may be about to make its group.
-
-    Raises OSError if a hook holds a lock for too long.
-    """
-    for name in run.list_part("locks"):
-        descriptor = system.open_lock(f"locks/{name}", run.descriptor)
-        try:
-            if not (system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)):
-                raise OSError(errno.EBUSY, "it holds a lock", f"{run.path}/locks/{name}")
-            system.unlink(f"locks/{name}", run.descriptor)
-        finally:
-            system.close(descriptor)
-
-
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
-    A mount point stays, without content. Raises OSError if a hook has used it since, and may have begun a key.
+    A mount point stays, without content. Raises OSError or HookError if a hook uses it, and may have begun a key.
     """
     names = system.list_directory(".", run.descriptor)
     if names and "locks" not in names:  # --run-dir names a directory of others
@@ -366,8 +344,9 @@ def remove_all(run: RunDir) -> None:
     ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
-        if name == "locks":
-            _remove_locks(run)
+        for key in run.list_part("locks") if name == "locks" else ():
+            with run.lock(key, system.monotonic() + _PATIENCE):  # a hook that holds it may be about to make its group
+                pass
         if name in ours or not system.is_directory(f"{run.path}/{name}"):
             system.remove_tree(name, run.descriptor)
     try:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from hook import conmon, identity, names, procfs, system, validation
+from hook import conmon, identity, names, procfs, system
 from hook.entry import Context
 from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, Options, State, ValidationError
@@ -22,8 +22,8 @@ from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hoo
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
 from hook.node.processes import Process, Processes, read_status
-from hook.node.records import Records
 from hook.report import explain_invalid
+from hook.validation import replace
 
 T = TypeVar("T")
 
@@ -51,7 +51,6 @@ _LIVE = ("created", "running", "paused")
 _PATIENCE = 4.0  # seconds for one answer
 _PATIENCE_FOR_SOME = 5.0  # for one find_states, which each reconcile calls: the next one asks for the rest
 _PATIENCE_IN_ALL = 8.0  # for one list_states: reconcile has other work, and a time limit
-_MOST_PROBLEMS = 10  # reported for one root directory
 
 
 class Runtimes(NamedTuple):
@@ -65,9 +64,8 @@ class Runtimes(NamedTuple):
     def list_states(self, known: Collection[str] = ()) -> tuple[list[State], list[str]]:
         """Return the states of all containers with a live process, and a line for each one without an answer.
 
-        The status of a state is created, running or paused, its pid above 0. Each ID occurs once. Containers that hold
-        a pod's sandbox are left out, because no hook runs for them. `known` containers are not asked about. Raises
-        nothing.
+        Containers that hold a pod's sandbox are left out, because no hook runs for them. `known` containers are not
+        asked about. Raises nothing.
         """
         containers: set[str] = set()
         problems: list[str] = []
@@ -76,53 +74,50 @@ class Runtimes(NamedTuple):
                 containers.update(files.list_if_there(root))
             except files.Unreadable as error:
                 problems.append(f"cannot read {root}: {error.why}")
-        states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
-        found: dict[str, State] = {}
-        for state in states:
-            if state.status in _LIVE and state.pid and not is_sandbox(state):
-                found.setdefault(state.id, state)
-        problems += [unanswered[container] for container in sorted(unanswered)][:_MOST_PROBLEMS]
-        if (more := len(unanswered) - _MOST_PROBLEMS) > 0:
-            problems.append(f"the same problem with {more} more containers")
-        return [found[container] for container in sorted(found)], problems
+        states, unanswered = self.find_states(containers.difference(known), _PATIENCE_IN_ALL)
+        live = [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
+        return live, problems + [problem for _, problem in sorted(unanswered.items())]
 
-    def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
-        """Return the states of these containers by ID, and the containers whose runtime did not answer in time.
+    def find_states(
+        self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME
+    ) -> tuple[dict[str, State], dict[str, str]]:
+        """Return the states of these containers by ID, and a line for each container whose runtime did not answer.
 
         A state may have any status, also that of a sandbox. A container that no runtime has is in neither: it is gone,
         or belongs to another tool. Raises nothing.
         """
-        states, unanswered = self._ask(containers, _PATIENCE_FOR_SOME)
-        found = {state.id: state for state in states}
-        return found, unanswered.keys() - found.keys()
-
-    def _ask(self, containers: Iterable[str], seconds: float) -> tuple[list[State], dict[str, str]]:
-        """Return the states of these containers in any root directory, and a line for each one without an answer."""
         deadline = system.monotonic() + seconds
-        found: list[State] = []
+        found: dict[str, State] = {}
         unanswered: dict[str, str] = {}
         for container in start_elsewhere(sorted(filter(names.is_container_id, containers))):
-            for root in self.roots:
-                answer = self._ask_programs(root, container, deadline)
-                if isinstance(answer, State):
-                    found.append(answer)
-                elif answer is not None:
-                    unanswered[container] = answer
+            answers = [self._ask(root, container, deadline) for root in self.roots]
+            states = [answer for answer in answers if isinstance(answer, State)]
+            if states:
+                found[container] = next(filter(_is_live, states), states[0])
+            elif problems := [answer for answer in answers if isinstance(answer, str)]:
+                unanswered[container] = problems[0]
         return found, unanswered
 
-    def _ask_programs(self, root: str, container: str, deadline: float) -> State | str | None:
-        """Return the state of a container, or why no runtime gave it. None if it is no longer in the root directory."""
+    def _ask(self, root: str, container: str, deadline: float) -> State | str | None:
+        """Return the state of a container, or why no runtime gave it. None if it is not in the root directory."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
         for program in sorted(self.programs, key=lambda path: os.path.basename(path) not in makers):
             if not _find_makers(root, container):
                 return None
             command = [program, "--root", root, "state", container]
-            answer = _ask_program(command, container, deadline)
-            if isinstance(answer, State):
-                return answer
-            problem = f"{' '.join(command)}: {answer}"
+            try:
+                return _ask_program(command, container, deadline)
+            except ValidationError as error:
+                problem = f"{' '.join(command)}: invalid state: {explain_invalid(error.errors())}"
+            except ValueError as error:
+                problem = f"{' '.join(command)}: {error}"
         return problem if _find_makers(root, container) else None
+
+
+def _is_live(state: State) -> bool:
+    """Whether a container has a process."""
+    return state.status in _LIVE and bool(state.pid)
 
 
 def start_elsewhere(items: Sequence[T]) -> list[T]:
@@ -146,21 +141,18 @@ def _find_makers(root: str, container: str) -> list[str]:
     return [name for name, file in _STATE_FILES.items() if os.path.exists(f"{root}/{container}/{file}")]
 
 
-def _ask_program(command: Sequence[str], container: str, deadline: float) -> State | str:
-    """Return the valid state of a container, as its runtime prints it, or why there is none."""
+def _ask_program(command: Sequence[str], container: str, deadline: float) -> State:
+    """Return the valid state of a container, as its runtime prints it. A ValueError says why there is none."""
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
-        return "skipped: the time limit was used up by other runtimes"
+        raise ValueError("skipped: the time limit was used up by other runtimes")
     ended = programs.run_program(command, seconds=seconds)
     if ended.problem is not None:
-        return ended.problem
-    try:
-        state = State.model_validate(system.loads(ended.output))
-    except ValidationError as error:
-        return f"invalid state: {explain_invalid(error.errors())}"
-    except ValueError as error:
-        return str(error)
-    return state if state.id == container else f"gave the state of {state.id[:80]!r}"
+        raise ValueError(ended.problem)
+    state = State.model_validate(system.loads(ended.output))
+    if state.id != container:
+        raise ValueError(f"gave the state of {state.id[:80]!r}")
+    return state
 
 
 def is_sandbox(state: State) -> bool:
@@ -195,40 +187,42 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     Raises HookError, OSError. Returns None and saves nothing if there are candidates, and neither our files nor
     the kernel can say whether they should have the hook.
     """
-    options = context.options
-    with Records(context.run.path) as records:
-        running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
-        candidates = {*running} - {*records.names(Index), *records.names(Failure)}
-        former = records.glance(Unhooked, "unhooked") or _NONE_SEEN
-        rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
-        if candidates and not digest:
-            # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of pods should have
-            # the hook then, unless it has filters, which only the runtime could apply.
-            if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
-                context.run.remove(Unhooked, "unhooked")
-                return None
-            unhooked, alone = _find_by_cgroup(processes, candidates)
-            fields: dict[str, object] = {"containers": dict.fromkeys(unhooked, UnhookedContainer()), "sandboxes": alone}
-        else:
-            sandboxes = candidates.intersection(former.sandboxes)
-            if former.rules != digest:
-                former = _NONE_SEEN
-            known = {container: former.containers[container] for container in candidates & former.containers.keys()}
-            others = candidates.intersection(former.others) | sandboxes
-            new = candidates - known.keys() - others
-            found, unchecked = _ask_runtimes(new, rules, options.run_dir, others, sandboxes) if new else ({}, 0)
-            # Read the records again: a hook that was running at the first read has written its record by now.
-            fresh = {*records.names(Index), *records.names(Failure)} if found else set()
-            found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
-            fields = {"containers": found, "unchecked": unchecked, "rules": digest}
-            fields |= {"others": sorted(others), "sandboxes": sorted(sandboxes)}
-    seen = validation.replace(_NONE_SEEN, since=system.now_utc(), **fields)
-    context.run.write(Unhooked, "unhooked", seen)
-    return seen
+    run, options = context.run, context.options
+    running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
+    candidates = {*running}.difference(run.names(Index), run.names(Failure))
+    former = run.glance(Unhooked, "unhooked") or _NONE_SEEN
+    rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
+    if candidates and not digest:
+        # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of pods should have the
+        # hook then, unless it has filters, which only the runtime could apply.
+        if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
+            run.remove(Unhooked, "unhooked")
+            return None
+        found = _find_by_cgroup(processes, candidates)
+    else:
+        sandboxes = candidates.intersection(former.sandboxes)
+        if former.rules != digest:
+            former = _NONE_SEEN
+        known = {container: former.containers[container] for container in candidates & former.containers.keys()}
+        others = candidates.intersection(former.others)
+        asked = candidates - known.keys() - others - sandboxes
+        new = _ask_runtimes(asked, rules, options.run_dir) if asked else _NONE_SEEN
+        # Read the records again: a hook that was running at the first read has written its record by now.
+        recorded = {*run.names(Index), *run.names(Failure)} if new.containers else set()
+        fresh = {container: pod for container, pod in new.containers.items() if container not in recorded}
+        found = replace(
+            new,
+            containers={**known, **fresh},
+            others=sorted(others.union(new.others)),
+            sandboxes=sorted(sandboxes.union(new.sandboxes)),
+        )
+    found = replace(found, since=system.now_utc(), rules=digest)
+    run.write(Unhooked, "unhooked", found)
+    return found
 
 
-def _find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[str], list[str]]:
-    """Return the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
+def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
+    """Find the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
     Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
     sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
@@ -253,7 +247,7 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> tuple[list[st
                 sandboxes.append(name)
             elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
                 found.append(name)
-    return found, sandboxes
+    return replace(_NONE_SEEN, containers=dict.fromkeys(found, UnhookedContainer()), sandboxes=sandboxes)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
@@ -280,32 +274,27 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
 
-def _ask_runtimes(
-    candidates: set[str], rules: list[Options], run_dir: str, others: set[str], sandboxes: set[str]
-) -> tuple[dict[str, UnhookedContainer], int]:
-    """Return the candidates that run and should have the hook, and the number of unchecked ones.
-
-    Adds the rest to `others`, and to `sandboxes` those that hold a pod's sandbox.
-    """
+def _ask_runtimes(candidates: set[str], rules: list[Options], run_dir: str) -> Unhooked:
+    """Find out from the runtimes which candidates run and should have the hook."""
     installed = find_runtimes()
     states, unanswered = installed.find_states(candidates) if installed.roots else ({}, candidates)
     unchecked = len(unanswered)
     found: dict[str, UnhookedContainer] = {}
+    others: list[str] = []
+    sandboxes: list[str] = []
     for container, state in states.items():
         if state.status not in _STARTED:
             continue
         try:
             if is_sandbox(state):
-                sandboxes.add(container)
-            pod = None if container in sandboxes else _match(state, rules, run_dir)
+                sandboxes.append(container)
+            elif (pod := _match(state, rules, run_dir)) is not None:
+                found[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
+            else:
+                others.append(container)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
-            continue
-        if pod is None:
-            others.add(container)
-        else:
-            found[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
-    return found, unchecked
+    return replace(_NONE_SEEN, containers=found, unchecked=unchecked, others=others, sandboxes=sandboxes)
 
 
 def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:

@@ -22,33 +22,32 @@ from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
 from hook.node.processes import cpu_seconds
 from hook.reclaim import is_recorded, remove_orphan, retire
-from hook.reconcile.diagnose import EARLY, Action, Looks, diagnose_failure, diagnose_key, has_begun, name_members
+from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
-from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
 from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
 
 
-def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
+def act(seen: Survey, action: Action) -> Action | None:
     """Do an action; return it with its actual effect, or None if it is no longer needed. Raises HookError, OSError."""
     if action.verb == "remove":
         return action if remove_orphan(seen.context, action.path) else None
     if action.verb == "write":
-        return _write_owed(seen, looks, action)
+        return _write_owed(seen, action)
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.state is not None:
         running = action.state
         container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
-        return action if adopt_running(seen, looks, container) else None
+        return action if adopt_running(seen, container) else None
     if not action.key:
-        return _act_on_failure(seen, looks, action)
+        return _act_on_failure(seen, action)
     run = seen.context.run
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
-            looks.index[action.container] = records.glance_index(run, action.container)
-        needed = diagnose_key(seen, looks, action.key, locked.state, action.container)
+            seen.records.index[action.container] = records.glance_index(run, action.container)
+        needed = diagnose_key(seen, action.key, locked.state, action.container)
         found = _find(needed, action)
         if found is None:
             return None
@@ -58,8 +57,8 @@ def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
             return found
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
-        return action if remake(seen, looks, state, action.container) else None
-    return describe(found, adopt(seen, looks, state, action.container))
+        return action if remake(seen, state, action.container) else None
+    return describe(found, adopt(seen, state, action.container))
 
 
 def _find(needed: Iterable[Action], action: Action) -> Action | None:
@@ -76,21 +75,21 @@ def describe(action: Action, moved: int) -> Action | None:
     return replace(action, why=f"{moved} of its threads were not in its group") if moved else None
 
 
-def _act_on_failure(seen: Survey, looks: Looks, action: Action) -> Action | None:
+def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        found = _find(diagnose_failure(seen, looks, container), action)
-        return found if found is not None and retry(seen, looks, container) else None
+        found = _find(diagnose_failure(seen, container), action)
+        return found if found is not None and retry(seen, container) else None
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
-        if _find(diagnose_failure(seen, looks, container), action) is not None:
+        if _find(diagnose_failure(seen, container), action) is not None:
             run.remove(Failure, container)
     return action
 
 
-def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
+def _write_owed(seen: Survey, action: Action) -> Action | None:
     """Write the lines of history that a key owes; return None if nothing is changed.
 
     If that fails, this raises HookError, once a run for each file. Then the key's oldest lines are dropped if too many
@@ -102,13 +101,13 @@ def _write_owed(seen: Survey, looks: Looks, action: Action) -> Action | None:
         if state is None or state.owed is None:
             return None
         file, lines = state.history_file, state.owed.lines
-        is_tried = file in looks.unwritable
-        why = looks.unwritable.get(file, "")
+        is_tried = file in seen.unwritable
+        why = seen.unwritable.get(file, "")
         if not is_tried:
             try:
                 system.append_lines(file, lines)
             except OSError as error:
-                why = looks.unwritable[file] = ending.name_write_error(error)
+                why = seen.unwritable[file] = ending.name_write_error(error)
         # After the lines: killed in between, they are written once more, each with the same id.
         number = seen.surplus.lines[action.key] if why else 0
         now = validation.replace(state, owed=ending.owe(run, lines, why, number) if why else None)
@@ -150,7 +149,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
         _show(context, locked, change(state, groups, taken=True))
     elif verb == "show":
-        _show(context, locked, change(state, [add_late_counters(context, group) for group in state.groups]))
+        _show(context, locked, change(state, [seen.add_late_counters(group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -209,7 +208,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
-        if context.resctrl.exists(path) and find_owner(seen, path) == key:
+        if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
     members: dict[str, Member] = {}
@@ -230,7 +229,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
 def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
     """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index."""
     run, found = seen.context.run, {}
-    for name, init in find_containers(seen, path).items():
+    for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = identity.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
@@ -285,7 +284,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return found
 
 
-def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
+def adopt_running(seen: Survey, container: Container) -> bool:
     """Do createRuntime for a running container; if no key can be derived, under the one in its index.
 
     Returns False if filters leave it out.
@@ -297,10 +296,10 @@ def adopt_running(seen: Survey, looks: Looks, container: Container) -> bool:
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
         key = Key(name, (run.glance(KeyState, name) or reclaim.unknown_state(name)).kind) if name is not None else None
-    return _monitor(seen, looks, container, key)
+    return _monitor(seen, container, key)
 
 
-def retry(seen: Survey, looks: Looks, name: str) -> bool:
+def retry(seen: Survey, name: str) -> bool:
     """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
     failure = seen.context.run.glance(Failure, name)
     if failure is None:
@@ -312,15 +311,15 @@ def retry(seen: Survey, looks: Looks, name: str) -> bool:
     if failure.key is not None and failure.kind is not None:
         if failure.starttime not in (None, container.starttime):
             return False
-        _monitor(seen, looks, container, Key(failure.key, failure.kind))
+        _monitor(seen, container, Key(failure.key, failure.kind))
     elif container.all_annotations is not None:
-        adopt_running(seen, looks, container)
+        adopt_running(seen, container)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
 
 
-def remake(seen: Survey, looks: Looks, state: KeyState, name: str) -> bool:
+def remake(seen: Survey, state: KeyState, name: str) -> bool:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns False if it has ended, or if another tool has taken it.
@@ -330,7 +329,7 @@ def remake(seen: Survey, looks: Looks, state: KeyState, name: str) -> bool:
     if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
-        _monitor(seen, looks, container, Key(state.key, state.kind), was_in=has_begun(state, name))
+        _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
@@ -338,7 +337,7 @@ def remake(seen: Survey, looks: Looks, state: KeyState, name: str) -> bool:
     return True
 
 
-def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
+def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; return their number."""
     try:
         return _bring_in(seen, state.key, name, limit_late(seen.context, name))
@@ -347,10 +346,10 @@ def adopt(seen: Survey, looks: Looks, state: KeyState, name: str) -> int:
             raise
         # Its init went to another ctrl_group after the survey, on a kernel that does not show it.
         is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
-        return int(not is_taken and remake(seen, looks, state, name))
+        return int(not is_taken and remake(seen, state, name))
 
 
-def _monitor(seen: Survey, looks: Looks, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
+def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
     """Monitor a container under this key, or the one that createRuntime derives, and move all its tasks in.
 
     Returns whether it is monitored: filters may leave it out. A failure is recorded like a hook's, unless the container
@@ -364,13 +363,13 @@ def _monitor(seen: Survey, looks: Looks, container: Container, key: Key | None, 
         groups = read_groups(context)
         ctrl_group = groups.name_ctrl_group(groups.find(container.pid) or context.resctrl.root)
     try:
-        if looks.refusal is not None and key is not None and not _has_group(context, key):
-            raise looks.refusal
+        if seen.refusal is not None and key is not None and not _has_group(context, key):
+            raise seen.refusal
         key = create.create_runtime(context, container, key, ctrl_group)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
-            looks.refusal = error
+            seen.refusal = error
         if key is not None:
             _show_again(context, key.name)
         if error.reason != Reason.TASK_GONE:  # else it has ended

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which actions the node needs. Changes nothing.
+"""Reads the facts of a node once a pass, and decides which actions it needs. Changes nothing.
 
 Each rule is written here once. A pass lists all actions, without a lock. Before an action is done, those of its key are
 listed again under the key's lock, and it is skipped unless it is still among them.
@@ -8,19 +8,20 @@ listed again under the key's lock, and it is skipped unless it is still among th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from hook import names, procfs, reclaim, validation
-from hook.errors import HookError
+from hook import counters, identity, names, procfs, reclaim, resctrl, system, validation
+from hook.entry import Context
+from hook.errors import UNNAMED, HookError
 from hook.key import history_of
-from hook.models import Failure, KeyState, Member, State
-from hook.node import cgroups, podman, processes, records
-from hook.node.processes import Processes
+from hook.models import Failure, KeyState, Member, MonGroup, State
+from hook.node import cgroups, engines, podman, processes, records
+from hook.node.processes import Groups, Process, Processes
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
-from hook.reconcile.survey import Survey
 from hook.report import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -32,8 +33,8 @@ VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
 """Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
-_LOOKS = 20  # at a container with a thread that ended before its group could be read, ...
-_FURTHER_LOOKS = 400  # ... and after the first ones at all containers in a pass
+_LOOKS = 20  # at a container with a thread that ended before its group could be read
+_FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
 
 
 class Outside(NamedTuple):
@@ -44,10 +45,38 @@ class Outside(NamedTuple):
     unread: int = 0  # at least so many of its cgroups were not read
 
 
-class Looks:
-    """What a pass has learnt since its survey. Each look at a container replaces what the last one found."""
+class Survey:
+    """The node in one pass of reconcile. Paths are those of mon_groups.
 
-    def __init__(self, seen: Survey, unwritable: dict[str, str] | None = None) -> None:
+    An action reads the index entry of its container again, and its look at a container replaces what the last one
+    found.
+    """
+
+    def __init__(
+        self, context: Context, live: Collection[str] | None = None, unwritable: dict[str, str] | None = None
+    ) -> None:
+        """Survey the node. Raises HookError `io` if the run directory is unreadable."""
+        self.context = context
+        self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
+        self.boottime = system.boottime()
+        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
+        self.kubelet, self.podman = engines.KubeletNames(), podman.Names(context.run.path)  # of pods and containers
+        self.records = records.read_contents(context.run)
+        self.states = self.records.states
+        self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
+        for container, key in self.records.index.items():
+            if key is not None:
+                self.indexed.setdefault(key, []).append(container)
+        # After the records, so that the init of each member is among the processes. This is the only look at all
+        # processes in a pass; later looks read single containers.
+        self.processes = processes.look(processes.find_nested([*self._list_own_cgroups()]))
+        for state in self.states.values():
+            self.processes.add(self.find_live(state).items())
+        recorded = records.list_recorded(self.states.values())
+        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
+        others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
+        self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
         # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
         self.outside: dict[tuple[str, str], Outside] = {}
         self.taken: dict[tuple[str, str], str] = {}
@@ -59,8 +88,123 @@ class Looks:
         # By file of the history: why this run could not write to it. It tries no other line there.
         self.unwritable = unwritable if unwritable is not None else {}
         self.further_looks = _FURTHER_LOOKS
-        # The key of each container in the index. An action reads the entry of its container again.
-        self.index = dict(seen.records.index)
+
+    def list_keys(self) -> list[str]:
+        """List every key with a record, an index entry or a leftover file."""
+        found = self.records
+        return list(dict.fromkeys([*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides]))
+
+    def is_dead(self, member: Member) -> bool:
+        """Whether a member's process is known to be dead."""
+        return not self.processes.is_alive(member) and procfs.is_dead(member.pid, member.starttime) is True
+
+    def find_live(self, state: KeyState) -> dict[str, Member]:
+        """Return the members of a key that are not known to be dead."""
+        return {name: member for name, member in state.members.items() if not self.is_dead(member)}
+
+    def is_running(self, container: str) -> bool:
+        """Whether a process is in a cgroup that is named after this container, which has a failure record.
+
+        An unknown container (UNNAMED) is not running: any process could keep its record by the name of a cgroup.
+        """
+        return not container.startswith(UNNAMED) and container in self._running
+
+    def is_gone(self, group: MonGroup) -> bool:
+        """Whether another tool has removed a group that has not ended."""
+        return group.end is None and self.context.resctrl.is_gone(group.path)
+
+    def has_late_counters(self, state: KeyState) -> bool:
+        """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
+        groups = (
+            group for group in state.groups if group.begin is not None and not group.begin.keys() >= self._counters
+        )
+        return any(self.add_late_counters(group) is not group for group in groups)
+
+    def add_late_counters(self, group: MonGroup) -> MonGroup:
+        """Mark the counters of a live group that appeared later, as those of CPUs that were offline do."""
+        if group.begin is None or group.end is not None or self.context.resctrl.inode(group.path) != group.inode:
+            return group
+        try:
+            return counters.add_late(group, self.context.resctrl.counters(group.path))
+        except HookError:  # removed since
+            return group
+
+    def find_owner(self, path: str) -> str | None:
+        """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
+
+        The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not
+        take over another key's containers. It returns None if the containers have several keys, and the name is none of
+        them.
+        """
+        name = reclaim.parse_key(self.context, path)
+        keys = {key for key in map(self.records.index.get, self.find_containers(path)) if key is not None}
+        if name in keys or not keys:
+            return name
+        return keys.pop() if len(keys) == 1 else None
+
+    def find_containers(self, path: str) -> dict[str, Process]:
+        """Find the containers that have processes in a group, each with its init: the one that started first.
+
+        The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
+        processes of the survey count, and only if they are still alive.
+        """
+        known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
+        before = self.processes.by_pid
+        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
+        found: dict[str, Process] = {}
+        there = [before[pid] for pid in tasks & before.keys()]
+        for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
+            now = system.try_call(processes.look_at, process.pid)
+            if now is None or now.starttime != process.starttime:
+                continue
+            for name in (cgroups.find_container(place, known) for place in now.cgroups):
+                if name is not None:
+                    found.setdefault(name, now)
+        return found
+
+    @cached_property
+    def surplus(self) -> records.Surplus:
+        """What has to go of completed keys, so that the next container has room."""
+        return records.find_surplus(self.context.run, self.states.values())
+
+    @cached_property
+    def completed_groups(self) -> set[str]:
+        """The paths of the groups that completed keys had."""
+        completed = (state for state in self.states.values() if state.completed_at is not None)
+        return {group.path for state in completed for group in state.groups}
+
+    @cached_property
+    def owners(self) -> dict[str, str | None]:
+        """The key of each group without a record, by `find_owner`."""
+        return {path: self.find_owner(path) for path in self.orphans}
+
+    @cached_property
+    def _running(self) -> set[str | None]:
+        known = {*self.records.failed, *self.records.index}
+        return {cgroups.find_container(place, known) for place in self.processes.cgroups()}
+
+    @cached_property
+    def _counters(self) -> set[str]:
+        """The counters that this machine has now."""
+        try:
+            return set(self.context.resctrl.counters(self.context.resctrl.root))
+        except HookError:
+            return set()
+
+    def _list_own_cgroups(self) -> Iterator[str]:
+        """List the own cgroups of all members, and of the containers that are not monitored."""
+        for state in self.states.values():
+            for name, member in state.members.items():
+                if member.cgroup and cgroups.is_own(member.cgroup, name):
+                    yield member.cgroup
+        for name in self.records.failed:
+            failure = self.context.run.glance(Failure, name)
+            if failure is not None and failure.pid is not None and not procfs.is_dead(failure.pid, failure.starttime):
+                found = (identity.find_own(place, name) for place in procfs.cgroups(failure.pid))
+                yield from (own for own in found if own)
+
+
+# --- The actions
 
 
 @dataclass(frozen=True)
@@ -89,33 +233,33 @@ class Action:
         return f"{self.verb} {about}{of_key}: {self.why}"
 
 
-def diagnose(seen: Survey, looks: Looks) -> list[Action]:
+def diagnose(seen: Survey) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
     actions: list[Action] = []
     for key in seen.list_keys():
         try:
-            actions += diagnose_key(seen, looks, key, seen.states.get(key))
+            actions += diagnose_key(seen, key, seen.states.get(key))
         except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
-            looks.unread[key] = error
+            seen.unread[key] = error
     for path in seen.orphans:
         actions += _diagnose_orphan(seen, path)
     for container in seen.records.failed:
-        actions += diagnose_failure(seen, looks, container)
+        actions += diagnose_failure(seen, container)
     for container in seen.records.half_failures:
         actions.append(Action("forget", container=container, why="its record is incomplete"))
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def diagnose_key(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
+def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
     """List the actions that a key needs, those that cost most to find last; `state` is its record, if readable.
 
     With `only`, a container of the key, the actions for its other containers are left out.
     """
-    of_files = _diagnose_files(seen, looks, key, state, only)
+    of_files = _diagnose_files(seen, key, state, only)
     if state is None:
         yield from of_files
         return
-    of_tasks = _diagnose_tasks(seen, looks, state, only) if state.completed_at is None else ()
+    of_tasks = _diagnose_tasks(seen, state, only) if state.completed_at is None else ()
     for action in chain(of_files, _diagnose_record(seen, state), of_tasks):
         yield _add_names(action, state)
 
@@ -133,7 +277,7 @@ def _is_listed(seen: Survey, key: str | None) -> bool | None:
     return key in seen.live if seen.live is not None else None
 
 
-def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     found = seen.records
     rebuilds = state.recovering if state is not None else key in found.unreadable
@@ -141,7 +285,7 @@ def _diagnose_files(seen: Survey, looks: Looks, key: str, state: KeyState | None
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        if not (rebuilds or is_member) and looks.index.get(container) == key:
+        if not (rebuilds or is_member) and seen.records.index.get(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in found.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
@@ -177,17 +321,17 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
-def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> Iterator[Action]:
+def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its processes and of the tasks in its groups."""
     key = state.key
-    threads = Threads(seen, looks, state) if seen.is_mounted else None
+    threads = Threads(seen, state) if seen.is_mounted else None
     retired = (
         {reclaim.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
     )
     if threads is not None and len(retired) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
-        action = _diagnose_member(seen, looks, state, container, threads)
+        action = _diagnose_member(seen, state, container, threads)
         if action is not None and not state.recovering:
             yield action
     if threads is None or only or state.recovering:  # a task may belong to a member without a record
@@ -199,18 +343,14 @@ def _diagnose_tasks(seen: Survey, looks: Looks, state: KeyState, only: str) -> I
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
 
 
-def _diagnose_member(
-    seen: Survey, looks: Looks, state: KeyState, container: str, threads: Threads | None
-) -> Action | None:
+def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
     """Find the action that a member needs. Its threads are counted in any case: else they would be strangers."""
     member, key = state.members[container], state.key
     is_listed = _is_listed(seen, key)
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
-    taker = threads.look_for_taker(container, member) if threads is not None else None
-    is_in_place = threads is None or taker is not None or threads.is_in_place(member)
-    outside = threads.count_outside(container, member) if threads is not None and is_in_place else 0
+    taker, is_in_place, outside = threads.look(container, member) if threads is not None else (None, True, 0)
     if is_listed is False:
         return Action("drop", key, container, why=why)
     if taker is not None:
@@ -220,7 +360,7 @@ def _diagnose_member(
     if not is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former process of this ID has no index entry (names.displaced_member).
-    if looks.index.get(container) is None and container == names.container_of(container):
+    if seen.records.index.get(container) is None and container == names.container_of(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not outside:
         return None
@@ -239,10 +379,10 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
         yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
 
 
-def diagnose_failure(seen: Survey, looks: Looks, container: str) -> Iterator[Action]:
+def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
-    is_lone = looks.index.get(container) is None  # else the failure record goes when the member is dropped
+    is_lone = seen.records.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
@@ -295,9 +435,8 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
 class Threads:
     """Compares the threads in the groups of one key with those of its containers."""
 
-    def __init__(self, seen: Survey, looks: Looks, state: KeyState) -> None:
+    def __init__(self, seen: Survey, state: KeyState) -> None:
         self._seen = seen
-        self._looks = looks
         self._key = state.key
         kernel = seen.context.resctrl
         # Path of a group -> IDs of the threads in it; no entry, or None, if the group is gone or was recreated.
@@ -309,29 +448,23 @@ class Threads:
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
-    def look_for_taker(self, container: str, member: Member) -> str | None:
-        """Return the path of the group of another tool that a container's init is in, if any, for Looks.taken."""
-        place = self._key, container
-        self._looks.taken.pop(place, None)
-        taker = self._find_init(member)
-        if taker is None or taker == member.group or not self._seen.groups.is_others(taker):
-            return None
-        self._looks.taken[place] = taker
-        return taker
+    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
+        """Look at a container whose init is alive.
 
-    def is_in_place(self, member: Member) -> bool:
-        """Whether a container's group exists, and its init is in the same ctrl_group, as far as that is known."""
-        if self._inside.get(member.group) is None:
-            return False
-        place = self._find_init(member)
-        return place is None or place == member.group or is_of_parent(member.group, place)
+        Returns the path of another tool's group that its init is in, if any; whether its own group exists, in the
+        ctrl_group of its init, as far as that is known; and how many of its threads are outside that and may be moved.
+        """
+        place, group, inside = (self._key, container), member.group, self._inside.get(member.group)
+        path = group if member.pid in (inside or ()) else self._seen.groups.find(member.pid)
+        is_taken = path is not None and path != group and self._seen.groups.is_others(path)
+        is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
+        self._seen.taken.pop(place, None)
+        if is_taken and path is not None:
+            self._seen.taken[place] = path
+        outside = self._count_outside(container, member) if is_taken or is_in_place else 0
+        return path if is_taken else None, is_in_place, outside
 
-    def _find_init(self, member: Member) -> str | None:
-        """Return the path of the group that a container's init is in; None if it has ended, or this is unknown."""
-        is_inside = member.pid in (self._inside.get(member.group) or ())
-        return member.group if is_inside else self._seen.groups.find(member.pid)
-
-    def count_outside(self, container: str, member: Member) -> int:
+    def _count_outside(self, container: str, member: Member) -> int:
         """Count the threads of a container that are outside its group and may be moved in: none, if it is taken."""
         processes, there = self._seen.processes, self._inside.get(member.group) or set()
         own = processes.read_own_cgroup(member)
@@ -339,15 +472,15 @@ class Threads:
         of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
-        if (self._key, container) in self._looks.taken:
-            self._looks.outside.pop((self._key, container), None)
+        if (self._key, container) in self._seen.taken:
+            self._seen.outside.pop((self._key, container), None)
             return 0
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = self._locate(member, missing)
         to_move = places[OUTSIDE] + places[None]
         elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
-        self._looks.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
+        self._seen.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
         return to_move
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
@@ -362,10 +495,10 @@ class Threads:
             places = {tid: locate(groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known or not self._looks.further_looks else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            self._looks.further_looks -= 1
+            self._seen.further_looks -= 1
             missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 

@@ -23,7 +23,7 @@ from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
 from hook.node import cgroups, records
 from hook.node.models import ReconcileRecord
-from hook.node.processes import Groups, find_creator, find_ctrl_group
+from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
 from hook.validation import MOST_NATURAL, replace
 
@@ -36,18 +36,15 @@ _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 _SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
 _MOST_NAMED = 100  # containers or groups, so that the record stays small
-_INTERVAL = 5.0  # seconds between two saves, so that a run that is killed has lost few counts
 
 
 class StillOutside(HookError):
     """Threads of a container are outside its group, or may be: `number` by the last look. `mover` can go on."""
 
     def __init__(self, number: int, moved: int, mover: Mover | None = None) -> None:
-        problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
-        hint = "it forks faster than its threads can be moved; the next run tries again"
-        if not number:
-            problem = f"others of its threads may still be outside its group, after {moved} were moved in"
-            hint = "one that was moved may be in a fork, which shows its child when it ends; the next run looks again"
+        threads = f"{number} of its threads are still" if number else "others of its threads may still be"
+        problem = f"{threads} outside its group, after {moved} were moved in"
+        hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
         super().__init__(Reason.IO, problem, hint=hint)
         self.number = number
         self.mover = mover
@@ -147,7 +144,9 @@ class Mover:
             return False
         after = procfs.stat_fields(f"{tid}/task/{tid}")
         if before is not None and after is not None and before[19] != after[19]:
-            self._give_back(tid)
+            if not self._is_in_cgroup(tid):  # the next run brings it into the group of its own container
+                with suppress(HookError):
+                    self._context.resctrl.expel(group, tid)
             return False
         self.moved += 1
         if after is not None:
@@ -160,21 +159,6 @@ class Mover:
         """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
         own, places = self.member.cgroup, procfs.cgroups(tid)
         return own is None or not places or any(cgroups.is_within(place, own) for place in places)
-
-    def _give_back(self, tid: int) -> None:
-        """Move a thread that took over a number to where its process is; of a new process, to where its parent is.
-
-        If the kernel does not show that, the thread goes to the ctrl_group, and the next run brings it in.
-        """
-        if self._is_in_cgroup(tid):
-            return  # the next look shows that it is inside
-        kernel = self._context.resctrl
-        ctrl_group, mon_group = procfs.resctrl_groups(find_creator(tid)) or ("", "")
-        with suppress(HookError):  # it has ended, or its group has
-            if mon_group:
-                kernel.put(kernel.path(ctrl_group, mon_group), tid)
-            else:
-                kernel.expel(kernel.path(ctrl_group, "") if ctrl_group else self.member.group, tid)
 
     def _count_late(self, tid: int, fields: list[str]) -> None:
         """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
@@ -294,15 +278,15 @@ def is_of_parent(path: str, place: str) -> bool:
 class Tally:
     """The counts of one run of reconcile, from `with` to its `end`; watch, which has no end, only calls `save`.
 
-    They are added to those in reconcile.json, for `metrics` and `doctor`, under a lock of their own: when a run starts,
-    every few seconds while it counts, and when it ends. A run that stops early saves them on the way out of `with`, if
-    that takes no wait. One that was killed, or raised an error, has a start without an end. A record that cannot be
-    written stops no run: its `ended_at` gets old, which raises the alert.
+    They are added to those in reconcile.json, for `metrics` and `doctor`, under a lock of their own, when a run starts
+    and when it ends. A run that stops early saves them on the way out of `with`, if that takes no wait. One that was
+    killed, or raised an error, has a start without an end. A record that cannot be written stops no run: its `ended_at`
+    gets old, which raises the alert.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._started = self._saved = system.monotonic()
+        self._started = system.monotonic()
         self._actions: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._late = 0.0
@@ -317,10 +301,8 @@ class Tally:
             self.save(patience=0.0)
 
     def count(self, verb: str, *, failed: bool) -> None:
-        """Count an action; saves every _INTERVAL."""
+        """Count an action."""
         (self._failures if failed else self._actions)[verb] += 1
-        if system.monotonic() - self._saved >= _INTERVAL:
-            self.save()
 
     def end(self, outside: dict[str, int], elsewhere: dict[str, int], **counts: float) -> None:
         """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
@@ -335,7 +317,6 @@ class Tally:
         Moves late_cpu from the context into the records of its keys. What cannot be written waits for the next save.
         """
         self._late += sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
-        self._saved = system.monotonic()
         with suppress(OSError):
             self._update(fields, patience)
             self._actions.clear()

@@ -21,9 +21,8 @@ from hook.models import Index, KeyState, Options, State
 from hook.node import podman, processes, records, runtimes
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, describe
-from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Looks, diagnose
+from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, StillOutside, Tally, move_until
-from hook.reconcile.survey import Survey
 from hook.report import format_count, printable, short_id, who
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -38,9 +37,6 @@ _NOT_REACHED = "the run's time to bring in containers was used up; the next run 
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
-_BUSY = "a hook holds the lock of this key; the next reconcile retries"
-_NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
-"""The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +45,13 @@ class Outcome:
 
     action: Action
     problem: str | None = None  # why it failed
-    reason: str | None = None  # the name of the problem (errors.Reason)
     remark: str | None = None  # another problem that was found
     outside: int = 0  # how many threads of the container it left outside its group
-    mover: Mover | None = None  # the one to go on with, while it has not ended
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a hook holds the key's lock, which is no failure: that hook, or the next run, does the action."""
-        return self.reason == Reason.LOCK_TIMEOUT
 
     @property
     def has_failed(self) -> bool:
-        """Whether the action was not done, for another reason than a busy lock."""
-        return self.problem is not None and not self.is_busy
+        """Whether the action was not done, or not wholly."""
+        return self.problem is not None
 
 
 @dataclass(frozen=True)
@@ -104,13 +93,12 @@ def plan_repairs(
     if context is None:
         return Result()
     seen = Survey(context, live)
-    looks = Looks(seen)
-    planned, left = diagnose(seen, looks), [*_list_left(seen, looks)]
+    planned, left = diagnose(seen), [*_list_left(seen)]
     if asks is not None:
         adoptable, problems = _find_adoptable(seen, asks)
         planned += adoptable
         left += problems
-    return Result([Outcome(action) for action in planned], left, unread=_count_unread(seen, looks))
+    return Result([Outcome(action) for action in planned], left, unread=_count_unread(seen))
 
 
 def repair(
@@ -136,33 +124,31 @@ def repair(
         done.tally = tally
         passes, unwritable = 0, dict[str, str]()
         while True:
-            seen = Survey(context, live)
-            looks = Looks(seen, unwritable)
-            planned = diagnose(seen, looks)
+            seen = Survey(context, live, unwritable)
+            planned = diagnose(seen)
             actions = [action for action in planned if action.id not in done.failed]
             if not actions or passes == _MOST_PASSES:
                 break
             passes += 1
-            done.act(seen, looks, actions)
+            done.act(seen, actions)
         if seen.podman.wants_pods:
             system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
+        done.give_up(planned, seen)
+        left = [*_list_left(seen)]
         before = len(done.outcomes)
-        done.give_up(planned, looks)
-        left = [*_list_left(seen, looks)]
-        outside = {container: found.to_move for (_key, container), found in looks.outside.items()}
+        outside = {container: found.to_move for (_key, container), found in seen.outside.items()}
         if asks is not None:  # last: the containers of rebuilt keys are known by now
             adoptable, problems = _find_adoptable(seen, asks)
             left += problems
             done.deadline = system.monotonic() + _SECONDS_TO_ADOPT
-            done.act(seen, looks, adoptable)
-            done.give_up([], looks)
+            done.act(seen, adoptable)
         outside.update((outcome.action.container, outcome.outside) for outcome in done.outcomes[before:])
         outside = {container: number for container, number in outside.items() if number}
         left += _list_unhooked(seen)
         elsewhere = Counter[str]()
-        for found in looks.outside.values():
+        for found in seen.outside.values():
             elsewhere.update(dict(found.elsewhere))
-        unread, needed = _count_unread(seen, looks), {action.id for action in planned}
+        unread, needed = _count_unread(seen), {action.id for action in planned}
         result = Result(done.outcomes, left, outside=outside, needed=needed, unread=unread)
         failed = [outcome for outcome in result.failed if outcome.action.verb not in _HAVE_METRICS]
         counts = {"left": len(left), "failed": len(failed), "unread": unread}
@@ -197,7 +183,7 @@ def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[
 
 
 class Work:
-    """The work of a run: the outcomes so far, and the movers that have not ended. They are waited for together."""
+    """The work of a run, and its outcomes so far."""
 
     def __init__(self, note: Callable[[Outcome], object] | None = None) -> None:
         self.outcomes: list[Outcome] = []
@@ -208,65 +194,48 @@ class Work:
         self._action: Action | None = None  # the action that has begun
         self._undone = 0  # the planned actions of this pass that have not ended
         self._patience = _PATIENCE
-        self._movers: dict[Mover, Outcome] = {}
 
-    def act(self, seen: Survey, looks: Looks, actions: list[Action]) -> None:
-        """Do these actions, and wait for the threads of their containers.
+    def act(self, seen: Survey, actions: list[Action]) -> None:
+        """Do these actions, then wait for the threads of all their containers together.
 
         The actions are in the order of their verbs; those of one verb begin with another one in each run.
         """
         actions = sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb))
-        self._undone = len(actions) + len(self._movers)
+        self._undone = len(actions)
+        movers: dict[Mover, Outcome] = {}
         for action in actions:
             self._action = action
             if action.verb in BRING_IN and system.monotonic() >= self.deadline:
-                outcome: Outcome | None = Outcome(action, _NOT_REACHED, Reason.IO)
-            else:
-                outcome = _attempt(seen, looks, action)
-            if outcome is None or outcome.mover is None:
-                self._end(outcome)
+                self._end(Outcome(action, _NOT_REACHED))
                 continue
-            # A mover of an earlier pass does not know the processes that have come since.
-            for mover in [*self._movers]:
-                if mover.member.pid == outcome.mover.member.pid:
-                    self._settle(mover)
-            self._movers[outcome.mover] = outcome
-        self._wait()
+            outcome, mover = _attempt(seen, action)
+            if outcome is not None and mover is not None:
+                movers[mover] = outcome
+            else:
+                self._end(outcome)
+        self._action = None
+        began = system.monotonic()
+        for mover in move_until(movers, began + max(self._patience, _LEAST_PATIENCE)):
+            ended = movers.pop(mover)
+            done = describe(ended.action, mover.moved)
+            if mover.error is not None:
+                self._end(_fail(ended, mover.error))
+            else:
+                self._end(replace(ended, action=done) if done is not None else None)
+        for mover, waiting in movers.items():
+            self._end(_fail(waiting, mover.explain()))
+        self._patience -= system.monotonic() - began
 
     def end_early(self, why: str) -> Result:
         """Return how far the run came when a signal or its time limit ended it."""
         return Result(self.outcomes, undone=self._undone, ended=why, at=self._action)
 
-    def give_up(self, planned: list[Action], looks: Looks) -> None:
-        """Wait a last time, and note what has not ended, and what no action has been done about.
-
-        `planned` is by the last look, after which there is no further pass.
-        """
-        moving = {outcome.action.container for outcome in self._movers.values()}
-        self._wait()
-        for mover in [*self._movers]:
-            self._settle(mover, mover.explain())
+    def give_up(self, planned: list[Action], seen: Survey) -> None:
+        """Note what is outside, and no action has been done about; after `planned` there is no further pass."""
         for action in planned:
-            if action.verb == "adopt" and action.container not in moving and action.id not in self.failed:
-                error = StillOutside(looks.outside[action.key, action.container].to_move, 0)
+            if action.verb == "adopt" and action.id not in self.failed:
+                error = StillOutside(seen.outside[action.key, action.container].to_move, 0)
                 self._end(_fail(Outcome(action), error))
-
-    def _wait(self) -> None:
-        """Go on with all movers for as long as there is patience."""
-        began = system.monotonic()
-        self._action, self._undone = None, len(self._movers)
-        for mover in move_until(self._movers, began + max(self._patience, _LEAST_PATIENCE)):
-            self._settle(mover, mover.error)
-        self._patience -= system.monotonic() - began
-
-    def _settle(self, mover: Mover, error: HookError | OSError | None = None) -> None:
-        """End the action of a mover; `error` says why it has not moved all threads."""
-        outcome = replace(self._movers.pop(mover), mover=None)
-        done = describe(outcome.action, mover.moved)
-        if error is not None:
-            self._end(_fail(outcome, error))
-        else:
-            self._end(replace(outcome, action=done) if done is not None else None)
 
     def _end(self, outcome: Outcome | None) -> None:
         """Note the outcome of an action, if it was needed."""
@@ -274,53 +243,54 @@ class Work:
             self.outcomes.append(outcome)
             if outcome.problem is not None:
                 self.failed.add(outcome.action.id)
-            if not outcome.is_busy and self.tally is not None:
+            if self.tally is not None:
                 self.tally.count(outcome.action.verb, failed=outcome.has_failed)
             if self._note is not None:
                 self._note(outcome)
         self._action, self._undone = None, max(0, self._undone - 1)
 
 
-def _attempt(seen: Survey, looks: Looks, action: Action) -> Outcome | None:
-    """Do an action. A failure does not stop the other actions.
+def _attempt(seen: Survey, action: Action) -> tuple[Outcome | None, Mover | None]:
+    """Do an action, and return its outcome, and the mover to go on with if threads are still outside.
 
-    Returns None if it was no longer needed, as after a hook that ran since the survey, or the end of the container.
+    A failure does not stop the other actions. There is no outcome if the action was no longer needed, as after a hook
+    that ran since the survey, or the end of the container, or is left to a hook.
     """
     seen.context.run.complaints = complaints = list[HookError]()
+    mover = None
     try:
-        done = act(seen, looks, action)
+        done = act(seen, action)
         outcome = Outcome(done or action) if done is not None or complaints else None
+    except StillOutside as error:
+        outcome, mover = Outcome(action), error.mover
     except (HookError, OSError) as error:
-        outcome = _fail(Outcome(action), error)
-        if isinstance(error, StillOutside):
-            outcome = Outcome(action, mover=error.mover)
-        elif outcome.is_busy:
-            outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
-        elif outcome.reason == Reason.TASK_GONE and not complaints:
-            outcome = None
+        # A hook holds the key's lock: that hook, or the next run, does the action. Or the container has ended.
+        reason = error.reason if isinstance(error, HookError) else None
+        is_over = reason == Reason.LOCK_TIMEOUT or (reason == Reason.TASK_GONE and not complaints)
+        outcome = None if is_over else _fail(Outcome(action), error)
     remark = "; ".join(str(report.explain(error)) for error in complaints) or None
-    return outcome and replace(outcome, remark=remark)
+    return outcome and replace(outcome, remark=remark), mover
 
 
 def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     """Return the outcome of an action that an error has ended."""
     why = as_hook_error("cannot read or write a file", error)
     number = error.number if isinstance(error, StillOutside) else 0
-    return replace(outcome, problem=str(report.explain(why)), reason=why.reason, outside=number)
+    return replace(outcome, problem=str(report.explain(why)), outside=number)
 
 
-def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
+def _list_left(seen: Survey) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
-    for (key, container), path in looks.taken.items():
+    for (key, container), path in seen.taken.items():
         yield f"another tool has moved {_name_place(seen, key, container)} to {printable(path)}, where it stays"
-    for (key, container), found in looks.outside.items():
+    for (key, container), found in seen.outside.items():
         for path, number in found.elsewhere:
             threads = f"{format_count(number, 'thread')} of {_name_place(seen, key, container)}"
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
         if found.unread:
             cgroups = f"{format_count(found.unread, 'cgroup')} of {_name_place(seen, key, container)}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
-    for key, error in looks.unread.items():
+    for key, error in seen.unread.items():
         known = seen.states.get(key)
         name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
         yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
@@ -328,9 +298,9 @@ def _list_left(seen: Survey, looks: Looks) -> Iterator[str]:
         yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
 
-def _count_unread(seen: Survey, looks: Looks) -> int:
+def _count_unread(seen: Survey) -> int:
     """Count what the last look should have read, and did not."""
-    return sum(found.unread for found in looks.outside.values()) + len(looks.unread) + seen.processes.unread
+    return sum(found.unread for found in seen.outside.values()) + len(seen.unread) + seen.processes.unread
 
 
 def _name_place(seen: Survey, key: str, container: str) -> str:
@@ -401,8 +371,8 @@ def end_all_keys(options: Options) -> Remains:
         try:
             records.remove_all(run)
             break
-        except OSError as error:
-            left.append(f"{run.path}: a hook uses it: {error.strerror}")
+        except (HookError, OSError) as error:
+            left.append(f"{run.path}: a hook uses it: {report.explain(as_hook_error('cannot remove it', error))}")
     return Remains([*problems.values()], left)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import array
 import errno
+import os
 import select
 import socket
 import struct
@@ -42,7 +43,7 @@ class Connector:
     """A subscription to the execs of the machine."""
 
     def __init__(self, kernel: socket.socket) -> None:
-        """Subscribe by this socket. Raises HookError if the kernel refuses, or does not answer."""
+        """Subscribe by this socket. Raises OSError if the kernel refuses, HookError if it does not answer."""
         self._kernel = kernel
         self._poller = select.poll()
         self._poller.register(kernel, select.POLLIN)
@@ -84,14 +85,7 @@ class Connector:
         There the socket's filter drops all other events, before they wake us.
         """
         pid = system.process_id()
-        try:
-            self._send(struct.pack("=I", _PROC_CN_MCAST_LISTEN), pid)
-        except ConnectionRefusedError:
-            problem = "the kernel's process connector is out of reach: this is not the host's network namespace"
-            hint = "run it in the host's network namespace (hostNetwork: true; podman run --network=host)"
-            raise HookError(Reason.DENIED, problem, hint=hint) from None
-        except OSError as error:
-            raise as_hook_error("cannot subscribe to the kernel's process connector", error) from error
+        self._send(struct.pack("=I", _PROC_CN_MCAST_LISTEN), pid)
         self._await_answer(pid + 1)
         self._send(struct.pack("=II", _PROC_CN_MCAST_LISTEN, _PROC_EVENT_EXEC), pid)
 
@@ -108,44 +102,48 @@ class Connector:
                 message = self._read(_PATIENCE)
             if _what(message) != _PROC_EVENT_NONE:
                 continue
-            answered, error = _ANSWER.unpack_from(message)
-            if answered == ack and error:
-                raise _lacks_capability()
+            answered, number = _ANSWER.unpack_from(message)
+            if answered == ack and number:
+                raise OSError(number, os.strerror(number))
             if answered == ack:
                 return
         problem = "the kernel's process connector does not answer: this kernel has no CONFIG_PROC_EVENTS"
         raise HookError(Reason.DENIED, problem, hint=_HINT)
 
 
+_NO_CONNECTOR = ("the kernel has no process connector: this kernel has no CONFIG_CONNECTOR", _HINT)
+_REFUSALS = {
+    errno.EPROTONOSUPPORT: _NO_CONNECTOR,
+    errno.EAFNOSUPPORT: _NO_CONNECTOR,
+    errno.EPERM: (
+        "not allowed to listen to the kernel's process connector: this needs root with CAP_NET_ADMIN",
+        "run it as root on the host, or add the capability NET_ADMIN",
+    ),
+    errno.ECONNREFUSED: (
+        "the kernel's process connector is out of reach: this is not the host's network namespace",
+        "run it in the host's network namespace (hostNetwork: true; podman run --network=host)",
+    ),
+}
+
+
 def subscribe() -> Connector:
     """Subscribe to the execs of this machine. Raises HookError if the kernel does not allow it."""
     try:
         kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)
-    except OSError as error:
-        if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
-            problem = "the kernel has no process connector: this kernel has no CONFIG_CONNECTOR"
-            raise HookError(Reason.DENIED, problem, hint=_HINT) from None
-        raise as_hook_error("cannot open a socket to the kernel's process connector", error) from error
-    try:
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
         _attach_filter(kernel)
         kernel.bind((0, _CN_IDX_PROC))
+        return Connector(kernel)
     except OSError as error:
-        kernel.close()
-        if error.errno == errno.EPERM:
-            raise _lacks_capability() from None
-        raise as_hook_error("cannot set up the socket to the kernel's process connector", error) from error
-    return Connector(kernel)
+        if error.errno not in _REFUSALS:
+            raise as_hook_error("cannot subscribe to the kernel's process connector", error) from error
+        problem, hint = _REFUSALS[error.errno]
+        raise HookError(Reason.DENIED, problem, hint=hint) from None
 
 
 def _what(message: bytes) -> int | None:
     """Return the kind of a message's event, or None if it is none."""
     return int(_WHAT.unpack_from(message)[0]) if len(message) >= _EXEC.size else None
-
-
-def _lacks_capability() -> HookError:
-    problem = "not allowed to listen to the kernel's process connector: this needs root with CAP_NET_ADMIN"
-    return HookError(Reason.DENIED, problem, hint="run it as root on the host, or add the capability NET_ADMIN")
 
 
 def _attach_filter(kernel: socket.socket) -> None:

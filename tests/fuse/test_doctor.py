@@ -8,14 +8,13 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook
-from tests.support.machine import HOOKS_DIR, LINK, OWNER, PROGRAM, UNITS, UNPRIVILEGED, ScratchMachine
+from tests.support.machine import HOOKS_DIR, PROGRAM, UNPRIVILEGED, ScratchMachine
 
 OTHER = f"{HOOKS_DIR}/50-x.json"
 
@@ -67,16 +66,9 @@ def containerd(node: InstalledNode) -> None:
     node.write("/etc/x.json", {"hooks": {"poststop": [{"path": PROGRAM}]}})
 
 
-def installed_by_chart(node: InstalledNode) -> None:
-    """What the chart has on a node: the program, the JSON for pods, and the owner's file."""
-    for path in (LINK, f"{HOOKS_DIR}/10-resctrl-mon-hook-podman.json", f"{UNITS}.service", f"{UNITS}.timer"):
-        node.path(path).unlink()
-    node.write(OWNER, "chart\n")
-
-
-@pytest.mark.parametrize("change", [lambda _node: None, containerd, installed_by_chart])
-def test_all_is_well(node: InstalledNode, change: Callable[[InstalledNode], object]) -> None:
-    change(node)
+def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None:
+    assert node.doctor() == (0, [])
+    containerd(node)
     assert node.doctor() == (0, [])
 
 

@@ -108,7 +108,7 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
 
 def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMachine) -> None:
     words = ["--linger", "5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b c", "--run-dir=/run/x"]
-    expected = ["--linger=5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b c", "--run-dir=/run/x"]
+    expected = ["--run-dir=/run/x", "--group-prefix=mine-", "--annotation=a=b c", "--monitor=opt-in", "--linger=5"]
     remark = done(node, "install", "--for=both", "--adopt", *words)[-2]
     assert remark.startswith("let the units write to /run/x: ")
     for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):

@@ -233,24 +233,6 @@ def test_a_container_that_another_tool_takes_stays_there_until_that_gives_it_bac
         settled(hook)
 
 
-def test_threads_in_groups_of_others_and_in_other_ctrl_groups_stay_and_are_no_failure(
-    hook: Hook, family: Task, own: Cgroup
-) -> None:
-    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    reconcile(hook)
-    one, two, *_rest = sorted(threads(*own.pids()) - {family.pid})
-    places = {hook.resctrl_root / "mon_groups/theirs": one, hook.resctrl_root / "gold": two}
-    for path, tid in places.items():
-        path.mkdir()
-        (path / "tasks").write_text(str(tid))
-    for _ in range(2):
-        assert reconcile(hook) == []
-        assert all(str(tid) in (path / "tasks").read_text().split() for path, tid in places.items())
-    found = json.loads(hook.ask("list", "--json").stdout)
-    assert (found["outside"], found["elsewhere"]) == ({}, {str(path): 1 for path in places})
-    assert found["keys"][0]["state"] == "live"
-
-
 def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
     """The group on record is there, but the first container cannot be in it any more."""
     gold, pod = hook.resctrl_root / "gold", {"io.kubernetes.pod.uid": UID}
@@ -302,19 +284,3 @@ def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> No
     assert reconcile(hook) == []
     assert os.readlink(hook.run_dir / "mon_data") == f"{hook.resctrl_root}/mon_data"
     assert list((hook.run_dir / "mon_groups").iterdir()) == []
-
-
-# --- What it prints
-
-
-@pytest.mark.knobs(rmids=2, decay_ms=0)
-def test_without_rmids_keys_are_looked_through_for_one_container_only(hook: Hook, resctrl: Mounted) -> None:
-    """Each mkdir that the kernel refuses leads to a look at all keys, for RMIDs to reclaim."""
-    with ExitStack() as stack:
-        for number in range(5):
-            hook(created(f"c{number}", stack.enter_context(task()).pid))
-        before = len(resctrl.events())
-        reconcile(hook, refused=["retry"])
-        tried = [event for event in resctrl.events()[before:] if event.op == "mkdir"]
-        assert len(tried) == 1
-        assert set(hook.reasons().values()) == {"no_rmids"}

@@ -79,7 +79,7 @@ MUTANTS = {
     ),
     "M13": BrokenRule(
         "a container that another tool has taken is moved back", "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
-        {"taker = threads.look_for_taker(container, member) if": "taker = None if"},
+        {"is_taken = path is not None and": "is_taken = False and"},
     ),
     "M14": BrokenRule(
         "a key is forgotten with the lines that it owes", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",

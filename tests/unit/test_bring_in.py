@@ -115,7 +115,7 @@ def test_what_runs_is_no_pods_by_an_annotation_alone_and_is_not_guessed_at_witho
     enters(node, f"/tenant/pod{VICTIM}")
     bundle = "/nowhere" if path == "unreadable" else bundle_of(node, path, CLAIM)
     (outcome,) = adopt(node, bundle, annotations).outcomes
-    assert (outcome.reason, node.groups()) == ("bad_key", {})
+    assert (node.failures(), node.groups()) == ({ID: "bad_key"}, {})
     assert path == "unreadable" or f"{bundle}/config.json has no absolute linux.cgroupsPath" in str(outcome.problem)
 
 

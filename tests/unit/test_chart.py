@@ -13,7 +13,7 @@ import pytest
 
 from hook import __version__
 from hook.cli.command_line import parse_command
-from hook.cli.verbs import parse_address, parse_events
+from hook.cli.verbs import parse_address
 from hook.entry import parse as parse_options
 from hook.models import Options
 from tests.support import chart
@@ -348,11 +348,10 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
     """With watch it has the host's network: there it must not listen on everything."""
     for values, expected in (
         (None, (("10.1.2.3", 9753), None, False, False)),
-        (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True, True)),
+        (METRICS, (("10.1.2.3", 19753), "core_energy,c1_res", True, True)),
     ):
         given, _ = parse_command("metrics", metrics_arguments(values))
-        events = parse_events(given.events) if given.events is not None else None
-        assert (parse_address(given.listen), events, given.sum_domains, given.created) == expected
+        assert (parse_address(given.listen), given.events, given.sum_domains, given.created) == expected
 
 
 def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:

@@ -102,8 +102,9 @@ def test_a_kernel_that_refuses_or_does_not_answer_lacks_what_is_named(
     monkeypatch: pytest.MonkeyPatch, script: list[bytes], problem: str
 ) -> None:
     monkeypatch.setattr(connector, "_PATIENCE", 1 if script else 0)
+    monkeypatch.setattr(socket, "socket", ScriptedSocket(*script))
     with pytest.raises(HookError) as caught:
-        Connector(ScriptedSocket(*script))  # type: ignore[arg-type]
+        connector.subscribe()
     assert re.search(problem, str(explain(caught.value)))
 
 

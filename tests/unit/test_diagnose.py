@@ -15,7 +15,7 @@ from hook import names, procfs, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action, Looks
+from hook.reconcile.diagnose import VERBS, Action
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -27,7 +27,7 @@ NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
     **dict.fromkeys(("completed_groups", "running"), ()),
-    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides")},
+    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides", "unread")},
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -92,14 +92,8 @@ class Facts(SimpleNamespace):
     def is_running(self, container: str) -> bool:
         return container in self.running
 
-    def look_for_taker(self, container: str, _member: Member) -> str | None:
-        return None if (path := self.taken.get(container)) is None else str(path)
-
-    def is_in_place(self, member: Member) -> bool:
-        return member.name not in self.vanished
-
-    def count_outside(self, container: str, _member: Member) -> int:
-        return int(self.outside.get(container, 0))
+    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
+        return self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0)
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))
@@ -108,7 +102,7 @@ class Facts(SimpleNamespace):
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the failures, that of process 8 is of one that is dead; and what is old is called so."""
-    monkeypatch.setattr(diagnose, "Threads", lambda seen, _looks, _state: seen)
+    monkeypatch.setattr(diagnose, "Threads", lambda seen, _state: seen)
     monkeypatch.setattr(reclaim, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
@@ -132,7 +126,7 @@ def failed(**fields: Any) -> Facts:  # noqa: ANN401
 
 
 def brief(facts: Facts) -> list[str]:
-    actions = diagnose.diagnose(facts, Looks(facts))  # type: ignore[arg-type]
+    actions = diagnose.diagnose(facts)  # type: ignore[arg-type]
     assert all(action.why and str(action).endswith(action.why) for action in actions)
     order = [VERBS.index(action.verb) for action in actions]
     assert order == sorted(order), "what frees RMIDs comes before what needs one"
@@ -245,14 +239,14 @@ def test_each_finding_has_its_action(facts: Facts, expected: list[str]) -> None:
 )
 def test_an_action_on_a_key_says_the_name_that_list_shows(fields: dict[str, Any], about: str) -> None:
     facts = Facts(state(**fields), snapshot_ttl=0)
-    (action,) = diagnose.diagnose(facts, Looks(facts))  # type: ignore[arg-type]
+    (action,) = diagnose.diagnose(facts)  # type: ignore[arg-type]
     assert str(action).startswith(about)
 
 
 @given(st.sets(st.sampled_from(["c1", "c2", "c3"])), st.sets(st.sampled_from(["c1", "c2", "c3"])))
 def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set[str], outside: set[str]) -> None:
     facts = Facts(state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}})
-    whole: list[Action] = diagnose.diagnose(facts, Looks(facts))  # type: ignore[arg-type]
+    whole: list[Action] = diagnose.diagnose(facts)  # type: ignore[arg-type]
     for container in ("c1", "c2", "c3"):
-        found = diagnose.diagnose_key(facts, Looks(facts), "k", facts.states["k"], container)  # type: ignore[arg-type]
+        found = diagnose.diagnose_key(facts, "k", facts.states["k"], container)  # type: ignore[arg-type]
         assert [*found] == [action for action in whole if action.container == container]

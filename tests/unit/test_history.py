@@ -311,9 +311,9 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
         ("--since=soon", "--since: 'soon' is neither an age"),
         ("--since=2026-02-30", "--since: '2026-02-30' is neither an age"),
         ("--since=-1d", "--since: '-1d' is neither an age"),
-        ("--history=/nowhere/history.jsonl", "there is no /nowhere/history.jsonl yet: a hook with --history=FILE"),
-        ("--history=/var/log/resctrl-mon-hook/x", "there is no /var/log/resctrl-mon-hook/x yet"),
-        ("--csv --json", "--csv and --json exclude each other"),
+        ("--history=/nowhere/history.jsonl", "cannot read /nowhere: ENOENT; a hook with --history=FILE"),
+        ("--history=/var/log/resctrl-mon-hook/x", "a hook with --history=FILE writes it when"),
+        ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str], arguments: str, problem: str) -> None:

@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import fcntl
-import io
 import os
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,10 +18,9 @@ from hook import system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
-from hook.doctor import FAILURE, OK, Check, Finding, Site
+from hook.doctor import OK, Finding, Site
 from hook.models import Options
 from hook.node import programs
-from hook.node.paths import Places
 from hook.reconcile import run as reconcile
 from hook.show import server
 
@@ -85,7 +82,6 @@ def test_a_signal_that_came_just_before_a_call_ends_it_at_the_next_tick(
 ) -> None:
     """As while a program is started, which an exception would leave behind."""
     steps: list[str] = []
-    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
     monkeypatch.setattr(verbs, "_TICK", SOON)
 
     def command() -> int:
@@ -141,19 +137,6 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
         os.kill(int(found[0]), 0)
 
 
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_command_that_takes_long_says_on_a_terminal_that_it_is_at_work(
-    monkeypatch: pytest.MonkeyPatch, block: Callable[[], int], is_terminal: bool
-) -> None:
-    stderr = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(stderr, "isatty", lambda: is_terminal, raising=False)
-    monkeypatch.setattr(verbs, "_PATIENCE", SOON)
-    monkeypatch.setattr(verbs, "_TICK", SOON)
-    assert run(block, 4 * SOON) == 2
-    assert stderr.getvalue().count("metrics: still at work after 0 s\n") == is_terminal
-
-
 # --- Which commands, and what they say
 
 
@@ -196,15 +179,21 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
     assert capsys.readouterr().out.replace(" ", "").strip() == answer.replace(" ", "")
 
 
-def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(site: Site) -> Iterator[Finding]:
-        begun = len(site.errors)
-        site.errors.add(str(begun))
-        yield Finding(OK, "ab"[begun], "well")
-        if begun:
-            raise Ended("after 100 s")
+def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def find(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "a", "well")
 
-    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [Check(subject, find) for subject in "abc"])
-    *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
-    assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
-    assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")
+    def end(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "b", "well")
+        raise Ended("after 100 s")
+
+    monkeypatch.setattr(hook.doctor.checks, "CHECKS", [("a", find), ("b", end), ("c", find)])
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "ok       a: well",
+        "ok       b: well",
+        "1 failure, 0 warnings, 2 ok",
+        "FAIL     b: doctor ended after 100 s, during this check",
+    ]

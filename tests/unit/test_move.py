@@ -330,15 +330,15 @@ def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_back_as_far_as_that_can_be_told(
-    chain: Chain, is_shown: bool
-) -> None:
+def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(chain: Chain, is_shown: bool) -> None:
+    """The next run brings it into the group of its own container."""
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
     mover = chain.mover(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
     assert (mover.moved, mover._context.late_cpu) == (0, {})
-    assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000} if is_shown else {8}}
+    assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8}}
+    assert chain.kernel.group_of(1000) == RESCTRL
 
 
 def test_a_thread_that_takes_the_number_and_is_the_containers_own_stays(chain: Chain) -> None:
@@ -349,19 +349,6 @@ def test_a_thread_that_takes_the_number_and_is_the_containers_own_stays(chain: C
     chain.node.machine.before_put = again
     mover = chain.mover()
     assert (mover.moved, mover.outside, chain.groups()) == (0, 0, {INIT, 1000})
-
-
-@pytest.mark.parametrize("where", ["", "mon_groups/theirs"])
-def test_a_thread_that_took_the_number_goes_back_to_where_its_process_is(chain: Chain, where: str) -> None:
-    chain.node.make_group("theirs")
-
-    def act() -> None:
-        chain.kernel.die(1000)
-        chain.node.spawn(99, "/user.slice", where, born=900).groups[1000] = f"{RESCTRL}/{where}".rstrip("/")
-
-    chain.node.machine.before_put = act
-    chain.mover(lambda: {INIT} | ({1000} if 1000 in chain.kernel.tasks else set()))
-    assert chain.kernel.tasks[99].groups[1000] == f"{RESCTRL}/{where}".rstrip("/")
 
 
 def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) -> None:

@@ -13,8 +13,7 @@ from hook.create import create_runtime
 from hook.identity import Container
 from hook.node import files, podman
 from hook.reconcile import act as acting
-from hook.reconcile.diagnose import Action, Looks
-from hook.reconcile.survey import Survey
+from hook.reconcile.diagnose import Action, Survey
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
@@ -119,11 +118,11 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
     start(node, IDS[0])
     real = acting.act
 
-    def act(seen: Survey, looks: Looks, action: Action) -> Action | None:
+    def act(seen: Survey, action: Action) -> Action | None:
         monkeypatch.setattr("hook.reconcile.run.act", real)
         annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})
-        return real(seen, looks, action)
+        return real(seen, action)
 
     monkeypatch.setattr("hook.reconcile.run.act", act)
     assert node.verbs() == []

@@ -282,7 +282,6 @@ COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
     ({"pod_name": "b" * 12, "name": "old", "member": {"name": "old"}}, ("b" * 12, "old", "old")),
     ({"pod_name": "given", "member": {"name": "old"}}, ("given", None, "old")),
     ({"kind": "sandbox"}, ("stack", None, "web")),
-    ({"kind": "pod"}, (None, None, None)),
     ({"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}}, (DIGITS, None, "app")),
     ({"member": ELSEWHERE}, (None, "web", "web")),
     ({"member": {"cgroup": f":/plain/{ID}"}}, (None, None, None)),  # not Podman's

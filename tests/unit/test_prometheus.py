@@ -571,10 +571,7 @@ def test_a_misspelt_event_is_an_error(
     assert re.search("no such event: core_enrgy.*core_energy", line)
 
 
-WRONG = ["--events=", "--events=a b", "--events=a,,b", "--listen=1; --json", "--listen=1; --events=a,", "--created"]
-
-
-@pytest.mark.parametrize("words", WRONG)
+@pytest.mark.parametrize("words", ["--listen=1; --json", "--listen=x", "--created"])
 def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
     assert cli.main(["metrics", *node.places, *words.split("; ")]) == 2
 

@@ -20,7 +20,7 @@ DROP = Action("drop", "k", "c1", why="its process is dead")
 
 
 def failed(number: int) -> Outcome:
-    return Outcome(Action("evict", path=f"/r/{number}", why="threads"), "it is busy\n", reason="io")
+    return Outcome(Action("evict", path=f"/r/{number}", why="threads"), "it is busy\n")
 
 
 def test_an_action_is_printed_when_it_is_done_with_why_it_failed(capsys: Capture) -> None:

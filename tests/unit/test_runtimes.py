@@ -207,8 +207,8 @@ def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, mon
     assert found == []
     assert len(calls.read_text().splitlines()) <= 4
     assert lines[0].endswith("timed out after 0.5 s")
-    assert lines[-2].endswith("skipped: the time limit was used up by other runtimes")
-    assert lines[-1] == "the same problem with 10 more containers"
+    assert lines[-1].endswith("skipped: the time limit was used up by other runtimes")
+    assert len(lines) == 20
 
 
 def test_each_call_begins_with_another_container_so_that_none_is_always_too_late(
@@ -264,7 +264,7 @@ def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None
     asked = Runtimes([str(node.root), "/nowhere"], [node.runtime(*answers)])
     found, unanswered = asked.find_states({"web", "pause", "mute", "docker", "../x"})
     assert [shown(found["web"]), shown(found["pause"])] == answers
-    assert unanswered == {"mute"}
+    assert [*unanswered] == ["mute"]
     assert node.asked() == ["mute", "pause", "web"]
 
 
