@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs the running .pyz, its hooks.d files and its timer, and removes them in the reverse order.
+"""Installs the running program, its hooks.d files and its timer, and removes them in the reverse order.
 
 The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the hook does not start.
 So the program comes first and is tried, and the JSON comes last. An install that is killed before that affects no
@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from hook import procfs, system
 from hook.errors import HookError, Reason
-from hook.install import bytecode, steps
-from hook.install.bytecode import PyzFile
+from hook.install import steps
+from hook.install.program import Program
 from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
 from hook.models import Options
 from hook.node import files, hooksd, programs
@@ -34,18 +34,19 @@ _STOPPED = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stoppe
 class Wanted(NamedTuple):
     """The arguments of an installation."""
 
-    shipped: PyzFile
+    shipped: Program
     places: Places
     targets: tuple[str, ...]
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     options: Options = _DEFAULTS  # the same, parsed
     adopt: bool = False  # the timer's reconcile gets --adopt
-    python: str | None = None  # None means the interpreter in the first line of `shipped`
+    python: str | None = None  # None means as in `shipped`
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
     watch: bool = False  # start `watch`
 
     @property
-    def interpreter(self) -> str:
+    def interpreter(self) -> str | None:
+        """None if the program brings its own."""
         return self.python or self.shipped.python
 
 
@@ -76,10 +77,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
     """Return all steps, including those that are already done."""
     places, text = wanted.places, wanted.shipped.text
     at = places.at
-    here: list[Step] = []
-    if not places.top:
-        here = bytecode.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
-        here.append(Step("try", places.program, lambda: try_program(places.program)))
+    here = [] if places.top else [Step("try", places.program, lambda: try_program(places.program))]
     program = wanted.shipped.with_python(wanted.interpreter)
     logrotate = f"{MARK}; later ones keep it as it is\n{text(f'packaging/logrotate/{NAME}')}"
     tmpfiles = text(f"packaging/tmpfiles.d/{NAME}.conf")
@@ -149,12 +147,12 @@ def find_problems(wanted: Wanted) -> list[str]:
         problems.append(f"--prefix={places.prefix!r} has characters that a systemd unit cannot hold; remedy: {remedy}")
     try:
         wanted.shipped.with_python(wanted.interpreter)
-        if not places.top:
-            find_python(wanted.interpreter)
+        if not places.top and wanted.interpreter is not None:
+            programs.require_python(wanted.interpreter)
+    except programs.NoPython as error:
+        problems.append(f"{error}; remedy: install it, or name another one with --python=PATH")
     except ValueError as error:
         problems.append(f"--python: {error}; remedy: use a link with a short name")
-    except Refused as error:
-        problems += error.problems
     foreign = [places.at(path) for path in places.files() if places.is_foreign(path)]
     problems += [f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
     # Readers of two directories would call the hook twice, or the wrong one.
@@ -166,14 +164,6 @@ def find_problems(wanted: Wanted) -> list[str]:
         for entry in hooksd.read_directory(places.at(directory))
         if entry.own is not None
     ]
-
-
-def find_python(path: str) -> programs.Interpreter:
-    """Run the Python at a path. Raises Refused if the program cannot run on it."""
-    found = programs.ask_interpreter(path)
-    if isinstance(found, str):
-        raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
-    return found
 
 
 def list_remarks(wanted: Wanted) -> list[str]:
@@ -285,7 +275,6 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
         remove_file(places.at(places.link)),
         plan_stub(program) if is_ours else remove_file(program),  # of a killed step
         *line,
-        *map(remove_file, bytecode.list_bytecode(program)),
         remove_file(places.at(places.owner)),
     ]
 

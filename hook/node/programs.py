@@ -128,27 +128,18 @@ def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tupl
     return bytes(output), bytes(remark)
 
 
-# --- Interpreters
+class NoPython(ValueError):
+    """The program cannot run on this interpreter; the message says why."""
 
 
-@dataclass(frozen=True)
-class Interpreter:
-    """A Python. `tag` names its bytecode (sys.implementation.cache_tag), which begins with `magic`."""
-
-    path: str
-    version: tuple[int, int]
-    tag: str
-    magic: bytes
-
-
-def ask_interpreter(path: str) -> Interpreter | str:
-    """Run a Python to learn its version. Return why the program cannot run on it if that fails."""
+def require_python(path: str) -> None:
+    """Run a Python to learn its version. Raises NoPython."""
     ended = run_program([path, "-ISc", _PRINT_VERSION])
     try:
-        major, minor, tag, magic = ended.output.split()
-        found = Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
-    except (ValueError, OverflowError):
-        return f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}"
-    if found.version < OLDEST:
-        return "{} is Python {}.{}, but {}.{} or newer is required".format(path, *found.version, *OLDEST)
-    return found
+        version = tuple(map(int, ended.output.split()))
+    except ValueError:
+        version = ()
+    if not version:
+        raise NoPython(f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}")
+    if version < OLDEST:
+        raise NoPython("{} is Python {}.{}, but {}.{} or newer is required".format(path, *version, *OLDEST))
