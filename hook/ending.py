@@ -50,7 +50,7 @@ def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
         drops += 1
     if drops:
         run.count_run(DROPPED_LINES, drops)
-        run.complaints.append(HookError(Reason.IO, "dropped lines", lines=f"{drops} line{'s' * (drops != 1)}", why=why))
+        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=why))
     return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
 
 
@@ -63,7 +63,7 @@ def name_write_error(error: OSError) -> str:
 
 def unwritten_error(what: str, path: str, why: str) -> HookError:
     """Make the error of lines that could not be written to the file of the history."""
-    return HookError(Reason.IO, "unwritten lines", what=what, path=path, why=why)
+    return HookError(Reason.IO, "unwritten lines", what=what, path=path, tried=why)
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
@@ -100,7 +100,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "begin": begin[0] or None,
         "end": system.format_utc(system.unix_time() - (now - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
-        "lives": state.lives,
+        "runs": state.runs,
         "use": {event: _to_base_unit(event, value) for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),

@@ -38,7 +38,10 @@ def drop(context: Context, locked: LockedKey, containers: list[str], *, is_own: 
     if state is not None:
         left = note_left(state, containers) if history_of(context, state) else {}
         go_on_or_end(context, locked, state, {"members": members, **left}, state.groups if is_own else None)
-    _forget_index(context, containers, members)
+    # Last: killed before it, a second poststop finds the key, without this member.
+    for container in containers:
+        if container not in members:
+            context.run.remove(Index, container)
 
 
 def go_on_or_end(
@@ -49,14 +52,6 @@ def go_on_or_end(
         locked.commit(replace(locked.state or state, **fields))
     elif not context.options.linger or not _linger(context, locked, state, fields):
         end(context, locked, state, going)
-
-
-def _forget_index(context: Context, containers: list[str], members: dict[str, Member]) -> None:
-    """Remove the index entries of containers that are members no more."""
-    # Last: killed before it, a second poststop finds the key, without this member.
-    for container in containers:
-        if container not in members:
-            context.run.remove(Index, container)
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
@@ -100,7 +95,7 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
     noted = note_left(state, state.members) if history_of(context, state) else {}
     over = [_end_group(context, group, had_member=bool(noted.get("left"))) for group in going]
-    before = replace(locked.state or state, members={}, lives=state.lives, **noted)
+    before = replace(locked.state or state, members={}, runs=state.runs, **noted)
     if state.groups and not over:
         locked.commit(before)
     else:
