@@ -20,7 +20,6 @@ MOST_CHARACTERS = 1 << 20
 """Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
-_IN_PARTS = ("joules", "farads")  # units whose counters have decimals
 
 
 def write_line(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> Owed | None:
@@ -101,7 +100,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "end": system.format_utc(system.unix_time() - (now - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         "runs": state.runs,
-        "use": {event: _to_base_unit(event, value) for event, value in sorted(known.items())},
+        "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),
     }
@@ -124,9 +123,3 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
                 if not is_all or state.taken:
                     unknown.add(event)
     return known, unknown
-
-
-def _to_base_unit(event: str, millionths: int) -> float:
-    is_decimal = counters.EVENTS[event].unit in _IN_PARTS
-    millionths = max(millionths, 0)
-    return millionths / counters.MILLION if is_decimal else millionths // counters.MILLION

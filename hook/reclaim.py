@@ -194,11 +194,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     state = locked.state
     if state is None or state.completed_at is not None:
         return
-    over = [
-        key.end_group(group, key.read_end(context, group) if group.begin else {})
-        for group in state.groups
-        if is_retired(context, state, group, left=left)
-    ]
+    retired = [group for group in state.groups if is_retired(context, state, group, left=left)]
+    over = [key.finish_group(context, group) for group in retired]
     if 0 < len(over) < len(state.groups):
         key.drop_groups(context, locked, state, over)
 

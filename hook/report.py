@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 
 from hook import identity, names, poststop, procfs, system
-from hook.errors import UNNAMED, HookError, Reason, as_hook_error
+from hook.errors import UNNAMED, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
 from hook.models import Failure, State, ValidationError
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -135,17 +135,17 @@ def explain(error: BaseException) -> Wording:
     """Word a failure of any kind: by its row in WORDS, by its function, or in the words that it has."""
     known = as_hook_error("a file could not be read or written", error)
     kind, facts = known.kind, known.facts
-    if "operation" in facts:
-        return _word_refusal(kind, **facts)
     if kind == "system call":
         return _word_system_call(**facts)
     if kind == "defect":
         return _word_defect(**facts)
     if kind not in WORDS:
         return Wording(kind, **facts)
-    facts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
-    problem, hint = (text.format(**facts) for text in WORDS[kind])
-    return Wording(problem, tried=facts.get("tried", ""), hint=hint)
+    if "operation" in facts:
+        facts = {**facts, **_describe_refusal(**facts)}
+    texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
+    problem, hint = (text.format(**texts) for text in WORDS[kind])
+    return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
 
 
 _WITHOUT = "--key=container works without it"
@@ -157,9 +157,25 @@ WORDS = {
         "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
     ),
     "dropped lines": ("too many lines of history wait to be written; dropped: {number}", ""),
+    "group gone": (
+        "the mon_group was removed again and again while it was being used",
+        "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
+    ),
+    "limbo": (
+        "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
+        "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
+    ),
     "locked": (
         "timed out waiting for the lock of key {key}",
         "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    ),
+    "no RMIDs": (
+        "no RMID is left for this key",
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
+    ),
+    "no ctrl_group": (
+        "the ctrl_group does not exist (no {parent})",
+        "the class that the container was given must exist before it starts",
     ),
     "no process": ("the container's process {pid} is gone", ""),
     "not host pids": (
@@ -174,6 +190,7 @@ WORDS = {
         "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
         "run it as root; remove the directory, or make it root's with mode 0755",
     ),
+    "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
     "unclear pod": (
         "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
         f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}",
@@ -182,6 +199,7 @@ WORDS = {
         "the cgroup of process {pid} cannot be read, so its pod is unknown",
         "`reconcile` tries again, by the cgroup in the bundle",
     ),
+    "unmounted": ("resctrl was unmounted just now", ""),
     "unreadable index": (
         "the index of container {container} cannot be read ({error})",
         "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
@@ -195,6 +213,7 @@ WORDS = {
         "could not add {what} to {path}",
         "its directory must exist, be writable and have room; reconcile writes what is kept until then",
     ),
+    WRONG_CTRL_GROUP: ("the container's process is in another ctrl_group than the mon_group", ""),
     "wrong pod": (
         "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
         "the pod's author may want to bill that other pod",
@@ -202,45 +221,20 @@ WORDS = {
 }
 """By the kind of a failure: the problem and the hint, with places for its facts."""
 _OPERATIONS = {
-    "mkdir": ("making the mon_group", "mkdir {path}"),
-    "write": ("moving the container's process into its mon_group", "write {pid} to {path}/tasks"),
-    "read": ("reading the counters", "read {path}/mon_data"),
-    "rmdir": ("removing the mon_group", "rmdir {path}"),
+    "mkdir": "mkdir {path}",
+    "write": "write {pid} to {path}/tasks",
+    "read": "read {path}/mon_data",
+    "rmdir": "rmdir {path}",
 }
-"""By the operation: what it is for, and how it is written."""
-_REFUSALS = {
-    "unmounted": ("resctrl was unmounted just now", ""),
-    "no ctrl_group": (
-        "the ctrl_group does not exist (no {parent})",
-        "the class that the container was given must exist before it starts",
-    ),
-    "group gone": (
-        "the mon_group was removed again and again while it was being used",
-        "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
-    ),
-    ("mkdir", errno.ENOSPC): (
-        "no RMID is left for this key",
-        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
-    ),
-    ("mkdir", errno.EBUSY): (
-        "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
-        "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
-    ),
-    ("write", errno.ESRCH): ("the container's process {pid} is gone", ""),
-    ("write", errno.EINVAL): ("the container's process is in another ctrl_group than the mon_group", ""),
-}
-"""By the kind, or by operation and errno: the problem and the hint."""
 
 
-def _word_refusal(kind: str, error: OSError, status: str, *, operation: str, **facts: Any) -> Wording:  # noqa: ANN401
-    """Word what the kernel refuses; the other facts are the path of the group and the pid."""
-    (doing, tried), number = _OPERATIONS[operation], error.errno or 0
-    facts["parent"] = facts["path"].rpartition("/")[0]
-    problem, hint = _REFUSALS.get(kind) or _REFUSALS.get(
-        (operation, number), (f"the kernel refused {doing}", _DENIED_HINTS.get(number, ""))
-    )
-    tried = f"{tried.format(**facts)}: {errno_name(error)}"
-    return Wording(problem.format(**facts), tried=tried, kernel=status, hint=hint)
+def _describe_refusal(operation: str, path: str, error: OSError, **facts: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return more facts about an operation on a mon_group that the kernel refused."""
+    return {
+        "parent": path.rpartition("/")[0],
+        "tried": f"{_OPERATIONS[operation].format(path=path, **facts)}: {errno_name(error)}",
+        "hint": _DENIED_HINTS.get(error.errno or 0, ""),
+    }
 
 
 def _word_system_call(problem: str, error: OSError) -> Wording:
@@ -251,7 +245,7 @@ def _word_system_call(problem: str, error: OSError) -> Wording:
 
 
 def _word_defect(error: BaseException) -> Wording:
-    """Word a defect of ours: the exception's type and text, and the line that raised it."""
+    """Word a defect of the hook: the exception's type and text, and the line that raised it."""
     traceback = error.__traceback__
     place = ""
     while traceback is not None:
@@ -314,16 +308,13 @@ def complain(call: Call, run: RunDir | None, problems: list[HookError], *, is_mo
         _say_of(call, run, usage)
 
 
-def _open_if_possible(call: Call) -> RunDir | None:
-    try:
-        return RunDir(call.options.run_dir)
-    except Exception:  # noqa: BLE001  then there is no record, only the two other traces
-        return None
-
-
 def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
     """Report what is wrong with a container, by the three traces. Returns the run directory, if it can be opened."""
-    run = run or _open_if_possible(call)
+    if run is None:
+        try:
+            run = RunDir(call.options.run_dir)
+        except Exception:  # noqa: BLE001, S110  then there is no record, only the two other traces
+            pass
     _say_of(
         call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")
     )

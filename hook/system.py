@@ -402,7 +402,7 @@ def rmdir(path: str, dir_fd: int | None = None) -> None:
 
 
 def remove_tree(path: str, dir_fd: int) -> None:
-    """Remove a directory of ours with all its content, or a file, or nothing if the path does not exist."""
+    """Remove one of our directories with all its content, or a file, or nothing if the path does not exist."""
     try:
         names = list_directory(path, dir_fd)
     except FileNotFoundError:

@@ -351,8 +351,9 @@ def test_a_cut_line_is_marked() -> None:
 
 @given(st.lists(texts, min_size=4, max_size=4))
 def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
+    """The dot: a text may be the name of a kind, which has words of its own."""
     problem, tried, kernel, hint = said
-    error = HookError(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+    error = HookError(Reason.IO, f"{problem}.", tried=tried, kernel=kernel, hint=hint)
     failure = report.make_failure(error, "hook", "c1")
     assert all(map(is_a_line, (failure.problem, failure.tried, failure.kernel, failure.hint)))
     assert is_a_line(printable(str(explain(error))))
