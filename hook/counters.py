@@ -43,21 +43,11 @@ class Event:
 EVENTS = {
     "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
     "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_traffic_bytes_total"),
-    "mbm_local_bytes": Event(
-        "bytes", "memory traffic of the last level cache to memory of its own node", "memory_traffic_local_bytes_total"
-    ),
+    "mbm_local_bytes": Event("bytes", "memory traffic to memory of its own node", "memory_traffic_local_bytes_total"),
     "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
-    "activity": Event(
-        "farads",
-        "dynamic capacitance that cores switched, energy without frequency and voltage",
-        "activity_farads_total",
-    ),
-    "stalls_llc_hit": Event(
-        "cycles", "core cycles in which loads that hit the last level cache stalled", "stalls_llc_hit_cycles_total"
-    ),
-    "stalls_llc_miss": Event(
-        "cycles", "core cycles in which loads that missed the last level cache stalled", "stalls_llc_miss_cycles_total"
-    ),
+    "activity": Event("farads", "dynamic capacitance that cores switched", "activity_farads_total"),
+    "stalls_llc_hit": Event("cycles", "cycles stalled by loads that hit the LLC", "stalls_llc_hit_cycles_total"),
+    "stalls_llc_miss": Event("cycles", "cycles stalled by loads that missed the LLC", "stalls_llc_miss_cycles_total"),
     "c1_res": Event("cycles", "cycles in core idle state C1", "c1_residency_cycles_total"),
     "c6_res": Event("cycles", "cycles in core idle state C6", "c6_residency_cycles_total"),
     "unhalted_core_cycles": Event("cycles", "core cycles in which something ran", "unhalted_core_cycles_total"),
@@ -247,4 +237,4 @@ def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> 
     """Begin another run of a completed key, with this group, which inherits its use."""
     heir = inherit(group, state.groups)
     returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
-    return replace(resume(state, [heir], {}), returned=returned, lives=1, left={}, left_more=0)
+    return replace(resume(state, [heir], {}), returned=returned, runs=1, left={}, left_more=0)

@@ -256,7 +256,7 @@ def _join(
         state,
         groups=groups,
         members=members,
-        lives=min(state.lives + (state.lingering_since is not None), validation.MOST_NATURAL),
+        runs=min(state.runs + (state.lingering_since is not None), validation.MOST_NATURAL),
         lingering_since=None,
         lingering_until=None,
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,

@@ -20,7 +20,6 @@ MOST_CHARACTERS = 1 << 20
 """Of the lines that one key owes: some 1,500, so that its record stays far below the limit of a read."""
 DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
-_IN_PARTS = ("joules", "farads")  # units whose counters have decimals
 
 
 def write_line(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> Owed | None:
@@ -50,7 +49,7 @@ def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
         drops += 1
     if drops:
         run.count_run(DROPPED_LINES, drops)
-        run.complaints.append(HookError(Reason.IO, "dropped lines", lines=f"{drops} line{'s' * (drops != 1)}", why=why))
+        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=why))
     return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
 
 
@@ -63,7 +62,7 @@ def name_write_error(error: OSError) -> str:
 
 def unwritten_error(what: str, path: str, why: str) -> HookError:
     """Make the error of lines that could not be written to the file of the history."""
-    return HookError(Reason.IO, "unwritten lines", what=what, path=path, why=why)
+    return HookError(Reason.IO, "unwritten lines", what=what, path=path, tried=why)
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
@@ -100,8 +99,8 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "begin": begin[0] or None,
         "end": system.format_utc(system.unix_time() - (now - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
-        "lives": state.lives,
-        "use": {event: _to_base_unit(event, value) for event, value in sorted(known.items())},
+        "runs": state.runs,
+        "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),
     }
@@ -124,9 +123,3 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
                 if not is_all or state.taken:
                     unknown.add(event)
     return known, unknown
-
-
-def _to_base_unit(event: str, millionths: int) -> float:
-    is_decimal = counters.EVENTS[event].unit in _IN_PARTS
-    millionths = max(millionths, 0)
-    return millionths / counters.MILLION if is_decimal else millionths // counters.MILLION

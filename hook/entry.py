@@ -15,11 +15,9 @@ from hook.view import View
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Any, TypeVar
+    from typing import Any
 
-    from hook.models import Model
-
-    ModelT = TypeVar("ModelT", bound=Model)
+    from hook.store import ModelT
 
 STDIN_LIMIT = 4 << 20
 STDIN_PATIENCE = 10.0

@@ -82,7 +82,7 @@ class Container:
         try:
             procfs.starttime(self.pid)
         except (OSError, ValueError, IndexError) as error:
-            return HookError(Reason.IO, "unreadable process", pid=self.pid, error=error)
+            return HookError(Reason.IO, "unreadable process", pid=self.pid, tried=error)
         return HookError(Reason.TASK_GONE, "no process", pid=self.pid)
 
     def is_member(self, member: Member | None) -> bool:
@@ -140,7 +140,8 @@ def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
         if wrong:
             pod.uid = None
     if wrong:
-        pod.problem = HookError(Reason.BAD_KEY, "wrong pod", uid=named, wrong=sorted(wrong))
+        found = ", ".join(repr(text[:80]) for text in sorted(wrong))
+        pod.problem = HookError(Reason.BAD_KEY, "unclear pod" if named is None else "wrong pod", uid=named, found=found)
     pod.is_podmans = runtime == "libpod" if owns else annotations.manager == "libpod"
     return pod
 
@@ -225,17 +226,10 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
         return False
     if options.monitor == "all":
         return True
-    choice = _choice_of(annotations, pod.container)
+    choice = annotations.get(f"{OPT}/{pod.container}") if pod.container else None  # it goes before the pod's
+    if choice not in ("true", "false"):
+        choice = annotations.get(OPT)
     return choice == "true" if options.monitor == "opt-in" else choice != "false"
-
-
-def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
-    """Return the author's choice, `true`, `false` or None. The container's annotation goes before the pod's."""
-    own = annotations.get(f"{OPT}/{container}") if container else None
-    for value in (own, annotations.get(OPT)):
-        if value in ("true", "false"):
-            return value
-    return None
 
 
 # --- What the path of a cgroup says; it is written `<controllers>:<path>`, as in /proc/PID/cgroup

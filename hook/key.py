@@ -38,7 +38,10 @@ def drop(context: Context, locked: LockedKey, containers: list[str], *, is_own: 
     if state is not None:
         left = note_left(state, containers) if history_of(context, state) else {}
         go_on_or_end(context, locked, state, {"members": members, **left}, state.groups if is_own else None)
-    _forget_index(context, containers, members)
+    # Last: killed before it, a second poststop finds the key, without this member.
+    for container in containers:
+        if container not in members:
+            context.run.remove(Index, container)
 
 
 def go_on_or_end(
@@ -49,14 +52,6 @@ def go_on_or_end(
         locked.commit(replace(locked.state or state, **fields))
     elif not context.options.linger or not _linger(context, locked, state, fields):
         end(context, locked, state, going)
-
-
-def _forget_index(context: Context, containers: list[str], members: dict[str, Member]) -> None:
-    """Remove the index entries of containers that are members no more."""
-    # Last: killed before it, a second poststop finds the key, without this member.
-    for container in containers:
-        if container not in members:
-            context.run.remove(Index, container)
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
@@ -99,15 +94,15 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
     if going is None:
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
     noted = note_left(state, state.members) if history_of(context, state) else {}
-    over = [_end_group(context, group, had_member=bool(noted.get("left"))) for group in going]
-    before = replace(locked.state or state, members={}, lives=state.lives, **noted)
+    over = [finish_group(context, group, had_member=bool(noted.get("left"))) for group in going]
+    before = replace(locked.state or state, members={}, runs=state.runs, **noted)
     if state.groups and not over:
         locked.commit(before)
     else:
         drop_groups(context, locked, before, over)
 
 
-def _end_group(context: Context, group: MonGroup, *, had_member: bool) -> MonGroup:
+def finish_group(context: Context, group: MonGroup, *, had_member: bool = False) -> MonGroup:
     """Read a group's counters, and set them as its end.
 
     `had_member` says that a line of the history names its use, which is unknown if its begin could not be saved.
@@ -123,10 +118,10 @@ def _end_group(context: Context, group: MonGroup, *, had_member: bool) -> MonGro
 
         return end_group(counters.begin_group_late(group, now), now)
     # A group without a begin ends, too: else the key's next run would count its `before` twice.
-    return end_group(group, read_end(context, group) if group.begin is not None else {})
+    return end_group(group, _read_end(context, group) if group.begin is not None else {})
 
 
-def read_end(context: Context, group: MonGroup) -> dict[str, str]:
+def _read_end(context: Context, group: MonGroup) -> dict[str, str]:
     """Read the counters of a group's present directory; if that is gone, return its `last`, or none."""
     try:
         if context.resctrl.inode(group.path) == group.inode:
@@ -144,8 +139,7 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
     """
     after: KeyState | None = state
     if state.completed_at is None:
-        keeps = context.options.snapshot_ttl > 0
-        after = leave(state, over, keeps=keeps, at=system.now_utc(), boottime=system.boottime())
+        after = leave(state, over, keeps=context.options.snapshot_ttl > 0)
         after = _add_to_history(context, state, after, over)
     owes = after is not None and after.owed is not None
     if after is None or not after.generation:  # also if the state has no view: its record may have been lost since
@@ -174,7 +168,7 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         base = locked.state if locked.state is not None and locked.state.groups else state
         from hook import counters
 
-        back = counters.resume(base, leave_groups(state.groups, over, gone), state.members)
+        back = counters.resume(base, _leave_groups(state.groups, over, gone), state.members)
         locked.commit(back)
         context.view.show(back)
         raise refusal
@@ -196,7 +190,7 @@ def _add_to_history(context: Context, state: KeyState, after: KeyState | None, o
     owed = ending.write_line(context.run, file, state, over)
     if owed is not None:
         if after is None:  # it stays on record for its lines alone
-            after = forget_snapshot(complete_key(state, [], at=system.now_utc(), boottime=system.boottime()))
+            after = forget_snapshot(_complete(state, []))
         return replace(after, history_file=file, owed=owed)
     return replace(after, owed=None) if after is not None and state.owed is not None else after
 
@@ -220,7 +214,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[s
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if locked.state is not None and (state.lingering_since is None or state.members):
         now = system.boottime()
-        groups = [replace(group, last=read_end(context, group)) for group in locked.state.groups]
+        groups = [replace(group, last=_read_end(context, group)) for group in locked.state.groups]
         until = now + context.options.linger
         locked.commit(change(locked.state, groups, lingering_since=now, lingering_until=until, **fields))
     return True
@@ -234,24 +228,24 @@ def is_deleted(state: KeyState) -> bool:
         return False
 
 
-# --- The record of a key that ends: pure functions
+# --- The record of a key that ends
 
 
-def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:
+def leave(state: KeyState, over: list[MonGroup], *, keeps: bool) -> KeyState | None:
     """Remove groups that are `over`, and have their ends, from a key's state. Returns None to forget the key.
 
     Their use goes into another group's `before`. If there is no other group, the key is completed; its use stays on
     record if it `keeps` snapshots and ever had a member.
     """
-    groups = leave_groups(state.groups, over, [group.path for group in over])
+    groups = _leave_groups(state.groups, over, [group.path for group in over])
     if groups:
         return change(state, groups)
     if not keeps or not any(group.before or group.begin for group in over):
         return None
-    return complete_key(state, over, at=at, boottime=boottime)
+    return _complete(state, over)
 
 
-def complete_key(state: KeyState, over: list[MonGroup], *, at: str, boottime: float) -> KeyState:
+def _complete(state: KeyState, over: list[MonGroup]) -> KeyState:
     """Complete a key, of whose use its groups that are `over` stay on record."""
     # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
     return replace(
@@ -261,8 +255,8 @@ def complete_key(state: KeyState, over: list[MonGroup], *, at: str, boottime: fl
         lingering_since=None,
         lingering_until=None,
         generation=next_generation(state),
-        completed_at=at,
-        completed_boottime=boottime,
+        completed_at=system.now_utc(),
+        completed_boottime=system.boottime(),
     )
 
 
@@ -271,7 +265,7 @@ def forget_snapshot(state: KeyState) -> KeyState:
     return replace(state, groups=[], generation=0, left={}, left_more=0, returned=None)
 
 
-def leave_groups(groups: list[MonGroup], over: list[MonGroup], gone: list[str]) -> list[MonGroup]:
+def _leave_groups(groups: list[MonGroup], over: list[MonGroup], gone: list[str]) -> list[MonGroup]:
     """Remove the groups that are `over` and whose paths are `gone`; the first that stays inherits their use."""
     kept = [group for group in groups if group.path not in gone]
     if not kept:

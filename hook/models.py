@@ -217,7 +217,7 @@ class KeyState(Model):
     history_file: Annotated[str, AfterValidator(names.file)] = ""
     owed: Owed | None = None
     # How many runs the key has had since its creation, or its return from completion.
-    lives: Natural = 1
+    runs: Natural = 1
     # The names of containers that left since then, by ID, as far as there is room (key.MOST_LEFT).
     left: dict[Key, str | None] = {}
     # How many others left.

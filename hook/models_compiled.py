@@ -105,7 +105,7 @@ KeyState = Form("KeyState", (
     ("taken", "taken", False, FLAG),
     ("history_file", "history_file", "", (check_named, (), names.file)),
     ("owed", "owed", None, (check_nullable, NONE, (check_model, (), Owed))),
-    ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
+    ("runs", "runs", 1, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),
     ("left_more", "left_more", 0, (check_int, (), 0, 9223372036854775807)),
     ("returned", "returned", None, (check_nullable, NONE, (check_model, (), Returned))),

@@ -96,11 +96,7 @@ def resctrl_groups(pid: int | str) -> tuple[str, str] | None:
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
     text = system.try_call(system.read_file, f"/proc/{pid}/cgroup") or ""
-    found = []
-    for line in text.split("\n"):  # a cgroup's name may have blanks
-        if line:
-            found.append(line.partition(":")[2])
-    return found
+    return [line.partition(":")[2] for line in text.split("\n") if line]  # a cgroup's name may have blanks
 
 
 def cgroup_directory(cgroup: str) -> str | None:

@@ -41,12 +41,6 @@ _FEW = 2  # the count of what was removed may take the first one's room
 # --- RMIDs
 
 
-# --- Frees RMIDs when the kernel has none left, so that a new pod is not left unmonitored while dead pods hold RMIDs.
-# First go the keys whose members are all dead (a finished Job whose poststop was lost), those that have lingered for
-# their time, and groups with our prefix that are on no record. If there are none of these, the key goes that has
-# lingered longest. Each key's lock is taken without waiting: if another process holds it, the key is skipped.
-
-
 def reclaim(context: Context, own: str) -> bool:
     """Free some RMIDs, _MOST_FREED at most, in about _SECONDS; returns whether any was freed.
 
@@ -200,11 +194,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     state = locked.state
     if state is None or state.completed_at is not None:
         return
-    over = [
-        key.end_group(group, key.read_end(context, group) if group.begin else {})
-        for group in state.groups
-        if is_retired(context, state, group, left=left)
-    ]
+    retired = [group for group in state.groups if is_retired(context, state, group, left=left)]
+    over = [key.finish_group(context, group) for group in retired]
     if 0 < len(over) < len(state.groups):
         key.drop_groups(context, locked, state, over)
 

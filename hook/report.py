@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 
 from hook import identity, names, poststop, procfs, system
-from hook.errors import UNNAMED, HookError, Reason, as_hook_error
+from hook.errors import UNNAMED, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
 from hook.models import Failure, State, ValidationError
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -135,106 +135,106 @@ def explain(error: BaseException) -> Wording:
     """Word a failure of any kind: by its row in WORDS, by its function, or in the words that it has."""
     known = as_hook_error("a file could not be read or written", error)
     kind, facts = known.kind, known.facts
-    if "operation" in facts:
-        return _word_refusal(kind, **facts)
-    if kind in _FUNCTIONS:
-        return _FUNCTIONS[kind](**facts)
+    if kind == "system call":
+        return _word_system_call(**facts)
+    if kind == "defect":
+        return _word_defect(**facts)
     if kind not in WORDS:
         return Wording(kind, **facts)
-    facts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
-    problem, tried, hint = (text.format(**facts) for text in WORDS[kind])
-    return Wording(problem, tried=tried, hint=hint)
+    if "operation" in facts:
+        facts = {**facts, **_describe_refusal(**facts)}
+    texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
+    problem, hint = (text.format(**texts) for text in WORDS[kind])
+    return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
 
 
 _WITHOUT = "--key=container works without it"
 WORDS = {
-    "bad ctrl_group": ("{name!r} is not a valid name of a ctrl_group", "", ""),
-    "bad sandbox": ("the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key", "", _WITHOUT),
+    "bad ctrl_group": ("{name!r} is not a valid name of a ctrl_group", ""),
+    "bad sandbox": ("the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key", _WITHOUT),
     "bad state": (
         "{problem}",
-        "",
         "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
     ),
-    "dropped lines": ("{lines} of history dropped: too many wait to be written", "{why}", ""),
-    "locked": (
-        "timed out waiting for the lock of key {key}",
-        "flock {run_dir}/locks/{key}",
-        "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
-    ),
-    "no process": ("the container's process {pid} is gone", "", ""),
-    "not host pids": (
-        f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}",
-        "",
-        "run `reconcile` on the host, or take the hook out of the pid namespace",
-    ),
-    "not mounted": (
-        "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
-        "",
-        "mount -t resctrl resctrl {root}, then reconcile",
-    ),
-    "unknown cgroup": (
-        "the cgroup of process {pid} cannot be read, so its pod is unknown",
-        "",
-        "`reconcile` tries again, by the cgroup in the bundle",
-    ),
-    "unreadable index": (
-        "the index of container {container} cannot be read ({error})",
-        "",
-        "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
-    ),
-    "unreadable process": ("cannot read the container's process {pid} in /proc", "{error}", ""),
-    "unreadable state": (
-        "the state of key {key} cannot be read ({error})",
-        "",
-        "it is kept for a day as {kept}; `reconcile` rebuilds the key",
-    ),
-    "unwritten lines": (
-        "could not add {what} to {path}",
-        "{why}",
-        "its directory must exist, be writable and have room; reconcile writes what is kept until then",
-    ),
-}
-"""By the kind of a failure: the problem, what was tried, and the hint, with places for its facts."""
-_OPERATIONS = {
-    "mkdir": ("making the mon_group", "mkdir {path}"),
-    "write": ("moving the container's process into its mon_group", "write {pid} to {path}/tasks"),
-    "read": ("reading the counters", "read {path}/mon_data"),
-    "rmdir": ("removing the mon_group", "rmdir {path}"),
-}
-"""By the operation: what it is for, and how it is written."""
-_REFUSALS = {
-    "unmounted": ("resctrl was unmounted just now", ""),
-    "no ctrl_group": (
-        "the ctrl_group does not exist (no {parent})",
-        "the class that the container was given must exist before it starts",
-    ),
+    "dropped lines": ("too many lines of history wait to be written; dropped: {number}", ""),
     "group gone": (
         "the mon_group was removed again and again while it was being used",
         "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
     ),
-    ("mkdir", errno.ENOSPC): (
-        "no RMID is left for this key",
-        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
-    ),
-    ("mkdir", errno.EBUSY): (
+    "limbo": (
         "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
         "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
     ),
-    ("write", errno.ESRCH): ("the container's process {pid} is gone", ""),
-    ("write", errno.EINVAL): ("the container's process is in another ctrl_group than the mon_group", ""),
+    "locked": (
+        "timed out waiting for the lock of key {key}",
+        "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    ),
+    "no RMIDs": (
+        "no RMID is left for this key",
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
+    ),
+    "no ctrl_group": (
+        "the ctrl_group does not exist (no {parent})",
+        "the class that the container was given must exist before it starts",
+    ),
+    "no process": ("the container's process {pid} is gone", ""),
+    "not host pids": (
+        f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}",
+        "run `reconcile` on the host, or take the hook out of the pid namespace",
+    ),
+    "not mounted": (
+        "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
+        "mount -t resctrl resctrl {root}, then reconcile",
+    ),
+    "not root's": (
+        "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
+        "run it as root; remove the directory, or make it root's with mode 0755",
+    ),
+    "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
+    "unclear pod": (
+        "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
+        f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}",
+    ),
+    "unknown cgroup": (
+        "the cgroup of process {pid} cannot be read, so its pod is unknown",
+        "`reconcile` tries again, by the cgroup in the bundle",
+    ),
+    "unmounted": ("resctrl was unmounted just now", ""),
+    "unreadable index": (
+        "the index of container {container} cannot be read ({error})",
+        "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
+    ),
+    "unreadable process": ("cannot read the container's process {pid} in /proc", ""),
+    "unreadable state": (
+        "the state of key {key} cannot be read ({error})",
+        "it is kept for a day as {kept}; `reconcile` rebuilds the key",
+    ),
+    "unwritten lines": (
+        "could not add {what} to {path}",
+        "its directory must exist, be writable and have room; reconcile writes what is kept until then",
+    ),
+    WRONG_CTRL_GROUP: ("the container's process is in another ctrl_group than the mon_group", ""),
+    "wrong pod": (
+        "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
+        "the pod's author may want to bill that other pod",
+    ),
 }
-"""By the kind, or by operation and errno: the problem and the hint."""
+"""By the kind of a failure: the problem and the hint, with places for its facts."""
+_OPERATIONS = {
+    "mkdir": "mkdir {path}",
+    "write": "write {pid} to {path}/tasks",
+    "read": "read {path}/mon_data",
+    "rmdir": "rmdir {path}",
+}
 
 
-def _word_refusal(kind: str, error: OSError, status: str, *, operation: str, **facts: Any) -> Wording:  # noqa: ANN401
-    """Word what the kernel refuses; the other facts are the path of the group and the pid."""
-    (doing, tried), number = _OPERATIONS[operation], error.errno or 0
-    facts["parent"] = facts["path"].rpartition("/")[0]
-    problem, hint = _REFUSALS.get(kind) or _REFUSALS.get(
-        (operation, number), (f"the kernel refused {doing}", _DENIED_HINTS.get(number, ""))
-    )
-    tried = f"{tried.format(**facts)}: {errno_name(error)}"
-    return Wording(problem.format(**facts), tried=tried, kernel=status, hint=hint)
+def _describe_refusal(operation: str, path: str, error: OSError, **facts: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return more facts about an operation on a mon_group that the kernel refused."""
+    return {
+        "parent": path.rpartition("/")[0],
+        "tried": f"{_OPERATIONS[operation].format(path=path, **facts)}: {errno_name(error)}",
+        "hint": _DENIED_HINTS.get(error.errno or 0, ""),
+    }
 
 
 def _word_system_call(problem: str, error: OSError) -> Wording:
@@ -245,7 +245,7 @@ def _word_system_call(problem: str, error: OSError) -> Wording:
 
 
 def _word_defect(error: BaseException) -> Wording:
-    """Word a defect of ours: the exception's type and text, and the line that raised it."""
+    """Word a defect of the hook: the exception's type and text, and the line that raised it."""
     traceback = error.__traceback__
     place = ""
     while traceback is not None:
@@ -259,34 +259,7 @@ def _word_defect(error: BaseException) -> Wording:
     )
 
 
-def _word_wrong_pod(uid: str | None, wrong: list[str]) -> Wording:
-    """`uid` is the pod's, in the path of the cgroup, and `wrong` what the annotations say instead."""
-    found = ", ".join(repr(text[:80]) for text in wrong)
-    if uid is not None:
-        problem = f"the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged"
-        return Wording(problem, hint="the pod's author may want to bill that other pod")
-    if len(wrong) > 1:
-        problem = f"the annotations name two pods ({found}), and the cgroup names none"
-        return Wording(problem, hint=f"a pod's author may have added one; {_WITHOUT}")
-    problem = f"the annotations hold an invalid pod UID: {found}"
-    return Wording(problem, hint=f"a pod UID is 36 characters with dashes, or 32 hex digits; {_WITHOUT}")
-
-
-def _word_owner(path: str, owner: int, mode: int) -> Wording:
-    """Word that a user other than root could plant files in the run directory, or that we do not run as root."""
-    if owner == 0 and not mode & 0o022:
-        return Wording(f"the run directory {path} is root's", hint="run it as root")
-    hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
-    return Wording(f"the run directory {path} is not owned by root, or is writable by others", hint=hint)
-
-
-_FUNCTIONS: dict[str, Callable[..., Wording]] = {
-    "system call": _word_system_call,
-    "defect": _word_defect,
-    "wrong pod": _word_wrong_pod,
-    "not root's": _word_owner,
-}
-"""By the kind of a failure whose words depend on its facts."""
+# --- What a hook reports
 
 
 # --- What a hook reports
@@ -310,14 +283,15 @@ def survive(
 def report(call: Call, run: RunDir | None, error: BaseException, problems: list[HookError]) -> int:
     """Report that a container is not monitored; returns the exit status. A defect counts as any other failure."""
     failure = as_hook_error("a file could not be read or written", error)
-    if call.container is not None and Resctrl(call.options.resctrl_root).is_gone(call.options.resctrl_root):
-        complain(call, run, problems, is_monitored=False)
-        return _say_no_resctrl(call, run)
-    run = leave_traces(call, run, failure, is_monitored=False)
+    is_failure = call.container is None or not Resctrl(call.options.resctrl_root).is_gone(call.options.resctrl_root)
+    if is_failure:
+        run = leave_traces(call, run, failure, is_monitored=False)
+    elif run is None or run.is_first("no-resctrl"):  # each time, if the run directory cannot hold the mark
+        say(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
     complain(call, run, problems, is_monitored=False)
     if run is not None:
-        run.count_run(call.stage + "-failed")
-    return 1 if call.options.strict and call.stage == "createRuntime" else 0
+        run.count_run(call.stage + ("-failed" if is_failure else "-done"))
+    return int(is_failure and call.options.strict and call.stage == "createRuntime")
 
 
 def complain(call: Call, run: RunDir | None, problems: list[HookError], *, is_monitored: bool) -> None:
@@ -334,25 +308,13 @@ def complain(call: Call, run: RunDir | None, problems: list[HookError], *, is_mo
         _say_of(call, run, usage)
 
 
-def _say_no_resctrl(call: Call, run: RunDir | None) -> int:
-    """Log once per boot that resctrl is missing; each time, if the run directory cannot hold the mark."""
-    if run is None or run.is_first("no-resctrl"):
-        say(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
-    if run is not None:
-        run.count_run(call.stage + "-done")
-    return 0
-
-
-def _open_if_possible(call: Call) -> RunDir | None:
-    try:
-        return RunDir(call.options.run_dir)
-    except Exception:  # noqa: BLE001  then there is no record, only the two other traces
-        return None
-
-
 def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
     """Report what is wrong with a container, by the three traces. Returns the run directory, if it can be opened."""
-    run = run or _open_if_possible(call)
+    if run is None:
+        try:
+            run = RunDir(call.options.run_dir)
+        except Exception:  # noqa: BLE001, S110  then there is no record, only the two other traces
+            pass
     _say_of(
         call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")
     )
@@ -409,9 +371,22 @@ def say(text: str, *, to_syslog: bool = True) -> None:
 
 
 def log(text: str) -> None:
-    """Write one line to syslog."""
+    """Send one line to syslog without blocking: if /dev/log is full, it is lost, and no container waits.
+
+    Format: RFC 3164, as syslog(3) sends it.
+    """
     try:
-        _send_to_syslog(printable(text))
+        import _socket
+
+        stamp = system.syslog_time()
+        datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {printable(text)}".encode()
+        sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
+            sender.setblocking(False)
+            sender.connect("/dev/log")
+            sender.send(datagram, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+        finally:
+            sender.close()
     except Exception:  # noqa: BLE001, S110  as above
         pass
 
@@ -472,24 +447,6 @@ def make_failure(
         boottime=system.boottime(),
         **fields,
     )
-
-
-def _send_to_syslog(line: str) -> None:
-    """Send one datagram to /dev/log without blocking: if the log is full, it is lost, and no container waits.
-
-    Format: RFC 3164, as syslog(3) sends it.
-    """
-    import _socket
-
-    stamp = system.syslog_time()
-    datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {line}".encode()
-    sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-    try:
-        sender.setblocking(False)
-        sender.connect("/dev/log")
-        sender.send(datagram, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
-    finally:
-        sender.close()
 
 
 # --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
@@ -571,19 +528,15 @@ class OddState:
         """Return the failure of a call with this state, which ended with an error, or for want of a whole state."""
         error = error or (self._problem if self._is_large else None)
         if self._bad_id is not None:
-            problem = f"{self._bad_id[:80]!r} is not a container ID"
+            why = f"{self._bad_id[:80]!r} is not a container ID"
         elif error is None:
-            problem = f"stdin did not end within {patience:.0f} seconds"
-        elif isinstance(error, OSError):
-            problem = f"stdin cannot be read ({error})"
-        elif not isinstance(error, ValueError):
-            return error
+            why = f"it did not end within {patience:.0f} seconds"
+        elif isinstance(error, (OSError, ValueError)):
+            why = explain_exception(error)
         else:
-            why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else error
-            problem = f"stdin is not an OCI container state ({why})"
-            if self._is_large:
-                problem = f"stdin is larger than {limit} bytes, and that beginning lacks what has to be in it ({why})"
-        return HookError(Reason.BAD_STATE, "bad state", problem=problem)
+            return error
+        cut = f"; it is larger than {limit} bytes, and only the beginning is used" if self._is_large else ""
+        return HookError(Reason.BAD_STATE, "bad state", problem=f"no container state on stdin: {why}{cut}")
 
 
 def read_head(text: str) -> dict[str, Any]:
@@ -616,11 +569,10 @@ def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, H
     padding its annotations.
     """
     problem = f"its state is larger than {limit} bytes, and only the beginning is used"
-    if state.annotations is not None:
-        return state.annotations, HookError(Reason.BAD_STATE, problem)
-    config = identity.read_config(state.bundle)
-    if config is not None:
-        return config.annotations or {}, HookError(Reason.BAD_STATE, f"{problem}: annotations are the bundle's")
+    config = identity.read_config(state.bundle) if state.annotations is None else None
+    if state.annotations is not None or config is not None:
+        found = state.annotations if config is None else config.annotations
+        return found or {}, HookError(Reason.BAD_STATE, problem)
     problem += ": its names are unknown, and no filter leaves it out"
     return None, HookError(Reason.BAD_STATE, problem, hint="the pod's author may have written that much on purpose")
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from hook import procfs, system
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 
-_REASONS = {
-    ("mkdir", system.ENOSPC): Reason.NO_RMIDS,
-    ("mkdir", system.EBUSY): Reason.RMIDS_IN_LIMBO,  # none is free yet, but some were given back a moment ago
-    ("write", system.ESRCH): Reason.TASK_GONE,
-    ("write", system.EINVAL): Reason.NO_CTRL_GROUP,
+_REFUSALS = {
+    ("mkdir", system.ENOSPC): (Reason.NO_RMIDS, "no RMIDs"),
+    ("mkdir", system.EBUSY): (Reason.RMIDS_IN_LIMBO, "limbo"),  # none is free yet; some were given back a moment ago
+    ("write", system.ESRCH): (Reason.TASK_GONE, "no process"),
+    ("write", system.EINVAL): (Reason.NO_CTRL_GROUP, WRONG_CTRL_GROUP),
 }
+"""By operation and errno: the reason and the kind."""
 _DENIED = (system.EACCES, system.EPERM, system.EROFS)
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
@@ -123,10 +124,10 @@ class Resctrl:
         `info/last_cmd_status` is about the last command of any process on the machine, so nothing is decided by it.
         """
         status = (system.try_call(system.read_file, self.root + "/info/last_cmd_status") or "").strip()
-        facts = {"operation": operation, "path": path, "error": error, "status": "" if status == "ok" else status}
+        facts = {"operation": operation, "path": path, "error": error, "kernel": "" if status == "ok" else status}
         number = error.errno or 0
-        reason = _REASONS.get((operation, number)) or (Reason.DENIED if number in _DENIED else Reason.IO)
-        kind = WRONG_CTRL_GROUP if reason == Reason.NO_CTRL_GROUP else "refused"
+        other = (Reason.DENIED if number in _DENIED else Reason.IO, "refused")
+        reason, kind = _REFUSALS.get((operation, number), other)
         if system.is_gone(error):
             reason, kind = Reason.IO, "group gone"
             if not self.is_mounted():

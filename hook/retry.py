@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hook.create import Attempt
     from hook.entry import Context
     from hook.identity import Container
-    from hook.models import KeyState, Member, MonGroup
+    from hook.models import Member, MonGroup
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -72,9 +72,11 @@ def undo(attempt: Attempt) -> None:
             if state is not None and not container.displaces(member) and not _is_in_group(context, member):
                 groups = [_end_unused_group(group) if group.path in attempt.made else group for group in state.groups]
                 members = key.without(state.members, [container.id])
-                runs = state.lives - (attempt.took_back and not members)
-                undone = replace(state, groups=groups, members=members, lives=runs)
-                _drop_undone(context, locked, container.id, undone)
+                # As it would be without this call: the container was never in a group of it.
+                fields = {"members": members, "runs": state.runs - (attempt.took_back and not members)}
+                key.go_on_or_end(context, locked, replace(state, groups=groups, **fields), fields, None)
+                if container.id not in members:
+                    context.run.remove(Index, container.id)  # last: as in key.drop
             reclaim.retire(context, locked)  # groups that were recorded before mkdir, which then failed
             if attempt.made:
                 drop_made(attempt, locked)
@@ -126,17 +128,6 @@ def _end_unused_group(group: MonGroup) -> MonGroup:
     """End a group that never had a member: its directory used 0 of each counter."""
     nothing = dict.fromkeys(group.before, "0")
     return replace(group, inode=None, begin=nothing, end=nothing, last=None)
-
-
-def _drop_undone(context: Context, locked: LockedKey, container: str, undone: KeyState) -> None:
-    """Remove a container whose createRuntime has failed. Raises HookError, OSError.
-
-    `undone` is the state as it would be without that call: the container was never in a group of it, and groups that
-    the call made have their ends.
-    """
-    key.go_on_or_end(context, locked, undone, {"members": undone.members, "lives": undone.lives}, None)
-    if container not in undone.members:
-        context.run.remove(Index, container)  # last: as in key.drop
 
 
 # --- Members of one container ID

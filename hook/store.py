@@ -13,7 +13,7 @@
     runs/dropped_snapshots        one byte for each completed key that went early, to make room
     podman-pods.wanted, podman-pods.json  the mark and the answer of node/podman
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
-    said-<what>                   marks a message that was logged in this boot
+    said-<what>                   one byte for each time that a message would be logged, which is once in a boot
 
 Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
 user can plant a link below it. `records` reads it without locks.
@@ -169,7 +169,7 @@ class RunDir:
                 raise
             system.close(descriptor)
             if not is_ours or system.monotonic() >= deadline:
-                raise HookError(Reason.LOCK_TIMEOUT, "locked", run_dir=self.path, key=key)
+                raise HookError(Reason.LOCK_TIMEOUT, "locked", key=key)
 
     def read_key(self, key: str) -> KeyState | None:
         """Read the state of a key, or return None if it has none. Call it under the key's lock.
@@ -228,12 +228,9 @@ class RunDir:
         system.try_call(system.append, "runs/" + name, "." * number, self.descriptor)
 
     def is_first(self, what: str) -> bool:
-        """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""
-        try:
-            system.create_exclusively("said-" + what, self.descriptor)
-        except OSError as error:
-            return not isinstance(error, FileExistsError)
-        return True
+        """Whether `what` was not logged in this boot yet. Counts it in a file in /run, which is empty after a boot."""
+        counted = system.try_call(system.append, "said-" + what, ".", self.descriptor)
+        return counted is None or counted[0] == 1
 
 
 class LockedKey:

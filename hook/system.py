@@ -268,11 +268,6 @@ def write_once(path: str, text: str) -> None:
     _use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
 
 
-def create_exclusively(path: str, dir_fd: int) -> None:
-    """Make an empty file. FileExistsError: the name is taken."""
-    _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, lambda _descriptor: None, dir_fd)
-
-
 def open_directory(path: str, dir_fd: int | None = None) -> int:
     """A descriptor of a directory, which must not be a link."""
     return posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
@@ -370,9 +365,9 @@ def link_target(path: str) -> str:
 
 
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
-    """The user ID of an open file's owner, and its mode bits."""
+    """The user ID of an open file's owner, and its mode."""
     status = posix.fstat(descriptor)
-    return status.st_uid, status.st_mode
+    return status.st_uid, status.st_mode & 0o7777
 
 
 def find_directory(path: str) -> bool:
@@ -407,7 +402,7 @@ def rmdir(path: str, dir_fd: int | None = None) -> None:
 
 
 def remove_tree(path: str, dir_fd: int) -> None:
-    """Remove a directory of ours with all its content, or a file, or nothing if the path does not exist."""
+    """Remove one of our directories with all its content, or a file, or nothing if the path does not exist."""
     try:
         names = list_directory(path, dir_fd)
     except FileNotFoundError:
@@ -473,16 +468,10 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _convert_integer(text: str) -> int:
+def _convert_number(text: str) -> float:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return int(text)
-
-
-def _convert_float(text: str) -> float:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return float(text)
+    return float(text) if text.strip("-0123456789") else int(text)
 
 
 def _refuse(text: str) -> object:
@@ -496,8 +485,8 @@ _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
     strict=True,
     object_hook=None,
     object_pairs_hook=None,
-    parse_int=_convert_integer,
-    parse_float=_convert_float,
+    parse_int=_convert_number,
+    parse_float=_convert_number,
     parse_constant=_refuse,
 )
 

@@ -26,10 +26,10 @@ ABSENT = object()  # the value of a field that is not there: no check lets it pa
 class ValidationError(ValueError):
     """The first error in the order of the fields, with its place; pydantic's class of this name lists all of them."""
 
-    def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
-        super().__init__(title, place, kind, msg)
+    def __init__(self, title: str, place: Place, msg: str) -> None:
+        super().__init__(title, place, msg)
         self.title = title
-        self._details: dict[str, Any] = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
+        self._details: dict[str, Any] = {"loc": tuple(map(_part, place)), "msg": msg}
 
     def errors(self) -> list[dict[str, Any]]:
         return [self._details]
@@ -37,7 +37,7 @@ class ValidationError(ValueError):
     def within(self, title: str, place: Place) -> ValidationError:
         """Return the same error with the place as seen from the model that holds this one."""
         details = self._details
-        return ValidationError(title, place + details["loc"], details["type"], details["msg"])
+        return ValidationError(title, place + details["loc"], details["msg"])
 
     def __str__(self) -> str:
         place = ".".join(map(str, self._details["loc"]))
@@ -58,10 +58,10 @@ class Model:
         return iter(self.__dict__.items())
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "Instance is frozen")
 
     def __delattr__(self, name: str) -> None:
-        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
@@ -94,8 +94,8 @@ class Form:
     def __call__(self, /, **fields: object) -> Model:
         return self._made(fields)
 
-    def __instancecheck__(self, it: object) -> bool:
-        return type(it) is Model and it._form is self
+    def __instancecheck__(self, record: object) -> bool:
+        return type(record) is Model and record._form is self
 
     def model_validate(self, obj: object) -> Model:
         if isinstance(obj, dict):
@@ -103,7 +103,7 @@ class Form:
         if type(obj) is Model and obj._form is self:
             return obj
         name = self.__name__
-        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+        raise ValidationError(name, (), f"Input should be a valid dictionary or instance of {name}")
 
     def _made(self, fields: dict[str, object]) -> Model:
         made = Model()
@@ -132,65 +132,46 @@ def _plain(value: object) -> object:
     return value.model_dump() if isinstance(value, Model) else value
 
 
-# The checks, for values that are not of the plain type of their field. They refuse a value or convert it: a subclass,
-# an integer for a float. They make new lists and dicts, so that records never share a default.
+# The checks, for values that are not of the plain type of their field. They refuse a value or convert it, such as an
+# integer for a float. They make new lists and dicts, so that records never share a default.
 
 
 def check_str(_check: Check, value: object, title: str, place: Place) -> str:
     if type(value) is str:
         return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    raise _wrong(value, "string_type", "Input should be a valid string", title, place)
+    raise _wrong(value, "a valid string", title, place)
 
 
 def check_bool(_check: Check, value: object, title: str, place: Place) -> bool:
     if type(value) is bool:
         return value
-    raise _wrong(value, "bool_type", "Input should be a valid boolean", title, place)
+    raise _wrong(value, "a valid boolean", title, place)
 
 
 def check_int(check: Check, value: object, title: str, place: Place) -> int:
-    _, _, ge, le = check
-    if type(value) is int and ge is not None and le is not None and ge <= value <= le:
+    if type(value) is not int:
+        raise _wrong(value, "a valid integer", title, place)
+    _, _, least, most = check
+    if least <= value <= most:
         return value
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
-    _bounds(int(value), check, title, place)
-    return int(value)
+    raise _out_of_bounds(check, title, place)
 
 
 def check_float(check: Check, value: object, title: str, place: Place) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            number = float(value)
-        except OverflowError:
-            pass
-        else:
-            _bounds(number, check, title, place)
-            return number
-    raise _wrong(value, "float_type", "Input should be a valid number", title, place)
-
-
-def _bounds(number: float, check: Check, title: str, place: Place) -> None:
-    _, _, ge, le = check
-    # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
-    if le is not None and not number <= le:
-        raise ValidationError(title, place, "less_than_equal", f"Input should be less than or equal to {le}")
-    if ge is not None and not number >= ge:
-        raise ValidationError(title, place, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+    if type(value) is not int and type(value) is not float:
+        raise _wrong(value, "a valid number", title, place)
+    _, _, least, most = check
+    if least <= value <= most:  # false also of NaN
+        return float(value)
+    raise _out_of_bounds(check, title, place)
 
 
 def check_literal(check: Check, value: object, title: str, place: Place) -> object:
     expected = check[2:]
     if value in expected:
         return value
-    if isinstance(value, str) and _part(value) != value:
-        problem = "Input should be a valid string, without lone surrogates"
-        raise ValidationError(title, place, "string_unicode", problem)
     *most, last = map(repr, expected)
-    choice = f"{', '.join(most)} or {last}" if most else last
-    raise _wrong(value, "literal_error", f"Input should be {choice}", title, place)
+    raise _wrong(value, f"{', '.join(most)} or {last}" if most else last, title, place)
 
 
 def check_nullable(check: Check, value: object, title: str, place: Place) -> object:
@@ -202,10 +183,8 @@ def check_named(check: Check, value: object, title: str, place: Place) -> object
     text = value if type(value) is str else check_str(check, value, title, place)
     try:
         return check[2](text)
-    except AssertionError as error:
-        raise ValidationError(title, place, "assertion_error", f"Assertion failed, {error}") from error
     except ValueError as error:
-        raise ValidationError(title, place, "value_error", f"Value error, {error}") from error
+        raise ValidationError(title, place, f"Value error, {error}") from error
 
 
 def check_model(check: Check, value: object, title: str, place: Place) -> object:
@@ -219,12 +198,12 @@ def check_list(check: Check, value: object, title: str, place: Place) -> list[ob
     inner = check[2]
     if isinstance(value, list):
         return [inner[0](inner, item, title, (*place, index)) for index, item in enumerate(value)]
-    raise _wrong(value, "list_type", "Input should be a valid list", title, place)
+    raise _wrong(value, "a valid list", title, place)
 
 
 def check_dict(check: Check, value: object, title: str, place: Place) -> dict[object, object]:
     if not isinstance(value, dict):
-        raise _wrong(value, "dict_type", "Input should be a valid dictionary", title, place)
+        raise _wrong(value, "a valid dictionary", title, place)
     _, _, of_key, of_item = check
     found: dict[object, object] = {}
     for key, item in value.items():
@@ -253,7 +232,11 @@ def _part(part: object) -> int | str:
     return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
 
 
-def _wrong(value: object, kind: str, msg: str, title: str, place: Place) -> ValidationError:
-    if value is ABSENT:
-        return ValidationError(title, place, "missing", "Field required")
-    return ValidationError(title, place, kind, msg)
+def _wrong(value: object, expected: str, title: str, place: Place) -> ValidationError:
+    return ValidationError(title, place, "Field required" if value is ABSENT else f"Input should be {expected}")
+
+
+def _out_of_bounds(check: Check, title: str, place: Place) -> ValidationError:
+    _, _, least, most = check
+    msg = f"Input should be greater than or equal to {least}, and less than or equal to {most}"
+    return ValidationError(title, place, msg)

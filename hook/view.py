@@ -97,7 +97,7 @@ class View:
         try:
             system.unlink(f"{_PLACE}/{key}/generation", self._dir)
         except (NotADirectoryError, IsADirectoryError):
-            pass  # no view of ours
+            pass  # it is no view
 
     def _build(self, top: str, state: KeyState) -> None:
         directories, files, links = _content(state)
@@ -173,7 +173,7 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
         for counter in {**begin, **group.before}:
             domain, _, event = counter.partition("/")
             if (domain + event).strip(_NAME_CHARACTERS) or domain[:1] in ("", ".") or event[:1] in ("", "."):
-                continue  # no record of ours: it could lead out of the view
+                continue  # no hook wrote that record: it could lead out of the view
             directory = f"mon_data/{domain}{of_group}"
             if directory not in directories:
                 directories.append(directory)

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hook.models import Key, Model, Natural, Seconds, Version
+from hook.validation import MOST_NATURAL
 
 
 class ReconcileRecord(Model):
@@ -113,7 +114,7 @@ class Job(Model):
     end: str
     seconds: Seconds | None = None
     # how many runs of its containers this line adds up: a run ends when the last container leaves
-    lives: Natural = 1
+    runs: Natural = 1
     # by event, in base units: what is known of it
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
     # events of which a part is unknown
@@ -127,7 +128,7 @@ class HookProgram(Model):
     path: str
     args: list[str] | None = None
     env: list[str] | None = None
-    timeout: int | None = None
+    timeout: Annotated[int, Field(ge=-(2**63), le=MOST_NATURAL)] | None = None
 
 
 class HookWhen(Model):

@@ -64,7 +64,7 @@ Job = Form("Job", (
     ("begin", "begin", None, TEXT_OR_NONE),
     ("end", "end", ABSENT, TEXT),
     ("seconds", "seconds", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
-    ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
+    ("runs", "runs", 1, (check_int, (), 0, 9223372036854775807)),
     ("use", "use", {}, (check_dict, (), TEXT, (check_float, (), 0, 1e+24))),
     ("unknown", "unknown", [], (check_list, (), TEXT)),
     ("late_cpu_seconds", "late_cpu_seconds", 0.0, (check_float, (), 0, 1000000000000.0)),
@@ -73,7 +73,7 @@ HookProgram = Form("HookProgram", (
     ("path", "path", ABSENT, TEXT),
     ("args", "args", None, (check_nullable, NONE, (check_list, (), TEXT))),
     ("env", "env", None, (check_nullable, NONE, (check_list, (), TEXT))),
-    ("timeout", "timeout", None, (check_nullable, NONE, (check_int, (), None, None))),
+    ("timeout", "timeout", None, (check_nullable, NONE, (check_int, (), -9223372036854775808, 9223372036854775807))),
 ))
 HookWhen = Form("HookWhen", (
     ("always", "always", None, (check_nullable, NONE, FLAG)),

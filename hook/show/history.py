@@ -235,8 +235,8 @@ def format_jobs(found: Jobs, screen: Screen) -> list[str]:
         shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
         rows.append((name_job(job), shown))
         ends.append(job.end)
-        runs.append(job.lives)
-    more = [numbers("LIVES", [*map(str, runs)])] if {*runs} - {1} else []
+        runs.append(job.runs)
+    more = [numbers("RUNS", [*map(str, runs)])] if {*runs} - {1} else []
     return [*_format_rows("NAME", _add_total(rows), [Column("END", ends)], more, screen), *_format_end(found)]
 
 
@@ -296,7 +296,7 @@ def format_csv(found: Jobs, by: str | None) -> str:
     rows: Iterable[dict[str, Any]]
     if by is None:
         rows, last = map(_job_to_json, found.list_jobs()), ["unknown", "late_cpu_seconds", "id"]
-        first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "lives"]
+        first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
     else:
         sums = sorted(sum_jobs(found.list_jobs(), by).items())
         rows = ({by: name, **_sum_to_json(use)} for name, use in sums)

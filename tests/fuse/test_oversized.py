@@ -89,7 +89,8 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
     assert len(outcome.stderr.splitlines()) == 1
     assert own.pids() == {init.pid}
     assert bounded.groups() == set()
-    assert "bad_state: stdin is larger than 4194304 bytes" in outcome.stderr
+    assert "bad_state: no container state on stdin" in outcome.stderr
+    assert "it is larger than 4194304 bytes" in outcome.stderr
     ((name, record),) = bounded.failures().items()
     assert (name[:4], record["reason"], record["pid"]) == ("bad-", "bad_state", None)
     assert annotations_first(bounded.with_options("--strict"), created(ID, init.pid), megabytes).status == 0

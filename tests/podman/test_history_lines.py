@@ -60,7 +60,7 @@ def test_each_run_is_a_line_with_its_own_use_however_it_ends(start_node: StartNo
     recorded.lab.podman("kill", "job-17")
     lines = recorded.wait_for_lines(4)
     assert names(lines) == [["job-17"]] * 4
-    assert {(line["kind"], line["lives"], tuple(line["unknown"])) for line in lines} == {("container", 1, ())}
+    assert {(line["kind"], line["runs"], tuple(line["unknown"])) for line in lines} == {("container", 1, ())}
     assert [line["use"]["core_energy"] for line in lines[2:]] == [2.5, 0.5]
     assert lines[0]["seconds"] >= 0.5
     wait(lambda: recorded.node.groups() == {})

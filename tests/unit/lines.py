@@ -29,7 +29,7 @@ def make(number: int, name: str | None = None, **fields: Any) -> dict[str, Any]:
         "begin": "2026-11-17T01:00:00Z",
         "end": "2026-11-17T01:02:03Z",
         "seconds": 12.5,
-        "lives": 1,
+        "runs": 1,
         "use": {"core_energy": 2.5, "mbm_total_bytes": 1024},
         "unknown": [],
         "late_cpu_seconds": 0.0,

@@ -306,7 +306,7 @@ def test_a_hook_drops_lines_for_a_record_only_if_nothing_else_is_left(node: Node
     node.machine.room = [0, 50]
     context = node.start(OTHER, 8, None)
     assert node.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
-    assert "1 line of history dropped" in str(explain(context.run.complaints[0]))
+    assert "wait to be written; dropped: 1; tried: " in str(explain(context.run.complaints[0]))
     left = [*kept(node)]
     assert left == names[-len(left) :]
     assert count(node, "dropped_lines") == 9 - len(left) < 9

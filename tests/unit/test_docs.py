@@ -38,6 +38,7 @@ from tests.unit.metrics import FAMILIES
 
 BOOK = [name for name in PAGES if not name.startswith("tests/")]
 """The pages for readers; those in tests/ are notes beside what they are about."""
+BANNED = re.compile(r"\b(?:whoever|somebody|nobody|told|anew|stands there|in vain|amid|incarnation|to be had)\b", re.I)
 REASONS = [value for name, value in vars(Reason).items() if name.isupper()]
 
 # --- All pages
@@ -118,13 +119,19 @@ def test_wording_is_plain_and_lines_fit_in_120_columns() -> None:
     wrong = []
     for name in BOOK:
         text = page(name)
-        wrong += re.findall(
-            r"\b(?:whoever|somebody|nobody|told|anew|stands there|in vain|amid|incarnation|to be had)\b",
-            text,
-            re.IGNORECASE,
-        )
+        wrong += BANNED.findall(text)
         lines = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL).splitlines()
         wrong += [line for line in lines if len(line) > 120 and not line.startswith(("|", "    "))]
+    assert wrong == []
+
+
+def test_wording_of_the_program_is_plain_and_no_variable_is_called_it() -> None:
+    """In docstrings, comments, messages and names."""
+    wrong = []
+    for path in sorted((ROOT / "hook").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        named = {getattr(node, "id", getattr(node, "arg", None)) for node in ast.walk(ast.parse(text))}
+        wrong += [f"{path}: {word}" for word in (*BANNED.findall(text), *(named & {"it"}))]
     assert wrong == []
 
 

@@ -429,9 +429,10 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
 def test_a_run_directory_that_others_may_write_to_is_one_failure_with_its_own_remedy(installed: InstalledFiles) -> None:
     installed.fs.chmod("/run/resctrl-mon-hook", 0o777)
     (found,) = installed.problems()
-    problem = "cannot check: the run directory /run/resctrl-mon-hook is not owned by root, or is writable by others"
+    found_mode = "its owner is uid 0, its mode 0777"
+    problem = f"cannot check: the run directory /run/resctrl-mon-hook is not ours alone: {found_mode}"
     assert (found.subject, found.found) == ("records", problem)
-    assert found.remedy == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
+    assert found.remedy == "run it as root; remove the directory, or make it root's with mode 0755"
 
 
 FINDINGS = [

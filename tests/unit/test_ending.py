@@ -70,7 +70,7 @@ def test_the_line_of_a_container(node: Node) -> None:
     assert line == {
         "version": 1, "kind": "container", "key": ID, "namespace": None, "pod": None,
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
-        "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "lives": 1,
+        "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
         "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0,
     }  # fmt: skip
 
@@ -109,7 +109,7 @@ def test_all_groups_of_a_key_add_up_and_bytes_are_whole_numbers(node: Node) -> N
     assert line["use"] == {"core_energy": 3.25}
 
 
-# --- Incarnations and lives
+# --- Several runs of a key
 
 
 def test_lives_that_linger_joins_are_one_line_which_ends_with_the_last(node: Node) -> None:
@@ -120,7 +120,7 @@ def test_lives_that_linger_joins_are_one_line_which_ends_with_the_last(node: Nod
     assert read(node) == []
     assert node.verbs(options=LINGER) == ["end"]
     (line,) = read(node)
-    assert (line["lives"], line["seconds"], line["use"]) == (2, 10.0, {"core_energy": 2.0})
+    assert (line["runs"], line["seconds"], line["use"]) == (2, 10.0, {"core_energy": 2.0})
 
 
 def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
@@ -131,7 +131,7 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     node.machine.refusals["put"] = [errno.EIO]
     refused(lambda: node.start(OTHER, 10, None, **LINGER))
     node.stop(ID, 8, 9, **ON)
-    assert [(it["lives"], len(it["containers"])) for it in read(node)] == [(2, 1)]
+    assert [(it["runs"], len(it["containers"])) for it in read(node)] == [(2, 1)]
 
 
 @pytest.mark.parametrize(("is_remade", "known"), [(True, {"core_energy": 1.0}), (False, {})])

@@ -78,12 +78,12 @@ def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
 NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {
     **{repr(text[:9]): (text, "bad_state") for text in (b"", b"Segmentation fault", b"\0", b"[" * 200_000, b"{}")},
     "an absurd number": (b'{"pid": ' + b"9" * 5000 + b"}", "bad_state"),
-    "id a number": ({"id": 7}, "(id: "),
+    "id a number": ({"id": 7}, " id: "),
     "pid zero": ({"pid": 0}, "no pid"),
-    "pid beyond pid_t": ({"pid": 2**31}, "(pid: "),
-    "bundle with a NUL": ({"bundle": "/a\0b"}, "(bundle: "),
-    "bundle endless": ({"bundle": "/" + "b" * 5000}, "(bundle: "),
-    "annotation null": ({"annotations": {"a": None}}, "(annotations.a: "),
+    "pid beyond pid_t": ({"pid": 2**31}, " pid: "),
+    "bundle with a NUL": ({"bundle": "/a\0b"}, " bundle: "),
+    "bundle endless": ({"bundle": "/" + "b" * 5000}, " bundle: "),
+    "annotation null": ({"annotations": {"a": None}}, " annotations.a: "),
     **{repr(name[:9]): ({"id": name}, "is not a container ID") for name in ("..", "a\0b", "a" * 300, "", "%s%n")},
 }
 
@@ -143,7 +143,7 @@ def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_fo
 
 def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entry, "STDIN_PATIENCE", 0.0)
-    assert "bad_state: stdin did not end within 0 seconds" in called(node)
+    assert "bad_state: no container state on stdin: it did not end within 0 seconds" in called(node)
 
 
 def test_an_invalid_name_is_quoted_in_part(node: Node) -> None:

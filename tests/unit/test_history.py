@@ -188,7 +188,7 @@ def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.usefixtures("fs")
 def test_of_an_id_that_stands_twice_the_last_line_counts() -> None:
     write_lines("history.jsonl.1", line(make(1, use={"core_energy": 1.0})), at=NOW - 10)
-    later = make(1, use={"core_energy": 3.0}, lives=2, end="2026-11-17T01:05:00Z")
+    later = make(1, use={"core_energy": 3.0}, runs=2, end="2026-11-17T01:05:00Z")
     write_lines("history.jsonl", line(make(1, use={"core_energy": 2.0})) + line(later) + line(make(2)))
     found = read()
     assert [(job.id, job.use["core_energy"]) for job in found.list_jobs()] == [
@@ -358,9 +358,9 @@ def test_marks_say_what_is_unknown(shown: Print) -> None:
 
 def test_lives_are_shown_if_a_line_joins_some(shown: Print) -> None:
     write_lines("history.jsonl", line(make(1)))
-    assert "LIVES" not in shown()
-    write_lines("history.jsonl", line(make(1)) + line(make(2, lives=3)))
-    assert [row.split()[3] for row in shown().splitlines()[:3]] == ["LIVES", "1", "3"]
+    assert "RUNS" not in shown()
+    write_lines("history.jsonl", line(make(1)) + line(make(2, runs=3)))
+    assert [row.split()[3] for row in shown().splitlines()[:3]] == ["RUNS", "1", "3"]
 
 
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
@@ -387,7 +387,7 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     )
     first, second = csv.DictReader(io.StringIO(shown("--csv")))
     assert {event: first[event] for event in use} == {event: str(value) for event, value in use.items()}
-    assert (first["unknown"], first["seconds"], first["lives"]) == ("mbm_total_bytes", "12.5", "1")
+    assert (first["unknown"], first["seconds"], first["runs"]) == ("mbm_total_bytes", "12.5", "1")
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
 

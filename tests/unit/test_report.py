@@ -273,7 +273,8 @@ def test_a_state_whose_head_comes_last_is_a_bad_state(node: Node, verb: str) -> 
     node.spawn(7)
     said = called(node, {"annotations": BIG, **STATE}, verb=verb)
     assert node.groups() == {}
-    assert f"bad_state: stdin is larger than {LIMIT} bytes, and that beginning lacks" in said
+    assert "bad_state: no container state on stdin" in said
+    assert f"it is larger than {LIMIT} bytes, and only the beginning is used" in said
     ((name, reason),) = node.failures().items()
     assert (name[:4], reason) == ("bad-", "bad_state")
 
@@ -284,7 +285,7 @@ def test_names_of_a_state_that_is_too_large_are_those_of_its_bundle(node: Node) 
     said = called(node, {**STATE, "annotations": BIG}, "--namespace=shop", config=config)
     state = node.state()
     assert (state.pod_namespace, state.pod_name, state.members["c1"].name) == ("shop", "web", "app")
-    assert f"larger than {LIMIT} bytes, and only the beginning is used: annotations are" in said
+    assert f"larger than {LIMIT} bytes, and only the beginning is used" in said
 
 
 def test_annotations_that_a_state_begins_with_are_its_own(node: Node) -> None:
@@ -350,8 +351,9 @@ def test_a_cut_line_is_marked() -> None:
 
 @given(st.lists(texts, min_size=4, max_size=4))
 def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
+    """The dot: a text may be the name of a kind, which has words of its own."""
     problem, tried, kernel, hint = said
-    error = HookError(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+    error = HookError(Reason.IO, f"{problem}.", tried=tried, kernel=kernel, hint=hint)
     failure = report.make_failure(error, "hook", "c1")
     assert all(map(is_a_line, (failure.problem, failure.tried, failure.kernel, failure.hint)))
     assert is_a_line(printable(str(explain(error))))

@@ -87,11 +87,11 @@ ACTIONS: dict[str, tuple[Callable[[Resctrl, str], object], str]] = {
 """By the call that it makes: an action, and how it is told."""
 REFUSALS: list[tuple[str, list[int], str, str]] = [
     *((call, [errno.EACCES, errno.EPERM, errno.EROFS], "refused", Reason.DENIED) for call in ACTIONS),
-    ("mkdir", [errno.ENOSPC], "refused", Reason.NO_RMIDS),
-    ("mkdir", [errno.EBUSY], "refused", Reason.RMIDS_IN_LIMBO),
+    ("mkdir", [errno.ENOSPC], "no RMIDs", Reason.NO_RMIDS),
+    ("mkdir", [errno.EBUSY], "limbo", Reason.RMIDS_IN_LIMBO),
     ("mkdir", [errno.ENOENT, errno.ENODEV], "group gone", Reason.IO),
     ("mkdir", [errno.EINVAL, errno.ESRCH, errno.ENOMEM, errno.EIO], "refused", Reason.IO),
-    ("write_once", [errno.ESRCH], "refused", Reason.TASK_GONE),
+    ("write_once", [errno.ESRCH], "no process", Reason.TASK_GONE),
     ("write_once", [errno.EINVAL], WRONG_CTRL_GROUP, Reason.NO_CTRL_GROUP),
     ("write_once", [errno.ENOENT, errno.ENODEV], "group gone", Reason.IO),
     ("write_once", [errno.ENOSPC, errno.EBUSY, errno.EIO, errno.ELOOP], "refused", Reason.IO),

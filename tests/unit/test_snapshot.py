@@ -290,7 +290,7 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     ("make", "problem"),
     [
         (lambda run: run.write_text(""), "cannot be read"),
-        (lambda run: (run.mkdir(), run.chmod(0o777)), "writable by others"),
+        (lambda run: (run.mkdir(), run.chmod(0o777)), "its mode 0777"),
         (lambda run: run.symlink_to("/tmp"), "cannot be read"),
     ],
 )

@@ -23,7 +23,7 @@ from tests.unit.metrics import EVERYTHING, make_inventory
 
 NOUNS = (
     "actions|cgroups|checks|connections|containers|counters|errors|events|failures|files|findings|groups|hooks|jobs|keys|"
-    "lines|lives|members|mon_groups|nodes|orphans|pods|problems|processes|records|samples|series|services|steps|"
+    "lines|members|mon_groups|nodes|orphans|pods|problems|processes|records|samples|series|services|steps|"
     "tasks|things|threads|times|warnings"
 )
 SLIP = re.compile(rf"\b(None|True|False)\b|\bb['\"]|\b1 (?:[a-z]+ ){{0,2}}(?:{NOUNS})\b|\b[1-9]\d* [a-z]+\(s\)")
@@ -115,7 +115,7 @@ def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None
     job=st.builds(
         Job,
         **{"id": st.just("1"), "kind": st.just("pod"), "key": IDS, "namespace": NAMES, "pod": NAMES, "begin": NAMES},
-        **{"end": st.just("2026-01-02T03:04:05Z"), "seconds": TIMES, "lives": COUNTS, "more_containers": COUNTS},
+        **{"end": st.just("2026-01-02T03:04:05Z"), "seconds": TIMES, "runs": COUNTS, "more_containers": COUNTS},
         containers=st.lists(st.fixed_dictionaries({"id": IDS, "name": NAMES}), max_size=2),
         use=st.sampled_from([{}, {"core_energy": 1.0}]),
         unknown=st.sampled_from([[], ["core_energy"]]),
