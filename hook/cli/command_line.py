@@ -211,7 +211,7 @@ _TAIL = """\
   help COMMAND       explain a command; help hook: what runtimes call
   --version          show the version
 
-Only reconcile, watch, install, uninstall and bytecode change anything. The exit
+Only reconcile, watch, install and uninstall change anything. The exit
 status is 0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
 """
 

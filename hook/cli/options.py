@@ -188,13 +188,6 @@ class Uninstall(Model):
     dry_run: bool = _DRY_RUN
 
 
-class MakeBytecode(Model):
-    """Compile this file for the Python of this node.
-
-    bytecode: let hooks start fast again after an upgrade of the distribution
-    """
-
-
 class BaseRuntimeSpec(Model):
     """Add the hook to the output of `ctr oci spec`.
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from hook.install.bytecode import PyzFile
+    from hook.install.program import Program
     from hook.install.steps import Taken
     from hook.show.prometheus import Choice, Family, Former
     from hook.show.snapshot import Inventory, SeenKey
@@ -84,7 +84,7 @@ class Verb:
 
 
 VERBS: dict[str, Verb] = {}
-WRITERS = ("install", "base-runtime-spec", "bytecode")
+WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
@@ -421,8 +421,10 @@ def install_program(given: options.Install, request: Request) -> None:
         targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
     if not targets:
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
-    pyz, words = _open_pyz(), tuple(request.words)
-    wanted = Wanted(pyz, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
+    words = tuple(request.words)
+    wanted = Wanted(
+        _open_program(), places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch
+    )
     taken, remarks = install(wanted, dry_run=given.dry_run)
     _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
 
@@ -450,29 +452,13 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     return 1 if done.unfinished else 0
 
 
-@_verb("bytecode", options.MakeBytecode, limit=_STEPS)
-def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
-    """Compile the program that runs, if its Python needs it."""
-    from hook.install import steps
-    from hook.install.bytecode import plan_bytecode
-    from hook.install.install import find_python
-
-    program, shipped = os.path.realpath(_find_own_path()), _open_pyz()
-    plan = plan_bytecode(program, shipped, find_python(shipped.python))
-    with steps.lock_directory(os.path.dirname(program)):
-        taken = steps.take_steps(plan, dry_run=False)
-    if problems := [problem for _step, problem in taken if problem is not None]:
-        raise steps.Refused(*problems)
-    _print_steps(request, taken, [], {})
-
-
 @_verb("base-runtime-spec", options.BaseRuntimeSpec, ALL)
 def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> None:
     """Print the specification on stdin with the hook that install would write."""
     from hook.install.install import Wanted, add_hook, make_hook_file
 
     places, target = Places(given.prefix or _find_own_prefix()), paths.KUBERNETES
-    wanted = Wanted(_open_pyz(), places, (target,), tuple(request.words), request.hook)
+    wanted = Wanted(_open_program(), places, (target,), tuple(request.words), request.hook)
     called = system.loads(make_hook_file(wanted, target))["hook"]
     try:
         print_answer(add_hook(system.loads(sys.stdin.read()), called))
@@ -482,15 +468,15 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
 
 @_verb("completion", options.Completion, ())
 def complete(given: options.Completion, _request: Request) -> None:
-    write(_open_pyz().text(f"packaging/completions/{given.shell}"))
+    write(_open_program().text(f"packaging/completions/{given.shell}"))
 
 
-def _open_pyz() -> PyzFile:
-    """Open the running .pyz. Raises Usage."""
-    from hook.install.bytecode import PyzFile
+def _open_program() -> Program:
+    """Open the running file. Raises Usage."""
+    from hook.install.program import Program
 
     try:
-        return PyzFile(_find_own_path())
+        return Program(_find_own_path())
     except ValueError as error:
         raise Usage(f"{error}; remedy: run the file that `python3 build.py` makes") from None
 
@@ -501,7 +487,7 @@ def _choose_places(given: options.Install | options.Uninstall, default: str) -> 
 
 
 def _find_own_path() -> str:
-    """Return the path of the running file as it was called, which the first line of the .pyz puts into sys.argv."""
+    """Return the path of the running file as it was called, which what starts the program puts into sys.argv."""
     return os.path.abspath(sys.argv[1])
 
 

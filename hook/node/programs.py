@@ -25,10 +25,7 @@ _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
 _TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
-_PRINT_VERSION = (
-    "import sys,importlib.util as u;"
-    "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
-)
+_PRINT_VERSION = "import sys;print(*sys.version_info[:2])"
 
 
 def find_program(name: str, top: str = "") -> str | None:

@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,10 +30,11 @@ TRAINING = HERE / "training.py"
 SOURCE, SUITE = "python3.13", "trixie"
 NEEDED = ("gcc", "libc6-dev", "zlib1g-dev", "make", "dpkg-dev", "xz-utils")
 # Modules in C that are built in, beside those that every CPython has. The core needs _json, _socket, fcntl and select.
-MODULES = """
-array binascii fcntl math select termios zlib _bisect _blake2 _csv _datetime _heapq _json _md5 _opcode _posixsubprocess
-_random _sha1 _sha2 _sha3 _socket _struct
-""".split()
+MODULES = (
+    *("array", "binascii", "fcntl", "math", "select", "termios", "zlib", "_bisect", "_blake2", "_csv", "_datetime"),
+    *("_heapq", "_json", "_md5", "_opcode", "_posixsubprocess", "_random", "_sha1", "_sha2", "_sha3", "_socket"),
+    "_struct",
+)
 OPTIONS = (
     "--disable-shared",
     "--disable-test-modules",

@@ -11,7 +11,6 @@ the standard library that they import, are in `modules.bin`; `frozen.S` and `fro
 from __future__ import annotations
 
 import ast
-import marshal
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -23,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pyz import bytecode
 
 # What CPython itself imports, at its start, to encode, and to show an exception
-PYTHONS = """
-abc codecs encodings encodings.aliases encodings.ascii encodings.latin_1 encodings.utf_8 io os traceback zipimport
-""".split()
+PYTHONS = (
+    *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
+    *("io", "os", "traceback", "zipimport"),
+)
 # The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen
 IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
@@ -110,7 +110,8 @@ def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, 
         if path is not None:
             package = name.rpartition(".")[0]
             own = name if path.endswith("/__init__.py") else package
-            waiting += filter(None, [package, *_imports(ast.parse((library / path).read_bytes()), own, in_functions=False)])
+            tree = ast.parse((library / path).read_bytes())
+            waiting += filter(None, [package, *_imports(tree, own, in_functions=False)])
     return {name: path for name, path in found.items() if path is not None}
 
 

@@ -8,8 +8,10 @@ import os
 import platform
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from hook.install.program import DIGEST, digest
 from native import cpython
 from pyz import ROOT, BuildError, archive
 
@@ -28,15 +30,16 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as name:
         work = Path(name)
         (work / "program.zip").write_bytes(archive.zipped(contents)[0])
-        freeze = [interpreter.python, "-ISB", "-X", "no_debug_ranges", HERE / "freeze.py"]
+        freeze: list[str | Path] = [interpreter.python, "-ISB", "-X", "no_debug_ranges", HERE / "freeze.py"]
         _run([*freeze, "program.zip", interpreter.library, ".", *filter(None, [start])], work)
         include = [f"-I{interpreter.directory / place}" for place in ("", "Include", "Include/internal")]
         sources = [HERE / "launcher.c", "frozen.c", "frozen.S"]
         archives = [interpreter.directory / name for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
-        options = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror"]
+        options: list[str | Path] = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror"]
         _run(["gcc", *options, *include, *sources, "-o", "program", *archives, "-lz", "-lm"], work)
         program = work / "program"
-        program.write_bytes(archive.zipped(contents, program.read_bytes())[0])
+        linked = program.read_bytes()
+        program.write_bytes(archive.zipped({**contents, DIGEST: digest(linked)}, linked)[0])
         program.chmod(0o755)
         program.replace(target)
     whole = target.read_bytes()
@@ -45,7 +48,8 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
     return target
 
 
-def _run(command: list[str | Path], cwd: Path) -> None:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env={**os.environ, "LC_ALL": "C"})
+def _run(command: Sequence[str | Path], cwd: Path) -> None:
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"{command[0]}: {done.stderr.strip()[-2000:]}")

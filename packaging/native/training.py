@@ -4,23 +4,22 @@
 It takes nothing from hook/: what is built must not depend on it. Most of what a hook does is what each start does.
 """
 
+import json
+import posix
 import subprocess
 import sys
 
 STARTS = 40
-MODULES = """
-csv dataclasses gzip http.server ipaddress json posixpath shlex subprocess tempfile tomllib zipfile
-_socket errno fcntl marshal select time
-""".split()
+MODULES = (
+    *("csv", "dataclasses", "gzip", "http.server", "ipaddress", "json", "posixpath", "shlex", "subprocess", "tempfile"),
+    *("tomllib", "zipfile", "_socket", "errno", "fcntl", "marshal", "select", "time"),
+)
 FILES = ("/proc/self/status", "/proc/self/cgroup", "/proc/self/stat", "/proc/self/mountinfo")
 
 
 def learn() -> None:
-    import json
-    import posix
-
     annotations = {f"io.kubernetes.cri.{number}": "x" * 20 for number in range(30)}
-    state = json.dumps({"ociVersion": "1.0.2", "id": "a" * 64, "status": "creating", "pid": 7, "annotations": annotations})
+    state = json.dumps({"id": "a" * 64, "status": "creating", "pid": 7, "annotations": annotations})
     for _ in range(20):
         json.dumps(json.loads(state))
     for path in FILES:
@@ -29,7 +28,8 @@ def learn() -> None:
         posix.close(descriptor)
         for line in text.splitlines():
             name, _, value = line.partition(":")
-            f"{name.strip()}-{value!r}".startswith("x"), line.split()  # noqa: B018
+            line.split()
+            f"{name.strip()}-{value!r}".startswith("x")
     for _ in range(30):
         try:
             posix.stat(b"/nowhere")

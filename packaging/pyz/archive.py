@@ -11,9 +11,8 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from hook.install.bytecode import HEADER_SIZE, START, Bytecode
 from pyz import COMPILED, ROOT, BuildError
-from pyz.bytecode import MINORS, compile_all
+from pyz.bytecode import MINORS, START, Bytecode, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
 # By `install`, and completions by the packages
@@ -79,24 +78,9 @@ SECOND_LINE = (
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
 SOURCES = "bytecode/none"  # in the zip: the code that replaces the loader if there is no bytecode for a Python
-BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
-# Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
-# (hook/install/bytecode.py). It uses the file only if root alone, or the user who runs it, can write to it. Else it
-# runs from sources. Python 2.7 and later must be able to parse both texts: one before 3.9 runs the fallback.
+# What runs without bytecode for a Python. Python 2.7 and later must be able to parse it: one before 3.9 runs the
+# fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
-FROM_NODE = """\
-s={sources!r}
-try:
- a=posix.readlink('/proc/self/fd/%d'%f.fileno())+'.'+sys.implementation.cache_tag
- a=posix.open(a,posix.O_NOFOLLOW|posix.O_NONBLOCK)
- f=open(a,'rb')
- a=posix.fstat(a)
- if a.st_mode&0o170022==0o100000 and a.st_uid in(0,posix.geteuid()):
-  n,b=m.loads(f.read({header}))
-  if b==({build_id!r},x.MAGIC_NUMBER,a.st_size):s=m.loads(f.read(n))
-except Exception:pass
-exec(s)
-"""
 # The zip's own __main__.py, for `python3 FILE.pyz`, which does the same. Before 3.0 exec is no function.
 MAIN = f"""\
 import sys
@@ -138,10 +122,9 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
 
 def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """Join the first line, the second with its table, and the zip to the content of the .pyz."""
-    build_id = hashlib.sha256(zipped(contents)[0]).digest()
-    sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
+    sources = marshal.dumps(FROM_SOURCES, 2)
     shipped = {made.entry: made.content for made in bytecode}
-    data, found = zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
+    data, found = zipped({**contents, **shipped, SOURCES: sources})
     table = marshal.dumps({made.magic: (found[made.entry], made.size) for made in bytecode}, 2)
     second_line = SECOND_LINE.format(fallback=FALLBACK, table=len(table), sources=(found[SOURCES], len(sources)))
     return first_line + second_line.encode() + table + data

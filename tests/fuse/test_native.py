@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from native import native
 
-from native import freeze, native
 from tests.support.devlog import DevLog
 from tests.support.hook import NATIVE, Hook, Task
 from tests.unit.test_layers import BUILTIN
@@ -97,7 +97,12 @@ def test_with_too_little_memory_nothing_fails(hook: Hook) -> None:
 def test_nothing_around_it_changes_what_it_runs(hook: Hook, init: Task, tmp_path: Path) -> None:
     for module in ("posix", "json", "hook", "encodings", "sitecustomize"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(9)")
-    environment = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/none", "LC_ALL": "tr_TR.ISO-8859-9", "PYTHONINSPECT": "1"}
+    environment = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": "/none",
+        "LC_ALL": "tr_TR.ISO-8859-9",
+        "PYTHONINSPECT": "1",
+    }
     done = subprocess.run([NATIVE, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "resctrl-mon-hook")
 

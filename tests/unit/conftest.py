@@ -23,11 +23,11 @@ from pyfakefs.fake_os import FakeOsModule
 import hook
 from hook import report, system
 from hook.cli.verbs import VERBS
-from hook.install.bytecode import Bytecode
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.report import printable
 from pyz import archive, bytecode
+from pyz.bytecode import Bytecode
 from tests.unit.files import FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 

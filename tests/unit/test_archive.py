@@ -16,7 +16,7 @@ import pytest
 import pyz as made
 from hook import entry
 from hook.cli.verbs import VERBS
-from hook.install.bytecode import PyzFile
+from hook.install.program import Program
 from pyz import BuildError, archive
 from tests.support import interpreters
 from tests.unit.files import FOUND, broken, each_python, start
@@ -141,7 +141,7 @@ def test_a_start_by_an_older_first_line_goes_on_with_the_file_in_its_place(pyz: 
 
 def test_install_names_another_interpreter_as_the_build_does(pyz: Path) -> None:
     for path in ("/p", archive.PYTHON, "/usr/bin/python3.14", "/opt/python/bin/python3.12"):
-        changed = PyzFile(str(pyz)).with_python(path)
+        changed = Program(str(pyz)).with_python(path)
         assert changed == archive.shebang(path) + pyz.read_bytes().partition(b"\n")[2]
 
 

@@ -35,8 +35,7 @@ BY_DOOR = ("files",)
 ELSEWHERE = {
     "show/history": {"gzip"},  # of a descriptor that came through the door
     "show/server": {"gzip"},  # of what it sends
-    # Of bytes that came through the door, of the program itself in the interpreter that compiles it, and a copy for it
-    "install/bytecode": {"ZipFile", "NamedTemporaryFile"},
+    "install/program": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
     "image/node": {"pathlib"},  # what it writes into its own pod
 }

@@ -11,30 +11,33 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.install import install
-from hook.install.bytecode import PyzFile
 from hook.install.install import Wanted, find_problems, list_remarks, try_program
+from hook.install.program import Program
 from hook.install.steps import Refused
 from hook.models import Options
 from hook.node import programs
 from hook.node.paths import TARGETS, Places
-from hook.node.programs import Exit, Interpreter
+from hook.node.programs import Exit
 from pyz import archive
 
 HOOK = {"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": True}, "stages": ["poststop"]}
-PYTHON = Interpreter("/usr/bin/python3", (3, 11), "cpython-311", b"")
 
 
 @pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> PyzFile:
-    return PyzFile(str(archive.build(output=tmp_path_factory.mktemp("pyz") / "x.pyz")))
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    return Program(str(archive.build(output=tmp_path_factory.mktemp("pyz") / "x.pyz")))
 
 
 @pytest.fixture(autouse=True)
 def _python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "ask_interpreter", lambda path: PYTHON if "python3" in path else f"{path} is old")
+    def require(path: str) -> None:
+        if "python3" not in path:
+            raise programs.NoPython(f"{path} is old")
+
+    monkeypatch.setattr(programs, "require_python", require)
 
 
-def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shipped: PyzFile) -> None:
+def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shipped: Program) -> None:
     def problems(places: Places = Places(), python: str | None = None) -> str:  # noqa: B008  it is never changed
         return "\n".join(find_problems(Wanted(shipped, places, TARGETS, python=python)))
 
@@ -57,7 +60,7 @@ def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shippe
     )
 
 
-def test_the_files_of_another_owner_are_left_alone(fs: FakeFilesystem, shipped: PyzFile) -> None:
+def test_the_files_of_another_owner_are_left_alone(fs: FakeFilesystem, shipped: Program) -> None:
     """The owner would write them again, or take ours away when it is removed. --force is tried with real packages."""
     fs.create_file(Places().owner, contents="chart\n")
     said = "^resctrl-mon-hook was installed by the Helm chart; remedy: helm uninstall first, or --force$"
@@ -69,7 +72,7 @@ def test_the_files_of_another_owner_are_left_alone(fs: FakeFilesystem, shipped: 
 
 
 @pytest.mark.usefixtures("fs")
-def test_remarks_name_what_the_operator_has_to_do(shipped: PyzFile) -> None:
+def test_remarks_name_what_the_operator_has_to_do(shipped: Program) -> None:
     def remarks(*options: object) -> list[str]:
         return list_remarks(Wanted(shipped, Places(top="/mnt"), TARGETS, (), *options))  # type: ignore[arg-type]
 

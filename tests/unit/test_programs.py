@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.node import programs
-from hook.node.programs import Exit, Interpreter
+from hook.node.programs import Exit
 
 HANGS = 3600
 """Seconds for which a program hangs here."""
@@ -94,11 +93,15 @@ def stat_of(path: Path) -> list[str]:
         return []
 
 
-def test_an_interpreter_prints_its_version_and_tag() -> None:
-    tag = sys.implementation.cache_tag
-    expected = Interpreter(sys.executable, sys.version_info[:2], tag, importlib.util.MAGIC_NUMBER)
-    assert programs.ask_interpreter(sys.executable) == expected
-    assert programs.ask_interpreter("/bin/true") == "cannot run /bin/true as Python: it does not print its version"
+def test_what_is_no_python_or_too_old_a_one_is_refused(tmp_path: Path) -> None:
+    programs.require_python(sys.executable)
+    with pytest.raises(programs.NoPython, match=r"^cannot run /bin/true as Python: it does not print its version$"):
+        programs.require_python("/bin/true")
+    old = tmp_path / "old"
+    old.write_text("#!/bin/sh\necho 3 8\n")
+    old.chmod(0o755)
+    with pytest.raises(programs.NoPython, match=r"^.* is Python 3\.8, but 3\.9 or newer is required$"):
+        programs.require_python(str(old))
 
 
 def test_a_program_is_found_in_the_directories_of_the_system_alone(fs: FakeFilesystem) -> None:

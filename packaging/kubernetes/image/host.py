@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from hook.entry import parse as parse_options
 from hook.install import install as installing
 from hook.install import steps
-from hook.install.bytecode import PyzFile, list_bytecode
+from hook.install.program import Program
 from hook.install.steps import Refused, Step, remove_file, write_file
 from hook.node import files, hooksd
 from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
@@ -58,7 +58,7 @@ class Host:
         if complaints:
             raise Refused(*complaints)
         places = Places(self.prefix, self.hooks_dir, HOST)
-        wanted = installing.Wanted(PyzFile(PYZ), places, (KUBERNETES,), self.words, options)
+        wanted = installing.Wanted(Program(PYZ), places, (KUBERNETES,), self.words, options)
         object.__setattr__(self, "wanted", wanted)
 
     @property
@@ -131,9 +131,8 @@ class Host:
                 raise Refused(*ended.unfinished)
             lines = [f"left: {line}" for line in ended.left]
             stub = [installing.plan_stub(program), installing.plan_stub_file(self.wanted.places)]
-            bytecode = map(remove_file, list_bytecode(program))
             first = stub if os.path.lexists(program) else [remove_file(program)]  # of a killed step
-            return [*lines, *_take([*first, *bytecode, remove_file(owner)])]
+            return [*lines, *_take([*first, remove_file(owner)])]
 
     def _is_own(self) -> bool:
         """Return whether this release owns the installation, and has not installed it again since its removal began."""
@@ -153,7 +152,8 @@ class Host:
         if not can_monitor(self.resctrl_root):
             reason = "its CPU or its kernel has no resctrl that monitors: there is nothing to monitor with"
             return [f"{_system()}: {reason}; remedy: {_KEEP_OFF}"]
-        return find_unfit_python(self.wanted.interpreter)
+        python = self.wanted.interpreter
+        return [] if python is None else find_unfit_python(python)
 
     def _in_the_way(self) -> list[str]:
         """Return a line for each file that another release, a package or `install` has installed."""
