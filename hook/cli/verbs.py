@@ -267,15 +267,13 @@ def show_history(given: options.History, request: Request) -> None:
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
-        print_answer(history.jobs_to_json(given.history, found, given.by))
+        print_answer(history.rows_to_json(given.history, found, given.by))
     elif given.csv:
         write(history.format_csv(found, given.by))
         if text := found.explain():
             report.say(text, to_syslog=False)
-    elif given.by is None:
-        print_answer(history.format_jobs(found, get_screen()))
     else:
-        print_answer(history.format_sums(found, given.by, get_screen()))
+        print_answer(history.format_rows(found, given.by, get_screen()))
 
 
 # The units and the chart end metrics and reconcile after 50 s.

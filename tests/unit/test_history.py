@@ -18,7 +18,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.cli import command_line as cli
 from hook.node import files
-from hook.show import history
+from hook.show import history, snapshot
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -87,9 +87,6 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
     write_lines(name, content)
     read_ = read()
     assert (ids(read_), sum(read_.skipped.values()), read_.problems) == (found, skipped, [])
-    assert not history.sum_jobs(read_.list_jobs(), None) or history.sum_jobs(read_.list_jobs(), None)[""][
-        ""
-    ].counted == len(found)
 
 
 def test_a_long_line_takes_little_memory() -> None:
@@ -241,8 +238,8 @@ def test_sums_are_those_of_the_lines_that_are_whole(
         name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
         (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = history.read(str(top / "history.jsonl"), (), "")
-    total = history.sum_jobs(found.list_jobs(), None).get("", {})
-    assert {event: it.known for event, it in total.items() if event} == truth
+    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), None))
+    assert {event: use.known for event, use in total.items() if event} == truth
     assert (torn > 0) <= sum(found.skipped.values()) <= torn
 
 
@@ -342,7 +339,7 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    ((found, _),) = history.parse_line(line(job))
+    (found,) = history.parse_line(line(job))
     assert found is not None
     assert history.name_job(found) == name
 
