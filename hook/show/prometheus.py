@@ -37,7 +37,7 @@ NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
 _NAMES = ("namespace", "pod", "container")
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
-_STATES = ("live", "taken", "lingering", "completed", "recovering")  # "group missing" counts as live
+_STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("bytes", "cycles", "farads", "joules", "seconds")

@@ -137,7 +137,7 @@ class SeenKey:
 
     @property
     def condition(self) -> str:
-        """`recovering`, `completed`, `lingering`, `taken`, `group missing` (another tool removed it) or `live`."""
+        """`recovering`, `completed`, `lingering`, `taken`, `missing` (another tool removed its group) or `live`."""
         if self.state.recovering:
             return "recovering"
         if self.state.completed_at is not None:
@@ -146,7 +146,7 @@ class SeenKey:
             return "lingering"
         if self.taken:
             return "taken"
-        return "live" if all(group.exists or group.is_over for group in self.groups) else "group missing"
+        return "live" if all(group.exists or group.is_over for group in self.groups) else "missing"
 
     @property
     def was_taken(self) -> bool:

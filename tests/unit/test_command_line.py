@@ -95,7 +95,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["list", "--run-dir=relative"], "--run-dir: 'relative': Value error, not an absolute path"),
         (["list", "--group-prefix="], "--group-prefix: '': Value error, not a group prefix"),
         (["list", "--linger=1"], "unknown argument '--linger'"),
-        (["list", "--sort=cache"], "--sort: 'cache': Input should be 'energy', 'traffic', 'memory', 'age' or 'name'"),
+        (["list", "--sort=cache"], "--sort: 'cache': Input should be 'energy', 'traffic', 'age' or 'name'"),
         (["list", "--json=1"], "--json: takes no value"),
         (["reconcile", "--linger=-1"], "--linger: '-1' is not a number"),
         (["show"], "KEY is missing"),
@@ -374,7 +374,7 @@ def complete(shell: str, line: str) -> set[str]:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_completes(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sorts = {f"--sort={word}" for word in ("energy", "traffic", "memory", "age", "name")}
+    sorts = {f"--sort={word}" for word in ("energy", "traffic", "age", "name")}
     states = {f"--state={word}" for word in ("live", "taken", "missing", "recovering", "lingering", "completed")}
     expected = {
         "": {*VERBS, "help", "--help", "--version"},

@@ -69,7 +69,7 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
     ("fields", "condition", "energy"),
     [
         ({"groups": [HERE]}, "live", Total(known=3_250_000, counted=1)),
-        ({"groups": [MISSING]}, "group missing", Total(unknown=1)),
+        ({"groups": [MISSING]}, "missing", Total(unknown=1)),
         # The path of what is over may be another group's.
         ({"groups": [OVER, GOLD]}, "live", Total(known=13_250_000, counted=2)),
         ({"groups": [{**OVER, "path": HERE["path"]}], "completed_at": "x"}, "completed", Total(3_250_000, counted=1)),
