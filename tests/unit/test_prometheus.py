@@ -19,7 +19,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import __version__, names, system
 from hook.cli import command_line as cli
-from hook.counters import EVENTS
+from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
@@ -320,7 +320,7 @@ def test_a_counter_of_a_taken_key_does_not_begin_again_and_one_that_dips_is_held
     former = prometheus.keep_former(make_families(take_snapshot(node.options)), 1.0)
     node.count("oci-c1", {ENERGY: "8.5"})
     families = {it.name: it for it in make_families(take_snapshot(node.options), former)}
-    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103_250_000]
+    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103.25]
 
 
 RUN = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
@@ -452,8 +452,9 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    assert Former(1.0, {("x", ()): 100}).hold_difference(("x", ()), now) == held
-    assert Former().hold_difference(("x", ()), now) == now
+    found = prometheus.Sum(known=None if now is None else now * MILLION)
+    assert found.hold(("x", ()), Former(1.0, {("x", ()): 100})) == held
+    assert found.hold(("x", ()), Former()) == now
 
 
 PROM = Path("/var/lib/metrics/x.prom")
