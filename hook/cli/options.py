@@ -70,7 +70,7 @@ class Show(Model):
         ...,
         alias="KEY",
     )
-    output: Literal["wide", "json"] | None = _OUTPUT
+    output: Literal["json"] | None = _field("FORM", "json: as --json. Short: -o")
 
 
 class Top(Model):

@@ -186,7 +186,7 @@ def show_key(given: options.Show, request: Request) -> None:
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
     else:
-        print_answer(lists.format_key(key, of_key, is_wide=given.output == "wide"))
+        print_answer(lists.format_key(key, of_key))
 
 
 def _find_key(seen: Inventory, name: str) -> SeenKey:

@@ -235,22 +235,18 @@ def add_up_rows(rows: Sequence[Row]) -> Row:
 def format_rows(found: Jobs, by: str | None, screen: Screen) -> list[str]:
     """Format a table of jobs or sums, and their total."""
     rows = make_rows(found.list_jobs(), by)
-    lives = [str(row.job.lives) for row in rows if row.job]
+    jobs = [row.job for row in rows if row.job]
     if len(rows) > 1:
         rows.append(add_up_rows(rows))
     seconds = [format_total(row.use[_ALL], lambda value: f"{value / MILLION:.1f}") for row in rows]
     columns = [
         Column((by or "name").upper(), [to_word(row.name) or "-" for row in rows], least=LEAST_NAME),
-        numbers("JOBS", [str(row.jobs) for row in rows]) if by else Column("END", [_get_end(row) for row in rows]),
+        numbers("JOBS", [str(row.jobs) for row in rows]) if by else Column("END", [job.end for job in jobs]),
         numbers("SECONDS", seconds),
-        *([numbers("LIVES", lives)] if {*lives} - {"1"} else []),
+        *([numbers("LIVES", [str(job.lives) for job in jobs])] if any(job.lives != 1 for job in jobs) else []),
     ]
     skipped = found.explain()
     return [*lay_out_uses(columns, [row.use for row in rows], LIST_HEADS, screen), *(["", skipped] if skipped else [])]
-
-
-def _get_end(row: Row) -> str:
-    return row.job.end if row.job else ""
 
 
 def rows_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:

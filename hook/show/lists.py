@@ -184,7 +184,7 @@ def _format_members(key: SeenKey) -> str:
 
 def _list_problems(seen: Inventory) -> Iterator[str]:
     """List the lines that `list` shows below its table."""
-    for broken in seen.list_unreadable():
+    for broken in seen.unreadable:
         yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
     if seen.rmids is not None and seen.rmids.full:
         yield f"no RMID is left in ctrl_group {printable(', '.join(seen.rmids.full))}: see doctor"
@@ -234,28 +234,30 @@ def _name_some(names: Sequence[str]) -> str:
 # --- show
 
 
-def format_key(key: SeenKey, failures: Iterable[Failure], *, is_wide: bool = False) -> list[str]:
-    """Format `show`: a key, its total use, its containers, its events, and if it `is_wide` each counter's values."""
-    state = key.state
+def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
+    """Format `show`: a key, its total use, its containers, and each counter's values."""
+    state, booted = key.state, system.unix_time() - system.boottime()
+    lingering = None if state.lingering_since is None else system.format_utc(booted + state.lingering_since)
     facts = {
         "key": state.key,
         "kind": state.kind,
         "pod" if state.kind == "pod" else "name": format_name(key),
         "state": key.condition,
         "age": format_age(key.age),
+        "created": state.created_at,
+        "completed": state.completed_at,
+        "lingering": lingering and f"since {lingering}",
         "generation": str(state.generation),
         "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
-    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
+    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
     lines += _format_sums(key)
-    lines += ["", "containers:"] if state.members else []
-    for container in state.members:
-        lines += _format_member(key, container)
-    lines += _format_times(key)
+    for container, member in state.members.items():
+        started = system.format_utc(booted + member.starttime / procfs.TICKS)
+        lines += ["", *_format_member(key, container, started)]
     for group in key.groups:
-        lines += _format_group(group, is_wide=is_wide)
-    if is_wide:
-        lines += explain_marks(total for group in key.groups for total in group.totals.values())
+        lines += ["", *_format_group(group)]
+    lines += explain_marks(total for group in key.groups for total in group.totals.values())
     for failure in failures:
         lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
     return lines
@@ -275,7 +277,7 @@ def _format_sums(key: SeenKey) -> list[str]:
     return ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
 
 
-def _format_member(key: SeenKey, container: str) -> list[str]:
+def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
     member = key.state.members[container]
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
@@ -286,46 +288,27 @@ def _format_member(key: SeenKey, container: str) -> list[str]:
         "taken from": member.taken_from,
         "taken by": key.taken.get(container),
     }
-    return [
-        f"  {_name_member(key, container)}: {states[key.alive[container]]}, pid {member.pid}",
-        *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
-    ]
+    name = who(names.container_of(container), name=member.name)
+    head = f"container {name}: {states[key.alive[container]]}, pid {member.pid}, started {started}"
+    return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 
 
-def _name_member(key: SeenKey, container: str) -> str:
-    return who(names.container_of(container), name=key.state.members[container].name)
-
-
-def _format_times(key: SeenKey) -> list[str]:
-    """Format the recorded events of a key with their times, the earliest first."""
-    state, booted = key.state, system.unix_time() - system.boottime()
-    events = [(state.created_at, "created"), (state.completed_at, "completed")]
-    for container, member in state.members.items():
-        started = system.format_utc(booted + member.starttime / procfs.TICKS)
-        events.append((started, f"{_name_member(key, container)} started"))
-    if state.lingering_since is not None:
-        events.append((system.format_utc(booted + state.lingering_since), "last container gone: lingering"))
-    known = sorted((at, what) for at, what in events if at)
-    return ["", "life:", *(f"  {at}  {what}" for at, what in known)] if known else []
-
-
-def _format_group(group: Group, *, is_wide: bool) -> list[str]:
+def _format_group(group: Group) -> list[str]:
     record = group.record
     status = "over" if group.is_over else "there" if group.exists else "missing"
-    lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
-    if record.begin is None:
-        lines.append("  no initial counters: its use is unknown")
+    unknown = "; no initial counters: its use is unknown" if record.begin is None else ""
+    head = printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status}{unknown})")
     counted = {counter: _counter_to_json(group, counter) for counter in group.list_counters()}
-    if not (is_wide and counted):
-        return lines
-    rows, uses, last = [*counted.values()], group.totals, "end" if group.is_over else "now"
+    if not counted:
+        return [head]
+    rows, last = [*counted.values()], "end" if group.is_over else "now"
     columns = [
-        Column("COUNTER", [to_word(counter) for counter in counted]),
+        Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
-        numbers("USE", [format_total(uses.get(counter), counters.text_of) for counter in counted]),
+        numbers("USE", [format_total(group.totals.get(counter), counters.text_of) for counter in counted]),
     ]
-    return lines + ["  " + line for line in lay_out(columns)]
+    return [head, *lay_out(columns)]
 
 
 # --- top
@@ -356,7 +339,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
         "keys": [_summary_to_json(row.key, row.use) for row in selected],
-        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.list_unreadable()],
+        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.unreadable],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": unhooked
         and {

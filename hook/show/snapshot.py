@@ -239,10 +239,9 @@ class Inventory:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
         self.keys = _add_taken(_list_of(SeenKey, found), kernel, options.group_prefix, ctrl_groups)
-        self.unreadable = _list_of(Broken, found)
         failures = [records.failure(name) for name in records.names(Failure)]
         self.failures = _list_of(Failure, failures)
-        self.unreadable_failures = _list_of(Broken, failures)
+        self.unreadable = _list_of(Broken, [*found, *failures])
         self.unhooked = records.glance(Unhooked, "unhooked")
         """The containers without the hook that reconcile found; None if it has not run."""
         if self.unhooked is not None:
@@ -285,10 +284,6 @@ class Inventory:
             if key.state.owed is not None:
                 found[key.state.history_file, key.state.owed.why] += len(key.state.owed.lines)
         return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
-
-    def list_unreadable(self) -> list[Broken]:
-        """List the unreadable records of all kinds."""
-        return [*self.unreadable, *self.unreadable_failures]
 
 
 def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:

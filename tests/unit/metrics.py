@@ -33,7 +33,6 @@ EVERYTHING = make_inventory(
     ],
     unreadable=[],
     failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],
-    unreadable_failures=[],
     rmids=Rmids(limit=8, ours=1, others=1),
     orphans=[],
     runs={("poststop", "ok"): 1},

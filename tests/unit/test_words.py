@@ -107,7 +107,7 @@ def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None
     lines = lists.format_list(seen, selected, limit, screen) + lists.format_unmonitored(seen)
     lines += lists.format_rates(compare(seen, seen, "2026"), "energy", screen)
     for key in seen.keys:
-        lines += lists.format_key(key, seen.failures, is_wide=True)
+        lines += lists.format_key(key, seen.failures)
     assert find_slips(lines) == []
 
 
