@@ -425,7 +425,7 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, domain: str, reason: str) -> None:
     def make_with(*words: str) -> list[prometheus.Family]:
         over = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
-        group = Group(over, exists=False, read_at=0.0, now={f"{words[2]}/core_energy": "2"})
+        group = Group(over, exists=False, now={f"{words[2]}/core_energy": "2"})
         key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
         (failure,) = EVERYTHING.failures
         seen = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}

@@ -74,7 +74,7 @@ STATES = st.builds(
 KEYS = st.builds(
     lambda state, groups, alive: SeenKey(state, groups, dict.fromkeys(state.members, alive)),
     STATES,
-    st.lists(st.builds(Group, RECORDS, st.booleans(), st.just(0.0), st.sampled_from([COUNTERS, {}])), max_size=2),
+    st.lists(st.builds(Group, RECORDS, st.booleans(), st.sampled_from([COUNTERS, {}])), max_size=2),
     st.sampled_from([True, False, None]),
 )
 POD = {"namespace": NAMES, "pod": NAMES, "name": NAMES}
