@@ -186,18 +186,12 @@ def _list_problems(seen: Inventory) -> Iterator[str]:
     """List the lines that `list` shows below its table."""
     for broken in seen.unreadable:
         yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
-    if seen.rmids is not None and seen.rmids.full:
-        yield f"no RMID is left in ctrl_group {printable(', '.join(seen.rmids.full))}: see doctor"
-    if seen.unassigned:
-        yield f"memory traffic is not counted in {format_count(len(seen.unassigned), 'group')}: see doctor"
     yield from _sum_up_failures(seen.failures)
     if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in seen.list_taken()]:
         yield f"taken by other tools, which count what they use: {_name_some(taken)}"
     yield from _list_findings(seen)
     yield from format_waiting(seen)
     yield from format_missing(seen)
-    if seen.dropped_snapshots:
-        yield f"{format_count(seen.dropped_snapshots, 'snapshot')} removed early since boot: /run had no room"
 
 
 def _sum_up_failures(failures: Iterable[Failure]) -> Iterator[str]:
@@ -219,12 +213,8 @@ def _list_findings(seen: Inventory) -> Iterator[str]:
         called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
         outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
         yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
-    if (unhooked := seen.unhooked) is not None:
-        if never := name_unhooked(unhooked):
-            yield f"never hooked, as of {unhooked.since} (see doctor, and list unmonitored): {_name_some(never)}"
-        if unhooked.unchecked:
-            count = format_count(unhooked.unchecked, "container")
-            yield f"could not check {count} without a record, as of {unhooked.since}"
+    if (unhooked := seen.unhooked) is not None and (never := name_unhooked(unhooked)):
+        yield f"never hooked, as of {unhooked.since} (see doctor, and list unmonitored): {_name_some(never)}"
 
 
 def _name_some(names: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, `/`, which links to it, and
-`/-/healthy`, which measures nothing.
+"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, and `/-/healthy`, which measures
+nothing.
 
 Each connection has a thread, and a deadline as a whole. If there are too many connections, one is cut off: of those
 that do not read their answer or have not sent a whole request, the one that has been idle for longest, since a scraper
@@ -35,7 +35,6 @@ Reading = Callable[[bool], str]
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-_LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
@@ -59,11 +58,7 @@ class Answer(NamedTuple):
     headers: dict[str, str]
 
 
-PAGES = {
-    "/": Answer(200, "text/html; charset=utf-8", _LINK, {}),
-    "/-/healthy": Answer(200, _TEXT, b"healthy\n", {}),
-}
-"""The answers that never change, by path."""
+_HEALTHY = Answer(200, _TEXT, b"healthy\n", {})
 _NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n", {})
 
 
@@ -226,8 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        is_measured = path == "/metrics"
-        self._answer(self.server.read(self._choose_variant()) if is_measured else PAGES.get(path, _NOT_FOUND))
+        if path == "/metrics":
+            self._answer(self.server.read(self._choose_variant()))
+        else:
+            self._answer(_HEALTHY if path == "/-/healthy" else _NOT_FOUND)
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -191,16 +191,14 @@ def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -
 
 def test_nothing_else_is_served() -> None:
     with serving(lambda: "x 1\n") as server:
-        status, _, page = get(server, "/")
-        assert (status, 'href="metrics"' in page) == (200, True)
-        for path in ("/metrics/", "/etc/passwd", "/../metrics", "*"):
+        for path in ("/", "/metrics/", "/etc/passwd", "/../metrics", "*"):
             assert get(server, path)[0] == 404
         assert [get(server, method=method)[0] for method in ("POST", "OPTIONS", "FROB")] == [501] * 3
 
 
 def test_head_has_the_head_of_get_and_no_content() -> None:
     with serving(lambda: "x 1\n") as server:
-        for path in ("/metrics", "/", "/-/healthy", "/nothing"):
+        for path in ("/metrics", "/-/healthy", "/nothing"):
             (got, content), (only, nothing) = (
                 send_request(server, path, method, Accept_Encoding="gzip") for method in ("GET", "HEAD")
             )
