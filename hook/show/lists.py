@@ -378,7 +378,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
         "begin": group.begin.get(counter),
         "end" if group.is_over else "now": group.now.get(counter),
         "before": group.record.before.get(counter),
-        "use": to_number(group.use.get(counter)),
+        "use": None if total.unknown else to_number(total.value),
         "known": to_number(total.value),
         "from_nothing": total.from_nothing > 0,
         "unit": event.unit if event else None,

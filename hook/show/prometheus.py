@@ -23,7 +23,7 @@ from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.report import printable
-from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, format_name, get_event, to_number
+from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, Total, format_name, get_event, to_number
 
 Labels = tuple[tuple[str, str], ...]
 Numbers = Mapping[Labels, float]
@@ -252,9 +252,9 @@ def _sum_keys(keys: Iterable[SeenKey], choice: Choice) -> dict[Series, Sum]:
                 event = get_event(counter)
                 found = sums.setdefault((event, choice.add_domain(place, counter)), Sum(key))
                 found.add(value)
-                found.restarts |= event not in EVENTS or group.use.get(counter, 0) is None
+                found.restarts |= event not in EVENTS or group.totals.get(counter, Total()).unknown > 0
                 found.is_untracked |= counters.is_untracked(counter, group.now.get(counter))
-                found.is_taken |= key.was_taken and counter in group.use
+                found.is_taken |= key.was_taken and counter in group.totals
     return sums
 
 
@@ -270,33 +270,28 @@ def _sum_uncharged(seen: Inventory, choice: Choice) -> dict[Series, Sum]:
 
 
 def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
-    """Return the exported value of each chosen counter of a group; None is no sample."""
-    found = dict(_list_counted(group, together=choice.sum_domains))
-    found.update((counter, total.known) for counter, total in group.gauges.items() if total.counted)
-    for counter, text in group.now.items():
-        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
-            found[counter] = counters.used(counter, group.begin[counter], text)
-    return {counter: value for counter, value in found.items() if choice.has(counter)}
-
-
-def _list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
-    """List the cumulative counters of a group in a form that Prometheus can add up; None is no sample.
+    """Return the value of each chosen counter of a group in a form that Prometheus can add up; None is no sample.
 
     If a part of earlier use is unknown, the value is the use of the present directory: a counter that restarts has to
     restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
     read, ran backwards, or is untracked), a gap is right: any lower sample would be one more restart. If all domains
-    are summed `together`, one domain's restart is that of the others, because their sum has to restart from 0; and what
-    is untracked counts with its known part, because a sum with a gap would lack all other domains.
+    are summed, one domain's restart is that of the others, because their sum has to restart from 0; and what is
+    untracked counts with its known part, because a sum with a gap would lack all other domains.
     """
+    found = {counter: total.value for counter, total in group.gauges.items() if total.counted}
     own = counters.own_use(group.record, group.now)
     lost = [counter for counter, before in group.record.before.items() if counters.number(before) is None]
-    again = {get_event(counter) for counter in lost} if together else set()
+    again = {get_event(counter) for counter in lost} if choice.sum_domains else set()
     for counter, total in group.totals.items():
         part, is_all = own[counter]
-        if not together and not is_all:
+        if not is_all and not choice.sum_domains:
             part = None
         restarts = counter in lost or get_event(counter) in again
-        yield counter, part if restarts or part is None else total.known
+        found[counter] = part if restarts or part is None else total.known
+    for counter, text in group.now.items():
+        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
+            found[counter] = counters.used(counter, group.begin[counter], text)
+    return {counter: value for counter, value in found.items() if choice.has(counter)}
 
 
 def _identify(key: SeenKey) -> Labels:

@@ -91,11 +91,6 @@ class Group:
             found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
         return found
 
-    @cached_property
-    def use(self) -> dict[str, int | None]:
-        """The lifetime use of each cumulative counter; None if a part is unknown."""
-        return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
-
     @property
     def begin(self) -> dict[str, str]:
         """The initial counters; empty if they are unknown."""
@@ -113,9 +108,9 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        found = {} if self.is_over else {counter: counters.event_of(counter) for counter in self.now}
-        gauges = [counter for counter, event in found.items() if event and event.gauge]
-        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
+        found = {} if self.is_over else self.now
+        gauges = [counter for counter in found if counters.event_of(counter) and not counters.is_cumulative(counter)]
+        return {counter: make_total(counters.number(found[counter])) for counter in gauges}
 
 
 @dataclass(frozen=True)
