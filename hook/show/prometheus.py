@@ -345,7 +345,7 @@ def _measure_health(seen: Inventory) -> Measured:
 def _measure_keys(seen: Inventory) -> Measured:
     states = Counter({**dict.fromkeys(_STATES, 0), "unreadable": len(seen.unreadable)})
     states.update(key.condition if key.condition in _STATES else "live" for key in seen.keys)
-    yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _by("state", states)
+    yield "keys", "Keys on record, by state; unreadable counts records that cannot be read", _by("state", states)
     alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
     yield "members", "Containers that are members of a key", _by("state", counted) if seen.host_pids else None
