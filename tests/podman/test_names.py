@@ -47,7 +47,7 @@ def test_a_name_is_shown_everywhere_and_outlives_the_container(node: PodmanNode)
     assert record(node, container)["members"][container]["name"] == "job-17"
     assert names(node) == [("live", None, "job-17")]
     assert "\njob-17 " in ask(node, "list")
-    assert f"\n  job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
+    assert f"\ncontainer job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
     assert "\njob-17 " in ask(node, "top", "--count=1", "--interval=0.1")
     labels = f'namespace="",pod="",container="job-17",key="{container}"'
     assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics")
