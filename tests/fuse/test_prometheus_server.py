@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator sees: every expression of the dashboard and of the alert rules, evaluated by a real Prometheus over
-ten minutes of churn, against what is true, with the labels of a target that Prometheus Operator attaches.
+"""What an operator sees: every expression of the dashboard, evaluated by a real Prometheus over ten minutes of churn,
+against what is true, with the labels of a target that Prometheus Operator attaches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hook import __version__
 from tests.kernel.inside import REAL_ROOT
@@ -46,8 +45,6 @@ VARIABLES: dict[str, str] = {
     "__rate_interval": "60s",
     "__range": "600s",
 }
-GROUPS = yaml.safe_load((ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8"))["groups"]
-RULES: dict[str, str] = {rule["alert"]: rule["expr"] for rule in GROUPS[0]["rules"]}
 EXPRESSIONS: dict[tuple[str, str], str] = {
     (panel["title"], target["refId"]): target["expr"] for panel in PANELS for target in panel.get("targets", [])
 }
@@ -86,15 +83,10 @@ def target_of(node: str) -> Labels:
     return {**TARGET, "instance": f"10.0.0.{ord(node) - ord('a') + 1}:9753"}
 
 
-@pytest.fixture(scope="module", params=[False], ids=["no honor_labels"])
-def server(
-    request: pytest.FixtureRequest, story: TenMinutes, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Prometheus]:
-    def label(labels: Labels, node: str) -> Labels:
-        return attach(labels, target_of(node), honor_labels=request.param)
-
+@pytest.fixture(scope="module")
+def server(story: TenMinutes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     directory = tmp_path_factory.mktemp("prometheus")
-    data = prometheus.backfill(directory, story.samples(label))
+    data = prometheus.backfill(directory, story.samples(lambda labels, node: attach(labels, target_of(node))))
     with prometheus.serving(directory, data, LOOKBACK) as served:
         yield served
 
@@ -244,78 +236,14 @@ def test_the_namespaces_to_choose_from_are_those_of_the_pods(server: Prometheus,
     assert {dict(series)["namespace"] for series in found} == {"shop", "batch"}
 
 
-# --- Alerts
-
-
-def fires(server: Prometheus, story: TenMinutes, alert: str) -> dict[frozenset[tuple[str, str]], set[int]]:
-    """The steps in which the expression of an alert has a result, by its labels."""
-    found = server.ask_range(RULES[alert], story.at(0), story.at(STEPS), STEP)
-    return {series: {(at - story.at(0)) // STEP for at in values} for series, values in found.items()}
-
-
-def node(name: str, **labels: str) -> frozenset[tuple[str, str]]:
-    return frozenset({("job", TARGET["job"]), ("instance", target_of(name)["instance"]), *labels.items()})
-
-
-ALWAYS = set(range(STEPS + 1))
-FIRES = {
-    "ResctrlMonRmidsNearlyOut": {},
-    # Once containers lack an RMID, the alert about those is enough.
-    "ResctrlMonRmidsExhausted": {node("a"): {*range(11), 17}},
-    "ResctrlMonContainersUnmonitored": {
-        node("a", reason="io"): {13, 14, 15, 16},
-        node("a", reason="no_rmids"): set(range(18, STEPS + 1)),
-    },
-    "ResctrlMonRunDirectoryFull": {},
-    "ResctrlMonContainersTaken": {},
-    "ResctrlMonHistoryOwed": {},
-    "ResctrlMonContainersUnhooked": {node("a"): set(range(17, STEPS + 1))},
-    "ResctrlMonNotMounted": {node("b"): ALWAYS},
-    "ResctrlMonReconcileTimerDead": {node("a"): set(range(37, STEPS + 1))},
-    "ResctrlMonReconcileNeverEnds": {node("c"): ALWAYS},
-    "ResctrlMonReconcileNeverRan": {node("a"): {0, 1, 2, 3, 4}},
-    "ResctrlMonReconcileFails": {node("a"): {13, 14, 15, 16}},
-    "ResctrlMonWatchStopped": {node("c"): set(range(ten_minutes.KILLED + 21, STEPS + 1))},
-    "ResctrlMonLateCpuTime": {node("c"): set(range(18, STEPS + 1))},
-    "ResctrlMonTextfileTimerDead": {},  # in rules_test.yaml
-    "ResctrlMonNodeVanished": {},
-}
-
-
-@pytest.mark.parametrize("alert", FIRES)
-def test_an_alert_is_about_the_node_that_is_ill_while_it_is(server: Prometheus, story: TenMinutes, alert: str) -> None:
-    found = fires(server, story, alert)
-    if alert == "ResctrlMonLateCpuTime":  # a rate over an hour that grows: when it is above the limit matters little
-        assert found.keys() == FIRES[alert].keys()
-    else:
-        assert found == FIRES[alert]
-
-
-def test_unknown_energy_is_told_by_pod(server: Prometheus, story: TenMinutes) -> None:
-    lost = "87a3fb58-4084-4186-9c0e-000000000003"
-    found = fires(server, story, "ResctrlMonEnergyUnknown")
-    assert found == {node("a", namespace="shop", pod="lost", uid=lost): set(range(11, STEPS + 1))}
-
-
-def test_missing_metrics_are_told(server: Prometheus, story: TenMinutes) -> None:
-    assert server.ask(RULES["ResctrlMonMetricsMissing"], story.at(0) - 3600) == {frozenset(): 1}
-    assert server.ask(RULES["ResctrlMonMetricsMissing"], story.at(STEPS)) == {}
-
-
-def test_every_alert_is_evaluated() -> None:
-    assert {*FIRES, "ResctrlMonEnergyUnknown", "ResctrlMonMetricsMissing"} == set(RULES)
-
-
 # --- Labels
 
 
-@pytest.mark.parametrize("honor_labels", [True, False])
-def test_the_labels_of_a_target_are_attached_as_here(story: TenMinutes, tmp_path: Path, honor_labels: bool) -> None:
+def test_the_labels_of_a_target_are_attached_as_here(story: TenMinutes, tmp_path: Path) -> None:
     """The samples above have them from `attach`; this Prometheus scrapes."""
     target = {name: text for name, text in target_of("a").items() if name != "job"}
     job = {
         "job_name": TARGET["job"],
-        "honor_labels": honor_labels,
         "scrape_interval": "1s",
         "scrape_timeout": "1s",
         "static_configs": [{"targets": [story.urls["a"].split("/")[2]], "labels": target}],
@@ -325,7 +253,5 @@ def test_the_labels_of_a_target_are_attached_as_here(story: TenMinutes, tmp_path
         waiting.wait(lambda: bool(served.ask("max_over_time(up[1h]) == 1")))  # a scrape is complete
         found = served.list_series('{__name__=~"resctrl_mon_.*"}')
     (_, _, samples) = [it for it in story.scrapes if it[0] == "a"][-1]
-    expected = [
-        {"__name__": name, **attach(labels, target_of("a"), honor_labels=honor_labels)} for name, labels, _ in samples
-    ]
+    expected = [{"__name__": name, **attach(labels, target_of("a"))} for name, labels, _ in samples]
     assert sorted(map(sorted, (it.items() for it in found))) == sorted(map(sorted, (it.items() for it in expected)))

@@ -78,14 +78,10 @@ def read_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
             yield sample.name, dict(sample.labels), sample.value
 
 
-def attach(labels: Labels, target: Labels, *, honor_labels: bool) -> Labels:
-    """The labels of a series once it is scraped, as Prometheus' scrape loop does that (mutateSampleLabels)."""
-    if honor_labels:
-        found = {**target, **labels}
-    else:
-        clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
-        found = {**labels, **clashing, **target}
-    return {name: text for name, text in found.items() if text}
+def attach(labels: Labels, target: Labels) -> Labels:
+    """The labels of a series once it is scraped without honor_labels, as Prometheus does that (mutateSampleLabels)."""
+    clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
+    return {name: text for name, text in {**labels, **clashing, **target}.items() if text}
 
 
 def write_open_metrics(path: Path, samples: list[tuple[str, Labels, float, int]]) -> None:
