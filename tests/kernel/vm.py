@@ -106,12 +106,11 @@ def run_in_guest(
     shown: Iterable[Path] = (),
     stdout: Output = None,
     stderr: Output = None,
-    log: Output = None,
 ) -> int:
     """The exit status of a command that runs as root in a new guest; text is for bash.
 
     Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there, both may write.
-    `shown`: paths below the host's /tmp or /run that are to be seen in the guest. `log`: gets the kernel's log.
+    `shown`: paths below the host's /tmp or /run that are to be seen in the guest.
     Builds the kernel if there is none yet. Raises GuestFailed, GuestTimeout, and what kernel.ready() raises.
     """
     vm = vm or Vm()
@@ -123,8 +122,6 @@ def run_in_guest(
         with _passed_on(stdout) as out, _passed_on(2 if stderr is None else stderr) as err:
             words = vm.qemu(image, directory, share or directory / "share", [out, err])
             is_late = _run_qemu([*DIE_WITH_PARENT, *words], [out, err], directory / "qemu", vm.timeout)
-        if log is not None and (directory / "console").exists():
-            subprocess.run(["cat", str(directory / "console")], stdout=log, check=False)
         return _read_outcome(directory, is_late, vm)
 
 

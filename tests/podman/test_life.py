@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.containers import CRUN, IMAGE_COMMAND, task
-from tests.support.observed import RUNC_INIT, assert_runtime_init
+from tests.support.containers import IMAGE_COMMAND, task
+from tests.support.observed import assert_runtime_init
 from tests.support.waiting import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tests.podman.conftest import StartNode
     from tests.podman.node import PodmanNode
 
@@ -32,22 +30,6 @@ def test_plain_container(node: PodmanNode) -> None:
     gate.open()
     node.lab.watch.wait("poststop", container)
     assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
-
-
-@pytest.mark.parametrize(
-    ("runtime", "comm"),
-    [(("runc",), RUNC_INIT), pytest.param(CRUN, "crun", marks=needs_crun)],
-    ids=["runc", "crun"],
-)
-def test_hooks_in_config_json(node: PodmanNode, runtime: Sequence[str], comm: str) -> None:
-    """As base_runtime_spec and other engines put them there. crun's state says `created`, and at poststop pid 0."""
-    container = node.lab.runc("plain", runtime=runtime)
-    init = container.init()
-    node.assert_placed_before_exec(init, "oci-plain", container.gate.command, comm)
-    assert node.groups() == {"oci-plain": [init.pid]}
-    container.gate.open()
-    assert container.wait() == 0, container.output()
     node.assert_clean()
 
 
