@@ -29,7 +29,7 @@ MACHINES = [
     GuestKind(
         "containers",
         Vm(smp=1, sockets=1, append=QUICK),
-        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "others")),
+        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "containerd", "others")),
     ),
     GuestKind("systemd", Vm(smp=1, sockets=1, systemd=True, append=QUICK), (f"{HERE}/test_units.py",)),
     # Monitoring only: there is no ctrl_group but the root
