@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.podman.conftest import StartNode
+from tests.podman.node import PodmanNode
 from tests.support.containers import IMAGE_COMMAND, task
 from tests.support.observed import assert_runtime_init
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from tests.podman.conftest import StartNode
-    from tests.podman.node import PodmanNode
 
 needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
 

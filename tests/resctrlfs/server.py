@@ -23,15 +23,13 @@ import itertools
 import os
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable
+from pathlib import Path
+from typing import Any, Callable
 
 import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
 from tests.resctrlfs.events import Event, EventLog, Seen, look
 from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail, kernel_int, task_words
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENDED_BY_SIGNAL = 8
 """fuse_main(3)'s result for it."""

@@ -6,19 +6,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.containerd.node import RUNTIMES, OfBaseSpec, Pod
+from tests.containerd.node import RUNTIMES, OfBaseSpec, Pod, RunningContainer
 from tests.support.hook import UID, Hook
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.containerd.node import RunningContainer
 
 GROUP = f"oci-{UID}"
 

@@ -7,13 +7,10 @@ import json
 import subprocess
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kernel.inside import make_group
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RMIDS = 31
 PODS = 40

@@ -7,16 +7,11 @@ import json
 import subprocess
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tests.kernel.guest.test_lifetime import Burner
 from tests.kernel.inside import pin
-from tests.support.consumers import read
-from tests.support.hook import UID, created, stopped
-
-if TYPE_CHECKING:
-    from tests.support.consumers import Entry
-    from tests.support.hook import Hook
+from tests.support.consumers import Entry, read
+from tests.support.hook import UID, Hook, created, stopped
 
 EVENTS = ("core_energy", "activity")
 

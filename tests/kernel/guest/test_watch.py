@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import watching
 from tests.support.cgroups import mount_point
-from tests.support.containers import CRUN
+from tests.support.containers import CRUN, Lab, RuncContainer
 from tests.support.hook import DEADLINE, Hook, end, finish
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.containers import Lab, RuncContainer
 
 BOTH = pytest.mark.parametrize("runtime", [("runc",), CRUN], ids=["runc", "crun"])
 ENTER = 'for group; do echo $$ >"$group/tasks"; done; echo $$ >"$0/cgroup.procs"; exec sleep infinity'
