@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the cases of a campaign, and says what became of them.
 
-Each worker is its own process, and never has two threads: a child that is made while another thread has a file of
-the model open inherits that file, and closes it at exec, when nobody can look at it in /proc, the model neither.
+Each worker is a process with one thread: a child of a process with more could inherit a file of the model that another
+thread has open, which nobody can see in /proc.
 """
 
 from __future__ import annotations

@@ -4,20 +4,17 @@
     python3 -m tests.kernel.ops kernel SCRIPT RESULTS     as root where the kernel's resctrl is mounted
     python3 -m tests.kernel.ops model SCRIPT RESULTS      as root in a new pid namespace (fewer tasks to walk)
 
-SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}, where knobs are those of the model and an
-operation is a list, its name first: a method of Player without `do_`, or of Files, and the arguments. RESULTS is a list
-for each sequence: for each operation what it gave and what info/last_cmd_status was after it, and at the end all that
-can be seen. Each sequence begins with new groups and tasks, so that it can be run alone; only the order of the free
-RMIDs carries over, so that what a sequence did to it differs in the next.
+SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}. An operation is a list: a method of Player
+without `do_`, or of Files, and its arguments. RESULTS has for each operation what it gave and info/last_cmd_status
+after it, and at the end of a sequence all that can be seen. Each sequence begins with new groups and tasks; only the
+order of the free RMIDs carries over.
 
-Paths are relative to the mount. Tasks are called by names: E runs the sequence, A and B are its children. In what is
-written, {A} is A's process ID, {A.o} and {A.x} the same in octal and hexadecimal. An operation on a task that is not
-there, or on one that is, where one is to be made, is skipped.
+Paths are relative to the mount. E runs the sequence; A and B are its children. In what is written {A} is A's process
+ID, {A.o} and {A.x} the same in octal and hexadecimal. An operation on a task that is not there is skipped.
 
 What FUSE cannot show is left out here, each in one place:
- * FORKS_ARE_SEEN: the model learns of a task when it next looks into /proc, and takes its group from its parent's
-   process; so it gets to look after each birth, and only processes' leaders have children.
- * EMPTY_WRITES: FUSE swallows a write of no bytes, which in the kernel is an empty list that clears last_cmd_status.
+ * FORKS_ARE_SEEN: the model gets to look into /proc after each birth, and only processes' leaders have children.
+ * EMPTY_WRITES: FUSE swallows a write of no bytes, which in the kernel clears last_cmd_status.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
 
-    vm = Vm(rmids=8, append="fakerdt.decay_ms=0")
-    status = run_in_guest("mkdir /sys/fs/resctrl/mon_groups/x", vm)
-
 The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
-/tmp/share, which is a directory of the host's, and for the checkout, its Python and the current directory.
-QEMU ends with the thread that has started it, however that ends.
+/tmp/share, a directory of the host's, and for the checkout, its Python and the current directory. QEMU ends with the
+thread that has started it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 """Ten minutes of three nodes, in seconds: what the program exports every 15 s, and what is true.
 
 Node `a` lives: pods come and go, another tool removes a group, RMIDs run out, reconcile stops. On `b` resctrl is not
-mounted and reconcile never ran. On `c` reconcile never ends, its tasks were late, and watch is killed. The model's
-counters grow by what the pods are given to use; time is what the samples say.
+mounted. On `c` reconcile never ends, its tasks were late, and watch is killed. Time is what the samples say.
 """
 
 from __future__ import annotations
