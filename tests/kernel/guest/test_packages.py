@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from contextlib import closing
-from dataclasses import replace
 
 from tests.kernel.guest.test_lifetime import Burner
 from tests.kernel.inside import pin
@@ -35,8 +32,7 @@ def test_a_pod_uses_nothing_and_known_on_a_package_where_it_never_ran(hook: Hook
         other = f"mon_PERF_PKG_01/{event}"
         assert [entry.texts[f"mon_data/{other}.{it}"] for it in ("begin", "end")] == ["Unavailable"] * 2
         assert entry.use()[other] == 0
-    words = [*replace(hook, options=()).command("list"), "--json"]
-    (key,) = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)["keys"]
+    (key,) = hook.answer("list")["keys"]
     of_energy = key["use"]["core_energy"]
     assert of_energy["value"] > 0
     assert (of_energy["unknown"], of_energy["at_least"]) == (0, False)
