@@ -16,8 +16,6 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.support import newest
 from tests.support.debian import CannotMake
 
@@ -69,13 +67,6 @@ def missing() -> str | None:
     """Why there is no Prometheus; None if there is one."""
     absent = [name for name in ("prometheus", "promtool") if program(name) is None]
     return f"no {', '.join(absent)} (Debian: prometheus)" if absent else None
-
-
-def read_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
-    """The samples of an exposition; a label without a value is there."""
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            yield sample.name, dict(sample.labels), sample.value
 
 
 def attach(labels: Labels, target: Labels) -> Labels:
