@@ -41,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
     few = "run no more than this many cases of a kind (inputs), by chance [all]"
     options.add_argument("--most", type=int, default=0, metavar="N", help=few)
     options.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
-    options.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
     options.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
     return options
 
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is mounted is unmounted
     with (
         tempfile.TemporaryDirectory(prefix="faults-", dir=provision.find_scratch()) as directory,
-        closing(Campaign(Path(directory), jobs=given.jobs, most=given.most, seed=given.seed, only=given.only)) as run,
+        closing(Campaign(Path(directory), most=given.most, seed=given.seed, only=given.only)) as run,
     ):
         for part in given.part or PARTS:
             run.part = part
