@@ -10,11 +10,10 @@ after it, and at the end of a sequence all that can be seen. Each sequence begin
 order of the free RMIDs carries over.
 
 Paths are relative to the mount. E runs the sequence; A and B are its children. In what is written {A} is A's process
-ID, {A.o} and {A.x} the same in octal and hexadecimal. An operation on a task that is not there is skipped.
+ID. An operation on a task that is not there is skipped.
 
-What FUSE cannot show is left out here, each in one place:
- * FORKS_ARE_SEEN: the model gets to look into /proc after each birth, and only processes' leaders have children.
- * EMPTY_WRITES: FUSE swallows a write of no bytes, which in the kernel clears last_cmd_status.
+What FUSE cannot show is left out: the model gets to look into /proc after each birth, and only processes' leaders have
+children (FORKS_ARE_SEEN).
 """
 
 from __future__ import annotations
@@ -52,7 +51,6 @@ SMALL = 99
 """Tasks get higher numbers than this, so that a number in a text is a task's or it is small."""
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWPID = 0x20000000
-FORMS = {"": "{}", ".o": "0{:o}", ".x": "{:#x}"}
 DEADLINE = 300.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -234,18 +232,11 @@ class Crew:
 
     def fill(self, template: str) -> str:
         """With numbers for names; one that has not been yet has a number that no task has."""
-        return re.sub(
-            r"\{(\w)(\.[ox])?\}",
-            lambda found: FORMS[found[2] or ""].format(self.numbers.get(found[1], NO_TASK)),
-            template,
-        )
+        return re.sub(r"\{(\w)\}", lambda found: str(self.numbers.get(found[1], NO_TASK)), template)
 
     def unfill(self, text: str) -> str:
-        """With names for numbers, which are as they are in C."""
-        if not re.search(r"\d", text):
-            return text
-        named = {number: name for number, name in self.names().items() if number > SMALL}
-        names = {form.format(number): name for number, name in named.items() for form in FORMS.values()}
+        """With names for numbers."""
+        names = {str(number): name for number, name in self.names().items() if number > SMALL}
         return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)
 
     def ask(self, name: str, *words: object) -> Answer:
@@ -405,8 +396,6 @@ class Player:
     def do_as(self, name: str, operation: str, *arguments: str) -> Answer:
         if operation == "write":
             arguments = arguments[0], self.crew.fill(arguments[1])
-            if not arguments[1]:
-                return "EMPTY_WRITES"
         answer = self.crew.ask(name if name == "E" else self.crew.live(name).name, operation, *arguments)
         return self._shown(arguments[0], answer) if operation == "read" else answer
 
@@ -478,8 +467,7 @@ class Player:
 
     def do_pwrite(self, slot: object, data: str) -> Answer:
         fd, _ = self._opened(slot)
-        text = self.crew.fill(data)
-        return put(fd, text) if text else "EMPTY_WRITES"
+        return put(fd, self.crew.fill(data))
 
     def do_close(self, slot: object) -> None:
         os.close(self._opened(slot)[0])
@@ -552,7 +540,7 @@ class Player:
     def start_afresh(self) -> None:
         self._clear()
         self.crew.renew()
-        self.perform("write", "tasks", "\n")  # clears last_cmd_status
+        self.perform("write", "tasks", "{E}")  # clears last_cmd_status
 
     def _clear(self) -> None:
         for fd, _ in self.slots.values():
