@@ -23,7 +23,7 @@ from tests.simulator.oracle import ENERGY, HISTORY, OURS, LastOracle, StepOracle
 from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
-_STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
+STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
 _WITHOUT_CONTAINER = "crRtgXhHYU"
 
 
@@ -94,7 +94,7 @@ class SimulatedNode:
     def take(self, steps: str) -> None:
         """Take these steps, one after the other."""
         for step in steps.split():
-            found = _STEP.fullmatch(step)
+            found = STEP.fullmatch(step)
             if found is None:
                 raise ValueError(f"no step: {step}")
             letter, number, group, like = found.groups()
