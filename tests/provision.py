@@ -78,7 +78,6 @@ _PROBES = {
     "golang-go": "go",
     "golang-k8s-sigs-yaml-dev": "/usr/share/gocode/src/sigs.k8s.io/yaml",
     "ignition": "ignition-validate",
-    "iproute2": "ip",
     "libc6-dev": "/usr/include/stdio.h",
     "libelf-dev": "/usr/include/libelf.h",
     "qemu-system-x86": "qemu-system-x86_64",
