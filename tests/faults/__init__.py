@@ -10,6 +10,8 @@ The parts:
   simulate   four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken programs,
              which it has to notice
   fuzz       a hundred thousand hostile inputs to whole hooks
+  coverage   each branch of the hook path is run by a test
+  mutants    each change of the hook path fails a test; 400 of them, by chance, take about an hour on two cores
 The first three work on the model of resctrl, with the shipped .pyz: one thing goes wrong, and one repair puts it right.
 What must hold is in scene.py, the same for all but `installs`, which have nothing to do with resctrl.
 """

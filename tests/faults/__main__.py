@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests import faults, provision
-from tests.faults import failing_syscalls, fuzz, killed_installs, rlimits, simulated
+from tests.faults import failing_syscalls, fuzz, hook_coverage, killed_installs, mutants, rlimits, simulated
 from tests.faults.campaign import Campaign, PartRow
 from tests.support.tables import as_markdown
 
@@ -22,6 +22,8 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "limits": rlimits.run,
     "fuzz": fuzz.run,
     "simulate": simulated.run,
+    "coverage": hook_coverage.run,
+    "mutants": mutants.run,
 }
 
 
