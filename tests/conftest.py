@@ -74,24 +74,9 @@ def _required(config: pytest.Config) -> list[str]:
 
 
 def _broken_promises(config: pytest.Config) -> list[str]:
-    """A line for each required tier that did not run whole."""
-    lines = []
-    ignored = [Path(path).name for path in config.getoption("ignore", None) or ()]  # they run in a pytest of their own
-    for tier in _required(config):
-        skipped = len(_reports(config, tier, "skipped"))
-        if skipped:
-            lines.append(f"REQUIRED: {tier}: {skipped} skipped, and --require allows no skip there")
-        elif _whole_run(config) and tier not in ignored and not _reports(config, tier, *_OUTCOMES):
-            lines.append(f"REQUIRED: {tier}: nothing ran, and --require wants it to")
-    return lines
-
-
-def _whole_run(config: pytest.Config) -> bool:
-    """Nobody asked for some of the tests only, so that a tier without any is a tier that was lost."""
-    narrowed = any(
-        config.getoption(option, None) for option in ("keyword", "markexpr", "collectonly", "lf", "deselect")
-    )
-    return config.args_source is not pytest.Config.ArgsSource.ARGS and not narrowed
+    """A line for each required tier in which a test was skipped."""
+    skipped = Counter({tier: len(_reports(config, tier, "skipped")) for tier in _required(config)})
+    return [f"REQUIRED: {it}: {skipped[it]} skipped, and --require allows no skip there" for it in +skipped]
 
 
 def _reports(config: pytest.Config, tier: str, *outcomes: str) -> list[pytest.TestReport | pytest.CollectReport]:

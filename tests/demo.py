@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the hook does, on containers, in a few seconds: `python3 build.py demo`.
 
-Two pods of two containers each, and one container without a pod, which runc starts. Groups, members and tasks are shown
-as they come and go. Nothing is left behind. Where no container can be run, the same happens in the simulator of the
-tests: there the hook runs on a simulated machine, without a process.
+Two pods of two containers each, and one container without a pod: groups, members and tasks as they come and go. Where
+no container can be run, the same happens in the simulator of the tests.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes ready what the development commands need: a .venv with the pinned tools, and Debian packages.
 
-    python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python
-    reasons = provision.missing(provision.TEST)       # never installs; one sentence each, [] if nothing is missing
-    python = provision.demo()                         # with no more than what the demo takes
-
-Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be had is named in one
-line, and whatever needs it is for the caller to skip (or to fail, in CI). Where everything is there, neither apt nor
-the network is asked. Standard library only: this runs before anything is installed.
+Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be installed is named
+in one line; who needs it skips, or fails in CI. Standard library only: this runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -84,7 +79,6 @@ _PROBES = {
     "golang-go": "go",
     "golang-k8s-sigs-yaml-dev": "/usr/share/gocode/src/sigs.k8s.io/yaml",
     "ignition": "ignition-validate",
-    "iproute2": "ip",
     "libc6-dev": "/usr/include/stdio.h",
     "libelf-dev": "/usr/include/libelf.h",
     "qemu-system-x86": "qemu-system-x86_64",

@@ -51,7 +51,7 @@ class List(Model):
     state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _field(
         "STATE", "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)", []
     )
-    sort: Literal["energy", "traffic", "memory", "age", "name"] = _field(
+    sort: Literal["energy", "traffic", "age", "name"] = _field(
         "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
     )
     limit: Count | None = _field("N", "no more keys than this many")
@@ -70,7 +70,7 @@ class Show(Model):
         ...,
         alias="KEY",
     )
-    output: Literal["wide", "json"] | None = _OUTPUT
+    output: Literal["json"] | None = _field("FORM", "json: as --json. Short: -o")
 
 
 class Top(Model):
@@ -82,7 +82,7 @@ class Top(Model):
     interval: float = _field("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
     count: Count | None = _field("N", "end after this many tables (default: on a terminal none, else 1)")
     namespace: list[str] = _NAMESPACE
-    sort: Literal["energy", "traffic", "memory", "cache", "name"] = _field(
+    sort: Literal["energy", "traffic", "cache", "name"] = _field(
         "BY", "what comes first: most energy, memory traffic or cache, or by name", "energy"
     )
     output: Literal["wide", "json"] | None = _OUTPUT

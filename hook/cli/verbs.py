@@ -172,7 +172,7 @@ def show_key(given: options.Show, request: Request) -> None:
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
     else:
-        print_answer(lists.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
+        print_answer(lists.format_key(key, of_key))
 
 
 def _find_key(seen: Inventory, name: str) -> SeenKey:
@@ -251,15 +251,13 @@ def show_history(given: options.History, request: Request) -> None:
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
-        print_answer(history.jobs_to_json(given.history, found, given.by))
+        print_answer(history.rows_to_json(given.history, found, given.by))
     elif given.csv:
         write(history.format_csv(found, given.by))
         if text := found.explain():
             report.say(text, to_syslog=False)
-    elif given.by is None:
-        print_answer(history.format_jobs(found, get_screen()))
     else:
-        print_answer(history.format_sums(found, given.by, get_screen()))
+        print_answer(history.format_rows(found, given.by, get_screen()))
 
 
 # The units and the chart end metrics and reconcile after 50 s.

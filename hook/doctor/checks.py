@@ -170,7 +170,7 @@ def _check_records(site: Site) -> Iterator[Finding]:
         yield Finding(OK, "records", f"no {run_dir}: no hook has run since boot")
     elif site.snapshot.keys:
         yield Finding(OK, "records", format_count(len(site.snapshot.keys), "key"))
-    for broken in site.snapshot.list_unreadable():
+    for broken in site.snapshot.unreadable:
         yield Finding(WARNING, broken.file, broken.problem, _AGAIN)
 
 

@@ -129,7 +129,9 @@ class Processes:
         if not beside_own_cgroup:
             born[member.pid] = member.starttime
         now = [system.try_call(look_at, pid, nested=self._nested) for pid in born]
-        ours = [it for it in now if it is not None and it.starttime == born[it.pid] and self._holds(member, it)]
+        ours = [
+            task for task in now if task is not None and task.starttime == born[task.pid] and self._holds(member, task)
+        ]
         return {tid for process in ours for tid in _list_threads(process)}
 
     def is_newer(self, tid: int) -> bool:

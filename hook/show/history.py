@@ -40,7 +40,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z?)?")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 # What logrotate puts behind a name: .1, or with dateext -20261124; and what compresses a file.
 _ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
-_MOST_ROUNDS = 3  # of looking for files that logrotate has moved since
+_ROUNDS = 2  # of reading: the second one finds what logrotate moved during the first one
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 _FORMULA = ("=", "+", "-", "@")
@@ -53,10 +53,9 @@ class Jobs:
 
     names: Sequence[str] = ()
     since: str = ""
-    lines: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # by the ID of a job: its end, its line
+    by_id: dict[str, Job] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
     problems: list[str] = field(default_factory=list)  # a line for each file that could not be read to its end
-    events: set[str] = field(default_factory=set)
     found: set[str] = field(default_factory=set)  # the names that a job has, also one that ended before `since`
 
     @property
@@ -64,17 +63,17 @@ class Jobs:
         """The names that no job has."""
         return [name for name in self.names if name not in self.found]
 
-    def list_jobs(self) -> Iterator[Job]:
+    def list_jobs(self) -> list[Job]:
         """List the selected jobs in the order of their ends."""
-        return (Job.model_validate(system.loads(line.decode())) for _end, line in sorted(self.lines.values()))
+        return sorted(self.by_id.values(), key=lambda job: (job.end, job.id))
 
-    def add(self, job: Job, line: bytes) -> None:
-        """Count a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
+    def add(self, job: Job) -> None:
+        """Add a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
         matching = {*_list_names_of(job)}.intersection(self.names)
         self.found |= matching
-        if (matching or not self.names) and job.end >= max(self.since, self.lines.get(job.id, ("",))[0]):
-            self.lines[job.id] = (job.end, line)
-            self.events |= job.use.keys()
+        former = self.by_id.get(job.id)
+        if (matching or not self.names) and job.end >= (former.end if former else self.since):
+            self.by_id[job.id] = job
 
     def explain(self) -> str:
         """Return one line on what was skipped, which is empty if nothing was."""
@@ -100,32 +99,28 @@ def parse_since(text: str, now: float) -> str:
 def read(path: str, names: Sequence[str], since: str) -> Jobs:
     """Read a file and its rotated ones. Raises Unreadable if there is none of them, or if the directory is unreadable.
 
-    logrotate may rename them in between: then what is new under one of the names is read, too. What is read twice
+    logrotate may rename them in between: so they are listed again, and what is new is read, too. What is read twice
     counts once, by its ID.
     """
     found = Jobs(names, since)
     seen: set[tuple[int, int]] = set()
-    there: dict[str, tuple[int, int]] = {}
-    for number in range(_MOST_ROUNDS):
-        former, there = there, _list_files(path)
-        if not (there or number):
-            raise Unreadable(path, "there is no such file", errno.ENOENT)
-        if there == former:
-            break
-        for file in sorted(there, key=lambda file: there[file][1]):  # a file's last line decides, see Jobs.add
-            if there[file] not in seen:
-                seen.add(there[file])
+    for _ in range(_ROUNDS):
+        for modified, inode, file in sorted(_list_files(path)):  # a file's last line decides, see Jobs.add
+            if (modified, inode) not in seen:
+                seen.add((modified, inode))
                 _read_file(file, found)
+    if not seen:
+        raise Unreadable(path, "there is no such file", errno.ENOENT)
     return found
 
 
-def _list_files(path: str) -> dict[str, tuple[int, int]]:
-    """List the files with this name and those that logrotate gives, with their inodes and the times of their ends."""
+def _list_files(path: str) -> list[tuple[int, int, str]]:
+    """List the files with this name and those that logrotate gives: when each was last written, its inode, its path."""
     directory, name = os.path.split(path)
     names = [other for other in files.list_names(directory or ".") if other.startswith(name)]
     paths = [os.path.join(directory, other) for other in names if _ROTATED.fullmatch(other[len(name) :])]
     found = ((path, system.try_call(os.stat, path)) for path in paths)
-    return {path: (status.st_ino, status.st_mtime_ns) for path, status in found if status is not None}
+    return [(status.st_mtime_ns, status.st_ino, path) for path, status in found if status is not None]
 
 
 def _read_file(path: str, found: Jobs) -> None:
@@ -134,11 +129,10 @@ def _read_file(path: str, found: Jobs) -> None:
     try:
         with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
             for line in read_lines(gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream):
-                jobs = [*parse_line(line)]
-                for job, text in jobs:
-                    if job is not None:
-                        found.add(job, text)
-                if any(job is None for job, _text in jobs):
+                jobs = parse_line(line)
+                for job in filter(None, jobs):
+                    found.add(job)
+                if None in jobs:
                     found.skipped[name] = found.skipped.get(name, 0) + 1
     except Unreadable as error:
         found.problems.append(f"{name}: {error.why}")
@@ -157,21 +151,14 @@ def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
     yield from filter(bytes.strip, [rest])
 
 
-def parse_line(line: bytes) -> Iterator[tuple[Job | None, bytes]]:
-    """Parse the jobs in a line, each with its own text; None is a part that is no job.
-
-    A torn line may be glued to a whole one.
-    """
+def parse_line(line: bytes) -> list[Job | None]:
+    """Parse the jobs in a line; None is a part that is no job. A torn line may be glued to a whole one."""
     job = _parse(line)
     if job is not None:
-        yield job, line
-        return
+        return [job]
     before, *parts = line.split(_BEGIN)
-    if before.strip() or not parts:
-        yield None, before
-    for part in parts:
-        text = (_BEGIN + part).strip(b"\0 \t\r\n")
-        yield _parse(text), text
+    torn = [None] if before.strip() or not parts else []
+    return [*torn, *(_parse((_BEGIN + part).strip(b"\0 \t\r\n")) for part in parts)]
 
 
 def _parse(text: bytes) -> Job | None:
@@ -211,112 +198,100 @@ def count_job(job: Job) -> Uses:
     }
 
 
-def sum_jobs(jobs: Iterable[Job], by: str | None) -> dict[str, Uses]:
-    """Add up jobs by name, pod, namespace or day; None adds up all of them, under the empty name."""
-    found: dict[str, Uses] = {}
+# --- Rows: jobs, or their sums
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table, of JSON and of CSV: a job, or the sum of all with a name."""
+
+    name: str
+    use: Uses  # with the seconds under _ALL
+    job: Job | None = None  # None: it is a sum
+
+    @property
+    def jobs(self) -> int:
+        """The number of jobs that it adds up."""
+        return self.use[_ALL].counted + self.use[_ALL].unknown
+
+
+def make_rows(jobs: Iterable[Job], by: str | None) -> list[Row]:
+    """Make a row for each job, or for each name, pod, namespace or day."""
+    if by is None:
+        return [Row(name_job(job), count_job(job), job) for job in jobs]
+    sums: dict[str, Uses] = {}
     for job in jobs:
         pod, namespace = name_pod(job.namespace, job.pod), job.namespace or ""
-        group = {"name": name_job(job), "pod": pod, "namespace": namespace, "day": job.end[:10]}[by] if by else ""
-        found[group] = sum_uses([found.get(group, {}), count_job(job)])
-    return found
+        name = {"name": name_job(job), "pod": pod, "namespace": namespace, "day": job.end[:10]}[by]
+        sums[name] = sum_uses([sums.get(name, {}), count_job(job)])
+    return [Row(name, use) for name, use in sorted(sums.items())]
 
 
-def _count_jobs(use: Uses) -> int:
-    return use[_ALL].counted + use[_ALL].unknown
+def add_up_rows(rows: Sequence[Row]) -> Row:
+    """Make the row of the total. There must be a row."""
+    return Row("total", sum_uses(row.use for row in rows))
 
 
-# --- The screens
+def format_rows(found: Jobs, by: str | None, screen: Screen) -> list[str]:
+    """Format a table of jobs or sums, and their total."""
+    rows = make_rows(found.list_jobs(), by)
+    jobs = [row.job for row in rows if row.job]
+    if len(rows) > 1:
+        rows.append(add_up_rows(rows))
+    seconds = [format_total(row.use[_ALL], lambda value: f"{value / MILLION:.1f}") for row in rows]
+    columns = [
+        Column((by or "name").upper(), [to_word(row.name) or "-" for row in rows], least=LEAST_NAME),
+        numbers("JOBS", [str(row.jobs) for row in rows]) if by else Column("END", [job.end for job in jobs]),
+        numbers("SECONDS", seconds),
+        *([numbers("RUNS", [str(job.runs) for job in jobs])] if any(job.runs != 1 for job in jobs) else []),
+    ]
+    skipped = found.explain()
+    return [*lay_out_uses(columns, [row.use for row in rows], LIST_HEADS, screen), *(["", skipped] if skipped else [])]
 
 
-def format_jobs(found: Jobs, screen: Screen) -> list[str]:
-    """Format a line for each job, and their total."""
-    rows, ends, runs = list[tuple[str, Uses]](), list[str](), list[int]()
-    for job in found.list_jobs():
-        shown = {event: total for event, total in count_job(job).items() if event in LIST_HEADS or event == _ALL}
-        rows.append((name_job(job), shown))
-        ends.append(job.end)
-        runs.append(job.runs)
-    more = [numbers("RUNS", [*map(str, runs)])] if {*runs} - {1} else []
-    return [*_format_rows("NAME", _add_total(rows), [Column("END", ends)], more, screen), *_format_end(found)]
-
-
-def format_sums(found: Jobs, by: str, screen: Screen) -> list[str]:
-    """Format a line for each name, pod, namespace or day, and the total."""
-    rows = _add_total(sorted(sum_jobs(found.list_jobs(), by).items()))
-    jobs = numbers("JOBS", [str(_count_jobs(use)) for _, use in rows])
-    return [*_format_rows(by.upper(), rows, [jobs], [], screen), *_format_end(found)]
-
-
-def _add_total(rows: list[tuple[str, Uses]]) -> list[tuple[str, Uses]]:
-    return [*rows, ("total", sum_uses(use for _, use in rows))] if len(rows) > 1 else rows
-
-
-def _format_rows(
-    head: str, rows: list[tuple[str, Uses]], columns: list[Column], more: list[Column], screen: Screen
-) -> list[str]:
-    """Lay out a table of names and use, with `columns` before and `more` behind the seconds."""
-    names, uses = [to_word(name) or "-" for name, _ in rows], [use for _, use in rows]
-    seconds = [format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}") for use in uses]
-    columns = [Column(head, names, least=LEAST_NAME), *columns, numbers("SECONDS", seconds), *more]
-    return lay_out_uses(columns, uses, LIST_HEADS, screen)
-
-
-def _format_end(found: Jobs) -> list[str]:
-    return ["", text] if (text := found.explain()) else []
-
-
-# --- JSON and CSV
-
-
-def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
+def rows_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
     """Make the object of `history --json`."""
-    jobs = [*found.list_jobs()]
-    lines: dict[str, Any] = {"jobs": [*map(_job_to_json, jobs)]}
-    if by is not None:
-        sums = sorted(sum_jobs(jobs, by).items())
-        lines = {"by": by, "sums": [{"name": name or None, **_sum_to_json(use)} for name, use in sums]}
-    skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
-    return {"file": path, **skipped, **lines, "total": next(map(_sum_to_json, sum_jobs(jobs, None).values()), None)}
+    rows = make_rows(found.list_jobs(), by)
+    if by is None:
+        lines: dict[str, Any] = {"jobs": [*map(_to_json, rows)]}
+    else:
+        lines = {"by": by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows]}
+    total = _to_json(add_up_rows(rows)) if rows else None
+    return {"file": path, "skipped": sum(found.skipped.values()), "problems": found.problems, **lines, "total": total}
 
 
-def _job_to_json(job: Job) -> dict[str, Any]:
-    use = {event: to_number(round(value * MILLION)) for event, value in job.use.items()}
-    return {"name": name_job(job), **job.model_dump(), "use": use}
-
-
-def _sum_to_json(use: Uses) -> dict[str, Any]:
-    known = {event: to_number(total.value) for event, total in use.items() if event != _ALL and total.counted}
-    unknown = sorted(event for event, total in use.items() if event != _ALL and total.unknown)
-    return {"jobs": _count_jobs(use), "seconds": to_number(use[_ALL].value), "use": known, "unknown": unknown}
+def _to_json(row: Row) -> dict[str, Any]:
+    totals = {event: total for event, total in row.use.items() if event != _ALL}
+    use = {event: to_number(total.value) for event, total in totals.items() if total.counted}
+    if row.job:
+        return {"name": row.name, **row.job.model_dump(), "use": use}
+    unknown = sorted(event for event, total in totals.items() if total.unknown)
+    return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
 
 
 def format_csv(found: Jobs, by: str | None) -> str:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
-    events = [*(event for event in _USUAL if event in found.events), *sorted(found.events - {*_USUAL})]
-    rows: Iterable[dict[str, Any]]
+    rows = make_rows(found.list_jobs(), by)
+    shown = {event for row in rows for event in row.use if event != _ALL}
+    events = [*(event for event in _USUAL if event in shown), *sorted(shown - {*_USUAL})]
+    first, last = [by or "name", "jobs", "seconds"], ["unknown"]
     if by is None:
-        rows, last = map(_job_to_json, found.list_jobs()), ["unknown", "late_cpu_seconds", "id"]
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-    else:
-        sums = sorted(sum_jobs(found.list_jobs(), by).items())
-        rows = ({by: name, **_sum_to_json(use)} for name, use in sums)
-        first, last = [by, "jobs", "seconds"], ["unknown"]
+        last = ["unknown", "late_cpu_seconds", "id"]
     text = io.StringIO()
-    table = csv.DictWriter(text, [*map(_to_cell, [*first, *events, *last])], extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(map(_to_cell, [*first, *events, *last]))
     for row in rows:
-        containers = " ".join(container["name"] or container["id"] for container in row.get("containers", ()))
-        cells = {**row, **row["use"], "containers": containers, "unknown": " ".join(row["unknown"])}
-        table.writerow({_to_cell(name): _to_cell(cell) for name, cell in cells.items() if not isinstance(cell, dict)})
+        fields = {by or "name": row.name, **_to_json(row)}
+        containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
+        cells = {**fields, **fields["use"], "containers": containers, "unknown": " ".join(fields["unknown"])}
+        table.writerow(_to_cell(cells.get(name)) for name in [*first, *events, *last])
     return text.getvalue()
 
 
-def _to_cell(value: str | float | None) -> str:
-    """Format a number as a spreadsheet reads it; empty is unknown.
-
-    A text that would be a formula gets a quote, since tenants choose names.
-    """
+def _to_cell(value: str | float | None) -> str | float | None:
+    """Quote a text that a spreadsheet would take for a formula, since tenants choose names."""
     if not isinstance(value, str):
-        return "" if value is None else str(to_number(round(value * MILLION)))
+        return value
     safe = printable(value)
     return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe

@@ -30,19 +30,12 @@ from hook.show.snapshot import (
     to_number,
     to_word,
 )
-from hook.show.terminal import Column, Screen, lay_out, list_pod_names, numbers
+from hook.show.terminal import Column, Screen, lay_out, list_pod_names, name_first, numbers, wrap_lines
 
-STATES = {
-    words.split()[-1]: words for words in ("live", "taken", "group missing", "recovering", "lingering", "completed")
-}
-"""SeenKey.condition by its last word, in the order in which keys are shown: running ones first."""
-_TRAFFIC = ("mbm_total_bytes",)
-_ORDERS = {
-    "energy": ("core_energy", *_TRAFFIC),
-    **dict.fromkeys(("traffic", "memory"), _TRAFFIC),
-    "cache": ("llc_occupancy",),
-}
-"""The events by which --sort sorts, if not by age or name."""
+STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
+"""SeenKey.condition, in the order in which keys are shown: running ones first."""
+_ORDERS = {"energy": "core_energy", "traffic": "mbm_total_bytes", "cache": "llc_occupancy"}
+"""The event by which --sort sorts, if not by age or name."""
 LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
 """The columns of use in `list` and `history`, by event."""
 _TOP_HEADS = {  # in the table, and in JSON
@@ -52,7 +45,6 @@ _TOP_HEADS = {  # in the table, and in JSON
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
-_NAMED = 20  # pods in a line, if the output is not a terminal
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
 LEAST_NAME = 12  # a name is never cut to fewer characters
@@ -60,36 +52,30 @@ _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
 # --- list
 
 
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
-    """Choose the keys of these namespaces and states (words of STATES), or all, and sort them, with their use."""
-    conditions = [*STATES.values()]
-    wanted = [STATES[word] for word in states or STATES]
+    """Choose the keys of these namespaces and states, or all, and sort them, with their use."""
     found = [
         KeyUse(key, sum_key(key))
         for key in keys
-        if key.condition in wanted and (not namespaces or key.state.pod_namespace in namespaces)
+        if key.condition in (states or STATES) and (not namespaces or key.state.pod_namespace in namespaces)
     ]
-
-    def rank(row: KeyUse) -> tuple[Any, ...]:
-        name = format_name(row.key)
-        return conditions.index(row.key.condition), *_rank(row, sort), name, row.key.state.key
-
-    return sorted(found, key=rank)
+    return sorted(found, key=lambda row: (STATES.index(row.key.condition), *_rank(row, sort)))
 
 
 def _rank(row: KeyUse, sort: str) -> tuple[Any, ...]:
     """Return what sorts a key, as `--sort` says; the most of an event comes first."""
+    name = format_name(row.key), row.key.state.key
     if sort == "age":
-        return (row.key.age if row.key.age is not None else float("inf"),)
+        return (row.key.age if row.key.age is not None else float("inf"), *name)
     if sort == "name":
-        return (format_name(row.key),)
-    return tuple(-row.use.get(event, Total()).known for event in _ORDERS[sort])
+        return name
+    # An equal energy is often no energy at all, on a CPU without AET.
+    return (*(-row.use.get(event, Total()).known for event in (_ORDERS[sort], _ORDERS["traffic"])), *name)
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
@@ -99,8 +85,8 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     lines += _format_table(selected, shown, screen)
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
-    lines += [f"unreadable: {printable(f'{broken.file}: {broken.problem}')}" for broken in seen.list_unreadable()]
-    return lines + [line for block in _list_problems(seen, screen) if block for line in ("", *block)]
+    problems = wrap_lines(_list_problems(seen), screen)
+    return [*lines, "", *problems] if problems else lines
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
@@ -108,8 +94,8 @@ def format_unmonitored(seen: Inventory) -> list[str]:
     failures = sorted(seen.failures, key=lambda failure: (failure.reason, _name_failed(failure)))
     lines = [line for failure in failures for line in format_failure(failure)]
     if seen.unhooked is not None:
-        head = f"without the hook, as of {seen.unhooked.since} (see doctor):"
-        lines += _add_head(head, [f"  {name}" for name in name_unhooked(seen.unhooked)])
+        why = f"without the hook, as of {seen.unhooked.since} (see doctor)"
+        lines += [f"{name}: {why}" for name in name_unhooked(seen.unhooked)]
     return lines + format_missing(seen) or ["none"]
 
 
@@ -159,10 +145,9 @@ def _format_rmids(seen: Inventory) -> str:
 def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
     """Format the rows of the keys that are shown, and the total of all that match."""
     keys = [row.key for row in shown]
-    short_states = {condition: word for word, condition in STATES.items()}
     ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
     columns = [
-        Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
+        Column("STATE", [key.condition for key in keys]),
         Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
         numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
@@ -197,116 +182,92 @@ def _format_members(key: SeenKey) -> str:
     return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
 
 
-def _list_problems(seen: Inventory, screen: Screen) -> Iterator[list[str]]:
-    """List the blocks of lines that `list` shows below its table; some are empty."""
-    if seen.rmids is not None and seen.rmids.full:
-        yield [f"no RMID is left in ctrl_group {printable(', '.join(seen.rmids.full))}: see doctor"]
-    if seen.unassigned:
-        yield [f"memory traffic is not counted in {format_count(len(seen.unassigned), 'group')}: see doctor"]
-    for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
-        failures = [failure for failure in seen.failures if failure.monitored is is_monitored]
-        failed = [(failure.reason, _name_failed(failure)) for failure in failures]
-        yield _add_head(f"{head} (see list unmonitored):", _name_groups(failed, screen))
-    taken = [(path, key.name_member(container)) for key, container, path in seen.list_taken()]
-    head = "taken: another tool has moved them to its group, and counts what they use:"
-    yield _add_head(head, _limit_lines(_name_groups(taken, screen)))
-    if (record := seen.reconciled) is not None:
-        counts = sorted(record.elsewhere.items(), key=lambda count: (-count[1], count[0]))
-        lines = [f"  {to_word(path)}: {format_count(number, 'thread')}" for path, number in counts]
-        head = "in groups of other tools or in other ctrl_groups, as of the last reconcile:"
-        yield _add_head(head, _limit_lines(lines))
-        if record.outside_total:
-            called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
-            outside = [f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items()]
-            line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
-            yield ["outside of their group, as of the last reconcile:", line]
-    if (unhooked := seen.unhooked) is not None:
-        if never := name_unhooked(unhooked):
-            head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
-            yield [head, _name_some("  never hooked", never, screen)]
-        if unhooked.unchecked:
-            count = format_count(unhooked.unchecked, "container")
-            yield [f"could not check {count} without a record, as of {unhooked.since}"]
-    yield [*format_waiting(seen), *format_missing(seen)]
-    if seen.dropped_snapshots:
-        yield [f"{format_count(seen.dropped_snapshots, 'snapshot')} removed early since boot: /run had no room"]
+def _list_problems(seen: Inventory) -> Iterator[str]:
+    """List the lines that `list` shows below its table."""
+    for broken in seen.unreadable:
+        yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
+    yield from _sum_up_failures(seen.failures)
+    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in seen.list_taken()]:
+        yield f"taken by other tools, which count what they use: {_name_some(taken)}"
+    yield from _list_findings(seen)
+    yield from format_waiting(seen)
+    yield from format_missing(seen)
 
 
-def _add_head(head: str, lines: list[str]) -> list[str]:
-    return [head, *lines] if lines else []
+def _sum_up_failures(failures: Iterable[Failure]) -> Iterator[str]:
+    """Format a line for each reason."""
+    failed: dict[tuple[bool, str], list[str]] = {}
+    for failure in failures:
+        failed.setdefault((failure.monitored, failure.reason), []).append(_name_failed(failure))
+    for (is_monitored, reason), called in sorted(failed.items()):
+        head = "monitored, with problems" if is_monitored else "not monitored"
+        yield f"{head} (see list unmonitored): {to_word(reason)}: {_name_some(called)}"
 
 
-def _name_groups(named: Iterable[tuple[str, str]], screen: Screen) -> list[str]:
-    """Format a line for each group of containers, with as many of their names as fit."""
-    groups: dict[str, list[str]] = {}
-    for group, name in sorted(named):
-        groups.setdefault(to_word(group), []).append(name)
-    return [_name_some(f"  {group}", names, screen) for group, names in groups.items()]
+def _list_findings(seen: Inventory) -> Iterator[str]:
+    """List what the last reconcile found."""
+    if (record := seen.reconciled) is not None and record.elsewhere:
+        groups = [f"{to_word(path)}: {number}" for path, number in sorted(record.elsewhere.items())]
+        yield f"threads in groups of other tools or in other ctrl_groups, as of reconcile: {name_first(groups)}"
+    if record is not None and record.outside_total:
+        called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
+        outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
+        yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
+    if (unhooked := seen.unhooked) is not None and (never := name_unhooked(unhooked)):
+        yield f"never hooked, as of {unhooked.since} (see doctor, and list unmonitored): {_name_some(never)}"
 
 
-def _limit_lines(lines: list[str]) -> list[str]:
-    """Return the first lines, and the number of the others."""
-    more = [f"  and {len(lines) - _NAMED} more groups"] if len(lines) > _NAMED else []
-    return [*lines[:_NAMED], *more]
-
-
-def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
-    """Format `head: 236 containers: a, b, c, and 233 more`, with as many names as fit."""
-    start = f"{head}: {format_count(len(called), 'container')}"
-    for number in range(min(len(called), _NAMED), 0, -1):
-        more = f", and {len(called) - number} more" if number < len(called) else ""
-        line = f"{start}: {', '.join(called[:number])}{more}"
-        if screen.width is None or len(line) <= screen.width:
-            return line
-    return start
+def _name_some(names: Sequence[str]) -> str:
+    return f"{format_count(len(names), 'container')}: {name_first(sorted(names))}"
 
 
 # --- show
 
 
-def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
-    """Format `show`: a key, its total use, its containers, its events, and if it `is_wide` each counter's values."""
-    state = key.state
+def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
+    """Format `show`: a key, its total use, its containers, and each counter's values."""
+    state, booted = key.state, system.unix_time() - system.boottime()
+    lingering = None if state.lingering_since is None else system.format_utc(booted + state.lingering_since)
     facts = {
         "key": state.key,
         "kind": state.kind,
         "pod" if state.kind == "pod" else "name": format_name(key),
         "state": key.condition,
         "age": format_age(key.age),
+        "created": state.created_at,
+        "completed": state.completed_at,
+        "lingering": lingering and f"since {lingering}",
         "generation": str(state.generation),
         "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
-    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
-    lines += _format_sums(key, screen)
-    lines += ["", "containers:"] if state.members else []
-    for container in state.members:
-        lines += _format_member(key, container)
-    lines += _format_times(key)
+    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
+    lines += _format_sums(key)
+    for container, member in state.members.items():
+        started = system.format_utc(booted + member.starttime / procfs.TICKS)
+        lines += ["", *_format_member(key, container, started)]
     for group in key.groups:
-        lines += _format_group(group, is_wide=is_wide)
-    if is_wide:
-        lines += explain_marks(total for group in key.groups for total in group.totals.values())
+        lines += ["", *_format_group(group)]
+    lines += explain_marks(total for group in key.groups for total in group.totals.values())
     for failure in failures:
         lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
     return lines
 
 
-def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
+def _format_sums(key: SeenKey) -> list[str]:
     """Format the sum of each event over all domains and ctrl_groups; a gauge has its present value."""
     sums = sum_key(key, has_gauges=True)
     events = [event for event in EVENTS if event in sums]
     if not events:
         return []
-    units = [EVENTS[event].unit for event in events]
     columns = [
         Column("EVENT", events),
         numbers("USE", [format_sum(sums[event], event) for event in events]),
-        Column("UNIT", [_SYMBOLS.get(unit, unit) for unit in units]),
+        Column("UNIT", [EVENTS[event].unit for event in events]),
     ]
-    return ["", *lay_out(columns, screen), *explain_marks(sums[event] for event in events)]
+    return ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
 
 
-def _format_member(key: SeenKey, container: str) -> list[str]:
+def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
     member = key.state.members[container]
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
@@ -317,46 +278,27 @@ def _format_member(key: SeenKey, container: str) -> list[str]:
         "taken from": member.taken_from,
         "taken by": key.taken.get(container),
     }
-    return [
-        f"  {_name_member(key, container)}: {states[key.alive[container]]}, pid {member.pid}",
-        *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
-    ]
+    name = who(names.container_of(container), name=member.name)
+    head = f"container {name}: {states[key.alive[container]]}, pid {member.pid}, started {started}"
+    return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 
 
-def _name_member(key: SeenKey, container: str) -> str:
-    return who(names.container_of(container), name=key.state.members[container].name)
-
-
-def _format_times(key: SeenKey) -> list[str]:
-    """Format the recorded events of a key with their times, the earliest first."""
-    state, booted = key.state, system.unix_time() - system.boottime()
-    events = [(state.created_at, "created"), (state.completed_at, "completed")]
-    for container, member in state.members.items():
-        started = system.format_utc(booted + member.starttime / procfs.TICKS)
-        events.append((started, f"{_name_member(key, container)} started"))
-    if state.lingering_since is not None:
-        events.append((system.format_utc(booted + state.lingering_since), "last container gone: lingering"))
-    known = sorted((at, what) for at, what in events if at)
-    return ["", "life:", *(f"  {at}  {what}" for at, what in known)] if known else []
-
-
-def _format_group(group: Group, *, is_wide: bool) -> list[str]:
+def _format_group(group: Group) -> list[str]:
     record = group.record
     status = "over" if group.is_over else "there" if group.exists else "missing"
-    lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
-    if record.begin is None:
-        lines.append("  no initial counters: its use is unknown")
+    unknown = "; no initial counters: its use is unknown" if record.begin is None else ""
+    head = printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status}{unknown})")
     counted = {counter: _counter_to_json(group, counter) for counter in group.list_counters()}
-    if not (is_wide and counted):
-        return lines
-    rows, uses, last = [*counted.values()], group.totals, "end" if group.is_over else "now"
+    if not counted:
+        return [head]
+    rows, last = [*counted.values()], "end" if group.is_over else "now"
     columns = [
-        Column("COUNTER", [to_word(counter) for counter in counted]),
+        Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
-        numbers("USE", [format_total(uses.get(counter), counters.text_of) for counter in counted]),
+        numbers("USE", [format_total(group.totals.get(counter), counters.text_of) for counter in counted]),
     ]
-    return lines + ["  " + line for line in lay_out(columns)]
+    return [head, *lay_out(columns)]
 
 
 # --- top
@@ -374,7 +316,7 @@ def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
 
 
 def _sort_rates(rates: Rates, sort: str) -> list[KeyUse]:
-    return sorted(rates.keys, key=lambda row: (*_rank(row, sort), row.key.state.key))
+    return sorted(rates.keys, key=lambda row: _rank(row, sort))
 
 
 # --- The same with --json
@@ -387,7 +329,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
         "keys": [_summary_to_json(row.key, row.use) for row in selected],
-        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.list_unreadable()],
+        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.unreadable],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": unhooked
         and {
@@ -436,7 +378,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
         "begin": group.begin.get(counter),
         "end" if group.is_over else "now": group.now.get(counter),
         "before": group.record.before.get(counter),
-        "use": to_number(group.use.get(counter)),
+        "use": None if total.unknown else to_number(total.value),
         "known": to_number(total.value),
         "from_nothing": total.from_nothing > 0,
         "unit": event.unit if event else None,

@@ -12,6 +12,7 @@ from hook.show.terminal import print_printable
 MOST_FAILURES = 10
 """Failures that a run prints, and problems that it leaves: `list` and the metrics have them all, and a timer's run
 prints them once a minute."""
+_ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 
 
 class RepairLog:
@@ -65,8 +66,7 @@ def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
     """Make the object that `reconcile --json` prints."""
     actions = []
     for outcome in result.outcomes:
-        about = {name: getattr(outcome.action, name) or None for name in ("key", "container", "path")}
-        named = {name: getattr(outcome.action, name) for name in ("namespace", "pod", "name", "why")}
+        about = {name: getattr(outcome.action, name) or None for name in _ABOUT}
         problems = {"problem": outcome.problem, "remark": outcome.remark}
-        actions.append({"action": outcome.action.verb, **about, **named, **problems})
+        actions.append({"action": outcome.action.verb, **about, **problems})
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, `/`, which links to it, and
-`/-/healthy`, which measures nothing.
+"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, and `/-/healthy`, which measures
+nothing.
 
-Each connection has a thread, and a deadline as a whole. If there are too many connections, one is cut off: a client
-that does not read its answer, else the oldest one without a request, since a scraper sends its request at once. If one
-address has too many of them, this is one of that address, else the new one. A scrape that waits for its answer or
-receives it is never cut off: if all do, new connections wait in the kernel's queue.
+Each connection has a thread, and a deadline as a whole. If there are too many connections, one is cut off: of those
+that do not read their answer or have not sent a whole request, the one that has been idle for longest, since a scraper
+sends its request at once. If one address has too many of them, this is one of that address, else the new one. A scrape
+that waits for its answer or receives it is never cut off: if all do, new connections wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import signal
 import socket
 import struct
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -36,7 +35,6 @@ Reading = Callable[[bool], str]
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-_LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
@@ -60,11 +58,7 @@ class Answer(NamedTuple):
     headers: dict[str, str]
 
 
-PAGES = {
-    "/": Answer(200, "text/html; charset=utf-8", _LINK, {}),
-    "/-/healthy": Answer(200, _TEXT, b"healthy\n", {}),
-}
-"""The answers that never change, by path."""
+_HEALTHY = Answer(200, _TEXT, b"healthy\n", {})
 _NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n", {})
 
 
@@ -76,14 +70,16 @@ class Connection:
     host: str
     ends_at: float = field(default_factory=lambda: system.monotonic() + _PATIENCE)
     asks: bool = True  # its request is not complete
-    took_at: float = float("inf")  # when its answer began, or the client last took a piece of it
+    active_at: float = field(default_factory=system.monotonic)  # when it began, or the client last took a piece
 
-    def has_sent(self) -> bool:
-        """Return whether the kernel has a part of its request that its thread will read next."""
+    def is_idle(self) -> bool:
+        """Return whether it may be cut off to make room: its client sends nothing, or does not read."""
+        if not self.asks:
+            return self.active_at < system.monotonic() - _STALLED
         try:
-            return bool(self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+            return not self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
-            return False
+            return True
 
 
 class Server(ThreadingHTTPServer):
@@ -128,26 +124,15 @@ class Server(ThreadingHTTPServer):
                 if not is_greedy and len(self.connections) < self._most:
                     self.connections[request] = Connection(request, host)
                     return True
-                found = self._find_dispensable(own if is_greedy else self.connections.values())
-                if found is not None:
-                    self._cut_off(found, "too_many")
-                elif is_greedy and not any(connection.asks for connection in own):
+                idle = [client for client in (own if is_greedy else self.connections.values()) if client.is_idle()]
+                if idle:
+                    self._cut_off(min(idle, key=lambda client: client.active_at), "too_many")
+                elif is_greedy and not any(client.asks for client in own):
                     self._cut_off(Connection(request, host), "too_many")
                     return False
                 else:
                     self.change.wait(_TICK)
                     self.service_actions()
-
-    def _find_dispensable(self, among: Collection[Connection]) -> Connection | None:
-        """Find the client that has not read for the longest time, else the oldest one without a request.
-
-        This is one of the address that has most of them.
-        """
-        stalled = [client for client in among if client.took_at < system.monotonic() - _STALLED]
-        asking = [client for client in among if client.asks and not client.has_sent()]
-        hosts = Counter(client.host for client in asking)
-        oldest = max(asking, key=lambda client: hosts[client.host], default=None)
-        return min(stalled, key=lambda client: client.took_at, default=oldest)
 
     def service_actions(self) -> None:
         """Cut off the connections whose time is over."""
@@ -228,25 +213,26 @@ class _Handler(BaseHTTPRequestHandler):
                 if not (data := self.request.recv(_LONGEST_REQUEST - len(request))):
                     return
                 request += data
-                is_whole = b"\n\r\n" in request or b"\n\n" in request
-                connection.asks = not is_whole and len(request) < _LONGEST_REQUEST
+                if b"\n\r\n" in request or b"\n\n" in request or len(request) >= _LONGEST_REQUEST:
+                    connection.asks = False
+                    connection.active_at = float("inf")  # it is not idle while it waits for its answer
         self.rfile = BytesIO(request)
         self.handle_one_request()
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        is_measured = path == "/metrics"
-        self._answer(self.server.read(self._choose_variant()) if is_measured else PAGES.get(path, _NOT_FOUND))
+        if path == "/metrics":
+            self._answer(self.server.read(self._choose_variant()))
+        else:
+            self._answer(_HEALTHY if path == "/-/healthy" else _NOT_FOUND)
 
     do_HEAD = do_GET  # noqa: N815
 
     def _choose_variant(self) -> tuple[bool, bool]:
         """Choose what the headers prefer: OpenMetrics, gzip (RFC 9110, section 12). Plain text is the default."""
         accepted, encodings = (_rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding"))
-        text = next((accepted[name] for name in _TEXTS if name in accepted), 0.0)
-        packed = next((encodings[name] for name in ("gzip", "x-gzip", "*") if name in encodings), 0.0)
-        is_open = accepted.get("application/openmetrics-text", 0.0) > text
-        return is_open, packed > 0 and packed >= encodings.get("identity", 0.0)
+        is_open = accepted.get("application/openmetrics-text", 0.0) > accepted.get("text/plain", 0.0)
+        return is_open, encodings.get("gzip", 0.0) > 0
 
     def _answer(self, answer: Answer) -> None:
         self.send_response(answer.status)
@@ -255,12 +241,12 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in answer.headers.items():
             self.send_header(name, value)
         connection = self.server.connections[self.request]
-        connection.took_at = system.monotonic()
+        connection.active_at = system.monotonic()
         self.end_headers()
         body = memoryview(b"" if self.command == "HEAD" else answer.body)
         for at in range(0, len(body), _PIECE):
             self.wfile.write(body[at : at + _PIECE])
-            connection.took_at = system.monotonic()
+            connection.active_at = system.monotonic()
         self.request.shutdown(socket.SHUT_WR)
         # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
         # any number of clients that do not read.
@@ -296,22 +282,17 @@ def _name(address: tuple[str, int]) -> str:
 
 # --- What a client prefers
 
-_TEXTS = ("text/plain", "text/*", "*/*")
-"""The media ranges that mean the text format, the most specific first."""
-_VERSIONS = {"application/openmetrics-text": "1.0.0"}
-"""The version of a format, if it is not that of the text format."""
+_VERSIONS = ("", "0.0.4", "1.0.0")  # of the text format and of OpenMetrics, or any
 _QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 
 def _rate(headers: list[str]) -> dict[str, float]:
     """Return the quality of each name that a client accepts in our version, or without one; 0 is "never"."""
     found: dict[str, float] = {}
-    for item in ",".join(headers).split(","):
-        name, *parameters = (part.strip().lower() for part in item.split(";"))
-        pairs = {
-            key.strip(): value.strip().strip('"') for key, _, value in (text.partition("=") for text in parameters)
-        }
-        quality = pairs.get("q", "1")
-        if pairs.get("version") in (None, _VERSIONS.get(name, "0.0.4")):
+    for item in ",".join(headers).lower().replace(" ", "").split(","):
+        name, *parameters = item.split(";")
+        given = dict(parameter.partition("=")[::2] for parameter in parameters)
+        quality = given.get("q", "1")
+        if given.get("version", "").strip('"') in _VERSIONS:
             found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)
     return found

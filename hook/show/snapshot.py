@@ -42,8 +42,8 @@ _ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is 
 _AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
 """Totals by event, or by counter; an event without any counter is absent."""
-Readings = dict[str, tuple[float, dict[str, str]]]
-"""Counters by the path of their mon_group, and system.monotonic() of the read."""
+Readings = dict[str, dict[str, str]]
+"""Counters by the path of their mon_group."""
 Uncharged = dict[str, dict[str, str]]
 """The use of tasks outside of all mon_groups, charged to no pod, by ctrl_group (`/`: the root one) and counter.
 
@@ -77,7 +77,6 @@ class Group:
 
     record: MonGroup
     exists: bool  # the kernel has it; False if it has ended, because the path may belong to another group then
-    read_at: float  # system.monotonic() of the read
     now: dict[str, str]  # the kernel's counters, or the recorded final ones if it has ended
 
     @cached_property
@@ -91,11 +90,6 @@ class Group:
             is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), now)
             found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
         return found
-
-    @cached_property
-    def use(self) -> dict[str, int | None]:
-        """The lifetime use of each cumulative counter; None if a part is unknown."""
-        return {counter: None if total.unknown else total.known for counter, total in self.totals.items()}
 
     @property
     def begin(self) -> dict[str, str]:
@@ -114,9 +108,9 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        found = {} if self.is_over else {counter: counters.event_of(counter) for counter in self.now}
-        gauges = [counter for counter, event in found.items() if event and event.gauge]
-        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
+        found = {} if self.is_over else self.now
+        gauges = [counter for counter in found if counters.event_of(counter) and not counters.is_cumulative(counter)]
+        return {counter: make_total(counters.number(found[counter])) for counter in gauges}
 
 
 @dataclass(frozen=True)
@@ -137,7 +131,7 @@ class SeenKey:
 
     @property
     def condition(self) -> str:
-        """`recovering`, `completed`, `lingering`, `taken`, `group missing` (another tool removed it) or `live`."""
+        """`recovering`, `completed`, `lingering`, `taken`, `missing` (another tool removed its group) or `live`."""
         if self.state.recovering:
             return "recovering"
         if self.state.completed_at is not None:
@@ -146,7 +140,7 @@ class SeenKey:
             return "lingering"
         if self.taken:
             return "taken"
-        return "live" if all(group.exists or group.is_over for group in self.groups) else "group missing"
+        return "live" if all(group.exists or group.is_over for group in self.groups) else "missing"
 
     @property
     def was_taken(self) -> bool:
@@ -239,10 +233,9 @@ class Inventory:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
         self.keys = _add_taken(_list_of(SeenKey, found), kernel, options.group_prefix, ctrl_groups)
-        self.unreadable = _list_of(Broken, found)
         failures = [records.failure(name) for name in records.names(Failure)]
         self.failures = _list_of(Failure, failures)
-        self.unreadable_failures = _list_of(Broken, failures)
+        self.unreadable = _list_of(Broken, [*found, *failures])
         self.unhooked = records.glance(Unhooked, "unhooked")
         """The containers without the hook that reconcile found; None if it has not run."""
         if self.unhooked is not None:
@@ -286,10 +279,6 @@ class Inventory:
                 found[key.state.history_file, key.state.owed.why] += len(key.state.owed.lines)
         return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
 
-    def list_unreadable(self) -> list[Broken]:
-        """List the unreadable records of all kinds."""
-        return [*self.unreadable, *self.unreadable_failures]
-
 
 def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
     """Take a snapshot; if it `has_uncharged`, with the use of tasks in no pod, for which it reads all groups' counters.
@@ -332,16 +321,14 @@ def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
 
 def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     if record.end is not None:
-        return Group(record, exists=False, read_at=system.monotonic(), now=record.end)
+        return Group(record, exists=False, now=record.end)
     if record.path in readings:
-        read_at, now = readings[record.path]
-        return Group(record, exists=True, read_at=read_at, now=now)
-    read_at = system.monotonic()
+        return Group(record, exists=True, now=readings[record.path])
     try:
         now = kernel.counters(record.path)
     except HookError:
         now = {}  # it is gone or unreadable: its use is unknown
-    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
+    return Group(record, exists=system.is_directory(record.path), now=now)
 
 
 def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
@@ -351,13 +338,14 @@ def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: d
         there = Groups(kernel, prefix, lambda: known).read_others(ctrl_groups)
     except (HookError, OSError):
         return keys  # unknown: reconcile reports that
-    return [replace(key, taken=_find_taken(key, there)) for key in keys] if there else keys
-
-
-def _find_taken(key: SeenKey, there: dict[int, str]) -> dict[str, str]:
-    """Find members of a key among the tasks of other tools' groups. Pids are the host's, so `alive` must be known."""
-    inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
-    return {container: there[pid] for container, pid in inits.items() if pid in there}
+    if not there:
+        return keys
+    found = []
+    for key in keys:
+        # Pids are the host's, so `alive` must be known.
+        inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
+        found.append(replace(key, taken={container: there[pid] for container, pid in inits.items() if pid in there}))
+    return found
 
 
 def _find_ours(
@@ -405,7 +393,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) 
                 first = {group: kernel.counters(group) for group in before} if tracks_few else {}
                 # The sum first: use between the reads makes the difference too low, and the next read catches up.
                 whole = kernel.counters(path)
-                parts = {group: (system.monotonic(), kernel.counters(group)) for group in before}
+                parts = {group: kernel.counters(group) for group in before}
             except HookError:
                 continue
             if _list_inodes(kernel, path) == before:
@@ -422,17 +410,17 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
     return {group: kernel.inode(group) for group in (f"{path}/mon_groups/{name}" for name in names)}
 
 
-def _subtract(counter: str, whole: str, parts: Readings, first: dict[str, dict[str, str]]) -> str:
+def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str:
     """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too.
 
     A mon_group that is untracked in one of its readings, before the sum (`first`) and after, leaves the rest unknown.
     """
     total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
     for path, of_group in first.items():
-        texts = of_group.get(counter), parts[path][1].get(counter)
-        if counters.is_untracked(counter, texts[0]) is not counters.is_untracked(counter, texts[1]):
+        was, now = of_group.get(counter), parts[path].get(counter)
+        if counters.is_untracked(counter, was) is not counters.is_untracked(counter, now):
             return ""
-    others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
+    others = (counters.number(part.get(counter)) or 0 for part in parts.values())
     return "" if total is None else counters.text_of(max(0, total - sum(others)))
 
 
@@ -530,8 +518,9 @@ class Rates:
 def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     """Compare two snapshots. A key that only one of them has gets no rate."""
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
-    rates = [KeyUse(key, _measure_speed(key, former)) for key in second.keys if key.state.completed_at is None]
     seconds = second.at - first.at
+    running = [key for key in second.keys if key.state.completed_at is None]
+    rates = [KeyUse(key, _measure_speed(key, former, seconds)) for key in running]
     rest = add_up(
         speed
         for path, now in second.uncharged.items()
@@ -541,26 +530,26 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     return Rates(time, seconds, rates, rest, node)
 
 
-def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group]) -> Uses:
+def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group], seconds: float) -> Uses:
     """Measure the rates of a key. While another tool has a container of it, a part is unknown."""
     speeds: list[tuple[str, Total]] = []
     for group in key.groups:
-        earlier = former.get((key.state.key, group.record.path), group)
-        if earlier.record != group.record:
-            earlier = group  # another directory: there is nothing to compare with
+        earlier = former.get((key.state.key, group.record.path))
+        # There is nothing to compare another directory with.
+        before = earlier.now if earlier is not None and earlier.record == group.record else None
         if not group.is_over:
-            speeds += _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
+            speeds += _list_speeds(before, group.now, seconds)
     found = add_up(speeds)
     return _mark_part(found) if key.taken else found
 
 
-def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
-    """List the use of each counter per second, if any have passed; of the cache what is in use now."""
+def _list_speeds(before: dict[str, str] | None, now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
+    """List the use of each counter per second, if there was something before; of the cache what is in use now."""
     for counter, text in now.items():
-        event, begin = get_event(counter), before.get(counter)
+        event, begin = get_event(counter), (before or {}).get(counter)
         if counters.is_untracked(counter, begin):
             begin = None  # what the counter shows now may have been counted long before
-        if counters.is_cumulative(counter) and seconds > 0:
+        if counters.is_cumulative(counter) and before is not None and seconds > 0:
             used = counters.used(counter, begin, text)
             speed = None if used is None else round(used / seconds)
             yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))

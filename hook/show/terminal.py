@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from textwrap import TextWrapper
 from typing import Any
 
 from hook import system
@@ -21,7 +22,6 @@ from hook.report import name_pod, printable
 _MOST_NAMED = 5  # in one line
 _GAP = "  "
 _CUT = "..."
-_LEAST_POD = 10  # characters of a pod's name, before its namespace is cut, too
 _END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
 
 
@@ -112,25 +112,16 @@ def _narrow(column: Column, too_wide: int) -> Column:
 
 
 def cut_name(name: str, width: int) -> str:
-    """Shorten a pod, `namespace/pod` or `namespace/pod/container` to a width: the pod in its middle.
-
-    If there is no room for both ends of the pod beside the whole namespace and container, the whole name is cut.
-    """
-    parts = name.split("/", 2)
-    at = min(1, len(parts) - 1)
-    room = width - len(name) + len(parts[at])
-    if room < _LEAST_POD:
-        return _cut_middle(name, width)
-    parts[at] = _cut_middle(parts[at], room)
-    return "/".join(parts)
+    """Shorten a name in its middle to a width of 8 or more characters."""
+    return name if len(name) <= width else name[: width - len(_CUT) - _END] + _CUT + name[-_END:]
 
 
-def _cut_middle(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    left = max(0, width - len(_CUT))
-    end = min(_END, left - left // 4)
-    return (text[: left - end] + _CUT + text[len(text) - end :])[:width]
+def wrap_lines(lines: Iterable[str], screen: Screen) -> list[str]:
+    """Wrap lines that are too long for a terminal; what continues a line has an indent."""
+    if screen.width is None:
+        return [*lines]
+    wrapper = TextWrapper(screen.width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False)
+    return [part for line in lines for part in wrapper.wrap(line)]
 
 
 def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:

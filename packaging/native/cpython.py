@@ -49,6 +49,7 @@ OPTIONS = (
 # Profile-guided: a hook takes a tenth less. The same run in the same place gives the same profile.
 TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-I -S -B {TRAINING.name}")
 DISK = 2 << 30
+LIBRARY = "lib/python3.13"  # where the interpreter finds it
 
 
 class Interpreter(NamedTuple):
@@ -64,7 +65,7 @@ class Interpreter(NamedTuple):
     @property
     def library(self) -> Path:
         """The modules of the standard library in Python."""
-        return self.directory / "Lib"
+        return self.directory / LIBRARY
 
     @property
     def version(self) -> str:
@@ -166,7 +167,8 @@ def _keep(work: Path, version: str) -> Interpreter:
     for name in ("python", "libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a", "pyconfig.h", "LICENSE"):
         shutil.copy(tree / name, result)
     shutil.copytree(tree / "Include", result / "Include")
-    shutil.copytree(tree / "Lib", result / "Lib", ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"))
+    shutil.copytree(tree / "Lib", result / LIBRARY, ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"))
+    (result / LIBRARY / "lib-dynload").mkdir()  # the interpreter looks for it
     manifest = {"inputs": _inputs(), "version": version}
     (result / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     name = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:16]

@@ -3,19 +3,9 @@
 
     python3 build.py bench attribution [--workloads NAME...] [--seconds S] [--rounds N] [--polls N] [--seed N] ...
 
-Containers of runc and of crun work in a guest whose resctrl is the kernel's own, over counters that charge each RMID
-the time for which its tasks ran (tests/kernel/). A share is what a container's mon_group was charged, divided by what
-its cgroup used by cpu.stat, from the first instruction of its first program until it had done its work. Of the rounds
-with the hook it is the least, of those with a poller the mean (the least to the most).
-
-The ceiling is the share of the same work without a runtime, by a process that put itself into a group before: what the
-kernel can attribute. It differs from 100 % as far as the two clocks do: the kernel's scheduler counts a task from when
-it chooses it (or even from when it wakes it, on a CPU that idles), the RMID counts from when it runs. Jobs by exec read
-themselves what they used, and what their group was charged, from their first instruction to their last.
-
-A poller writes all threads in the container's cgroup to the tasks of its group, which is there beforehand, at each
-tick. It begins to look by chance within its first period after the container's first instruction; each period is
-divided among the rounds, so that these stand for all of it.
+docs/performance.md says what the figures mean. Of the rounds with the hook a share is the least, of those with a poller
+the mean (the least to the most). The ceiling differs from 100 % as far as the two clocks do: the scheduler counts a
+task from when it chooses or even wakes it, the RMID counts from when it runs.
 """
 
 from __future__ import annotations

@@ -3,12 +3,8 @@
 
     python3 -m tests.bench.attribution_guest PLAN HOOK     # prints a line each run; GuestPlan and Run are JSON
 
-There is one container at a time. Its work is counted in loops and forks, not in seconds; when it is done it reports so
-and waits until its counters have been read.
-
-What a container used is in its cgroup's cpu.stat. What its mon_group was charged is COUNTER over all packages. The
-container's first program reads both before it does anything else, and the benchmark reads them after the work, when
-nothing in the container runs any more.
+There is one container at a time. Its first program reads cpu.stat and COUNTER of all packages before all else; its work
+is counted in loops and forks, not in seconds. The benchmark reads both again when nothing in it runs any more.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs commands in rounds, and measures them: wall time, CPU time and memory (load.c), instructions (valgrind).
-
-Each round measures once everything that is to be compared, in a random order.
-"""
+"""Runs commands in rounds, and measures them: wall time, CPU time and memory (load.c), instructions (valgrind)."""
 
 from __future__ import annotations
 

@@ -3,16 +3,12 @@
 
     python3 build.py bench life [--rounds N] [--seed N]
 
-containerd makes the containers, as the kubelet asks for them; each is alone in a pod, whose sandbox is there before it.
-Its hooks are in its base_runtime_spec: none, /bin/true, the least that Python takes to start and exit, or this one with
-its shipped options, on a node whose resctrl and run directory are on tmpfs (nodes.py).
-
 create     CreateContainer and StartContainer
 remove     StopContainer, which returns after the poststop hooks, and RemoveContainer
 whole      both
 
-Each round has one life of each, in a random order. Times are medians ± half of their interquartile range. Ratios are
-the medians of the rounds' ratios, with their 95 % interval; (!) marks a missed target.
+docs/performance.md says what is compared. Times are medians ± half of their interquartile range. Ratios are the medians
+of the rounds' ratios, with their 95 % interval; (!) marks a missed target.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes to measure on.
 
-PlainNode, for wall time, has plain directories in the shape of resctrl, on tmpfs: behind FUSE a first createRuntime
-takes five times as long. But on tmpfs a directory is not full as soon as it is made, as a mon_group is, nor does
-rmdir(2) remove a full one. So a key's group exists before its first container starts, empty, and in the mount namespace
-of a helper a full directory is mounted over it. The hook goes by /proc/PID/root of the helper, and finds the group
-full; and since it is a mount point in another namespace only, its rmdir(2) removes it, mount and all. Two things
-differ: mkdir(2) fails with EEXIST, which the hook takes like a success (0.07 of an exit floor more), and rmdir(2) takes
-some 70 us.
+PlainNode, for wall time, has directories in the shape of resctrl on tmpfs: behind FUSE a first createRuntime takes five
+times as long. A mon_group is full as soon as it is made, and rmdir(2) removes it; so a key's group exists before
+its first container starts, empty, and in the mount namespace of a helper a full directory is mounted over it. The hook
+goes by /proc/PID/root of the helper; its mkdir(2) fails with EEXIST (0.07 of an exit floor more), and its rmdir(2)
+removes the group, mount and all (some 70 us).
 
-MeasuredNode, for instructions and for reconcile: on the model of resctrl, where mkdir(2) and rmdir(2) do as the kernel
-does. What the model runs is not the hook's, and is not counted.
+MeasuredNode, for instructions and for reconcile, is on the model of resctrl.
 """
 
 from __future__ import annotations

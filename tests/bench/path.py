@@ -3,11 +3,9 @@
 
     python3 build.py bench path [--files]
 
-A pod with one container gets a second one; both end. In between come an idle reconcile and one `metrics`, on the model
-of resctrl with five counters. A run enters a file when it calls one of its functions (sys.setprofile); models and their
-validators do not count. It changes file when it calls a function of another file than it called before. `once` counts
-each place that calls once, as a reader reads a loop once; `all` counts each call, and so grows with counters and
-processes. `--files` names the files, too. The measurement needs root and /dev/fuse, as the model does.
+On the model of resctrl with five counters (root, /dev/fuse). A run enters a file when it calls one of its functions
+(sys.setprofile), but for models and validators. `once` counts each place that calls once, as a reader reads a loop
+once; `all` counts each call. `--files` names the files, too.
 """
 
 from __future__ import annotations

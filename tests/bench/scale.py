@@ -3,9 +3,8 @@
 
     python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N] [--keys N]
 
-CPU seconds (user and system) of the shipped file as a process: they repeat to a few percent on a busy machine, where
-the time of day does not. The node is the project's model of resctrl; what the model itself takes is in no figure. (!)
-marks a missed target. The targets are for the default sizes.
+CPU seconds of the shipped file as a process, on the model of resctrl, whose own are in no figure. (!) marks a missed
+target; the targets are for the default sizes.
 
 nothing to do   `reconcile` right after another one
 after a wipe    all groups were removed: reconcile makes each again, and moves the tasks in; all runs that this takes

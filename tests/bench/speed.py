@@ -9,14 +9,17 @@ as the kernel starts it, with an empty environment, default options and a state 
 
 starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
 groups     the same on nodes with 1 to 5,000 groups
+crowd      200 hooks at once, each for a pod of its own, by as many exit floors at once
 """
 
 from __future__ import annotations
 
 import os
 import random
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,11 +50,12 @@ Found = Mapping[tuple[str, str], Sequence[float]]
 class SpeedPlan(NamedTuple):
     """What to measure."""
 
-    only: Sequence[str] = ("starts", "groups")
+    only: Sequence[str] = ("starts", "groups", "crowd")
     python: Sequence[str] = ("",)  # programs; empty: those that the machine has
     rounds: int = 60
     seed: int = 1
     groups: Sequence[int] = (1, 100, 1000, 5000)
+    crowd: int = 200
     instructions: int = 1  # 0: none are counted
 
 
@@ -72,6 +76,7 @@ def measure(plan: SpeedPlan) -> Iterator[Table]:
         tables: dict[str, Callable[[], Table]] = {
             "starts": lambda: starts(bench, pythons),
             "groups": lambda: groups(bench, usual, plan.groups),
+            "crowd": lambda: crowd(bench, usual, plan.crowd),
         }
         for name in plan.only:
             yield tables[name]()
@@ -157,6 +162,35 @@ def groups(bench: Bench, python: Python, sizes: Sequence[int]) -> Table:
         for step in TARGETS
     ]
     return Table(f"hook on a node with N groups / with {base}", figures)
+
+
+def crowd(bench: Bench, python: Python, size: int) -> Table:
+    """So many createRuntime at once, and as many exit floors."""
+    hooks, floors = [], []
+    with plain_node() as node:
+        for _ in range(bench.fewer(10)):
+            containers = {node.new_container(): node.new_key() for _ in range(size)}
+            with ExitStack() as stack:
+                pids = [stack.enter_context(task()).pid for _ in containers]
+                states = [created(name, pid, key) for pid, (name, key) in zip(pids, containers.items())]
+                hooks.append(time_at_once(node.hook(python).command("hook"), states))
+            if node.members(containers.values()) != containers.keys():
+                raise CannotMeasure(f"not all of {size} hooks did their work: {node.hook().failures()}")
+            floors.append(time_at_once([*python, *EXIT], [""] * size))
+    return Table("hooks / exit floors", [Figure(f"{size} at once", "wall time", ratios(hooks, floors), TARGETS[FIRST])])
+
+
+def time_at_once(command: Sequence[str], states: Sequence[str]) -> float:
+    """Return the seconds from the first start of a command to the last end, with each of these states on a stdin."""
+    with ExitStack() as stack:
+        inputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in states]
+        for file, state in zip(inputs, states):
+            file.write(state)
+            file.seek(0)
+        before = time.monotonic()
+        for process in [subprocess.Popen(command, stdin=file, env={}, cwd="/") for file in inputs]:
+            process.wait()
+        return time.monotonic() - before
 
 
 if __name__ == "__main__":

@@ -3,10 +3,9 @@
 
     python3 build.py bench watch [--seconds N]
 
-The benchmark needs a kernel with the process connector, and runs on the model of resctrl. It starts programs one after
-another, most of them in no container, and one in twenty in a container's cgroup, outside of its group, as a runtime's
-exec does it. CPU time is what the kernel's scheduler counts for watch (/proc/PID/schedstat). The execs are those of
-the whole machine. A share is that of one core, if nothing else did any exec.
+It needs a kernel with the process connector, and runs on the model of resctrl. One exec in twenty is into a container,
+outside of its group. CPU time is what the scheduler counts for watch (/proc/PID/schedstat), execs are those of the
+whole machine, and a share is that of one core.
 """
 
 from __future__ import annotations

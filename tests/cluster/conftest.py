@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import pytest
 
 from tests.cluster.kube import apply, items, kubectl, named, namespace, why_not
 from tests.cluster.pods import TENANTS, Pods
 from tests.cluster.release import FIRST_PID_NAMESPACE, NAME, NAMESPACE, OURS, RESCTRL, Release, helm
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="session")

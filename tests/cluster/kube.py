@@ -8,11 +8,9 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 Object = dict[str, Any]
 Found = TypeVar("Found")

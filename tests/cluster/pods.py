@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.cluster.kube import IMAGE, Object, get, items, kubectl, named, wait
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
 
 TENANTS = "resctrl-mon-hook-tenants"
 SLEEP = ("sleep", "86400")

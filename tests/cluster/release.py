@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,9 +27,6 @@ from tests.cluster.kube import (
     wait,
 )
 from tests.cluster.pods import live_containers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 NAME = NAMESPACE = "resctrl-mon-hook-test"
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "kubernetes" / "chart"

@@ -6,16 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.kube import DEADLINE, RESTARTS, named, wait
-from tests.cluster.pods import pod
-
-if TYPE_CHECKING:
-    from tests.cluster.pods import Pods
-    from tests.cluster.release import Release
+from tests.cluster.pods import Pods, pod
+from tests.cluster.release import Release
 
 MOST = 20
 """Pods that come during an upgrade: one after the other, so that there are some at each of its moments."""

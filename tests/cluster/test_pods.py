@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.cluster.kube import kubectl, nodes, wait
-from tests.cluster.pods import TENANTS, container, controlled, is_ready, live_containers, pod
-
-if TYPE_CHECKING:
-    from tests.cluster.kube import Object
-    from tests.cluster.pods import Pods
-    from tests.cluster.release import Release
+from tests.cluster.kube import Object, kubectl, nodes, wait
+from tests.cluster.pods import TENANTS, Pods, container, controlled, is_ready, live_containers, pod
+from tests.cluster.release import Release
 
 SECOND = {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 60}
 LITTLE = {"cpu": "10m", "memory": "64Mi"}

@@ -6,17 +6,12 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.cluster.kube import IMAGE_BEFORE, run
-from tests.cluster.pods import pod
-from tests.cluster.release import CHART, NAME, helm
-
-if TYPE_CHECKING:
-    from tests.cluster.pods import Pods
-    from tests.cluster.release import Release
+from tests.cluster.pods import Pods, pod
+from tests.cluster.release import CHART, NAME, Release, helm
 
 ROOT = CHART.parents[2]
 PACKED = CHART.relative_to(ROOT).as_posix()

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import pytest
 
-from tests.cluster.pods import container, live_containers, pod
-
-if TYPE_CHECKING:
-    from tests.cluster.kube import Object
-    from tests.cluster.pods import Pods
-    from tests.cluster.release import Release
+from tests.cluster.kube import Object
+from tests.cluster.pods import Pods, container, live_containers, pod
+from tests.cluster.release import Release
 
 WIDE = "<"  # of which runc makes six bytes
 HUGE = {"preStop": {"exec": {"command": ["true", WIDE * 900_000]}}}

@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from hook.node.hooksd import PROGRAM
 from tests.cluster.kube import wait
-from tests.cluster.pods import pod
-from tests.cluster.release import NAME, helm
-
-if TYPE_CHECKING:
-    from tests.cluster.pods import Pods
-    from tests.cluster.release import Release
+from tests.cluster.pods import Pods, pod
+from tests.cluster.release import NAME, Release, helm
 
 FIND = """
 import glob, json, sys

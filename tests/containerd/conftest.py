@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Callable
+from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -16,11 +18,8 @@ from tests.support import newest
 from tests.support.debian import CannotMake
 from tests.support.hook import PATIENT
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+StartNode = Callable[[str, str], ContainerdNode]
 
-    StartNode = Callable[[str, str], ContainerdNode]
 
 CONTAINERDS = {
     "base-spec": lambda machine: OfBaseSpec([*machine.directories, PATIENT, "--linger=60"]),

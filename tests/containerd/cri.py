@@ -13,14 +13,12 @@ from __future__ import annotations
 import re
 import zlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Callable
+from pathlib import Path
+from typing import Any, Callable
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PACKAGE = "runtime.v1"
 PATIENCE = 300.0

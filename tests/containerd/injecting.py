@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.containerd.node import RUNTIMES, Containerd
 from tests.support import newest
 from tests.support.containers import ALWAYS, HOOK, REPOSITORY, STAGES
+from tests.support.observed import Observed
 from tests.support.root import Root
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.observed import Observed
 
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 HOOKS_D = "/usr/share/containers/oci/hooks.d"

@@ -12,13 +12,15 @@ import signal
 import subprocess
 import tarfile
 import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Callable
 
 import grpc
 
-from tests.containerd.cri import Cri
+from tests.containerd.cri import Cri, Service
+from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, enter_cgroup
 from tests.support.containers import (
     DEADLINE,
@@ -27,6 +29,7 @@ from tests.support.containers import (
     Cgroups,
     Deadline,
     Gate,
+    ProcessShown,
     Watch,
     make_rootfs,
     remove,
@@ -34,14 +37,6 @@ from tests.support.containers import (
     users,
 )
 from tests.support.observed import Observed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Callable
-
-    from tests.containerd.cri import Service
-    from tests.resctrlfs import Mounted
-    from tests.support.containers import ProcessShown
 
 Hooks = dict[str, list[dict[str, Any]]]
 """By stage, as a specification has them."""

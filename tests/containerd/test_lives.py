@@ -9,18 +9,14 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.containerd.conftest import CONTAINERDS
-from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
+from tests.containerd.conftest import CONTAINERDS, StartNode
+from tests.containerd.node import PLAIN, RUNTIMES, UID, ContainerdNode, Pod
 from tests.support.containers import HOOK, REPOSITORY
 from tests.support.observed import with_hooks_file
-
-if TYPE_CHECKING:
-    from tests.containerd.conftest import StartNode
-    from tests.containerd.node import ContainerdNode
 
 GROUP = f"oci-{UID}"
 

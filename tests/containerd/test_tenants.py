@@ -6,16 +6,12 @@ containerd hands the annotations on, or none of them with the NRI plugin's other
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
+from tests.containerd.conftest import StartNode
 from tests.containerd.injecting import OPEN, PODMAN, Injecting
 from tests.containerd.node import COMM, UID
 from tests.support.observed import assert_runtime_init
-
-if TYPE_CHECKING:
-    from tests.containerd.conftest import StartNode
 
 GROUP = f"oci-{UID}"
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"

@@ -9,7 +9,6 @@ The parts:
   limits     a hook may have few descriptors, or little memory
   simulate   four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken programs,
              which it has to notice
-  soak       a hundred thousand pods on one node
   fuzz       a hundred thousand hostile inputs to whole hooks
   coverage   each branch of the hook path is run by a test
   mutants    each change of the hook path fails a test; 400 of them, by chance, take about an hour on two cores

@@ -12,16 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests import faults, provision
-from tests.faults import (
-    failing_syscalls,
-    fuzz,
-    hook_coverage,
-    killed_installs,
-    mutants,
-    rlimits,
-    simulated,
-    soak,
-)
+from tests.faults import failing_syscalls, fuzz, hook_coverage, killed_installs, mutants, rlimits, simulated
 from tests.faults.campaign import Campaign, PartRow
 from tests.support.tables import as_markdown
 
@@ -31,7 +22,6 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "limits": rlimits.run,
     "fuzz": fuzz.run,
     "simulate": simulated.run,
-    "soak": soak.run,
     "coverage": hook_coverage.run,
     "mutants": mutants.run,
 }
@@ -50,10 +40,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     options.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
-    few = "run no more than this many cases of a kind (inputs, pods), by chance [all; of mutants some]"
+    few = "run no more than this many cases of a kind (inputs), by chance [all]"
     options.add_argument("--most", type=int, default=0, metavar="N", help=few)
     options.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
-    options.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
     options.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
     return options
 
@@ -71,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is mounted is unmounted
     with (
         tempfile.TemporaryDirectory(prefix="faults-", dir=provision.find_scratch()) as directory,
-        closing(Campaign(Path(directory), jobs=given.jobs, most=given.most, seed=given.seed, only=given.only)) as run,
+        closing(Campaign(Path(directory), most=given.most, seed=given.seed, only=given.only)) as run,
     ):
         for part in given.part or PARTS:
             run.part = part

@@ -1,38 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the cases of a campaign, and says what became of them.
-
-Each worker is its own process, and never has two threads: a child that is made while another thread has a file of
-the model open inherits that file, and closes it at exec, when nobody can look at it in /proc, the model neither.
-"""
+"""Runs the cases of a campaign, and says what became of them."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shlex
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from multiprocessing.util import Finalize
+from functools import cached_property
 from pathlib import Path
 from random import Random
-from typing import Any, Callable, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple
 
 from tests.faults.scene import Scene
 
-T = TypeVar("T")
-Step = Callable[[Scene], T]
-"""What a worker does with its scene; it and its result travel between processes."""
+Step = Callable[[Scene], Any]
+"""What is done with a scene."""
 
 
 class Case(NamedTuple):
     """One thing that goes wrong. Raises AssertionError if something is not as it must be."""
 
     name: str
-    run: Step[Any]
+    run: Step
 
 
 class PartRow(NamedTuple):
@@ -45,34 +37,15 @@ class PartRow(NamedTuple):
     seconds: float
 
 
-_scenes: list[Scene] = []
-"""In a worker: its own."""
-
-
-def _open_scene(directory: Path) -> None:
-    """Begin a worker; its scene is closed when it ends."""
-    stack = ExitStack()
-    _scenes.append(stack.enter_context(Scene.opened(directory / str(os.getpid()))))
-    Finalize(None, stack.close, exitpriority=1)
-
-
-def _take(step: Step[T]) -> T:
-    return step(_scenes[0])
-
-
 class Campaign:
     """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
 
-    A part has its cases run by `all`, each on a scene, or runs them itself and says by `tally` what became of them.
-    `directory` is for scenes, which are opened when the first part asks for one: `jobs` of them. `notes` are
-    printed below the table.
+    A part has its cases run by `all`, each on the scene, or runs them itself and says by `tally` what became of them.
+    `directory` is for the scene, which is opened when the first part asks for it. `notes` are printed below the table.
     """
 
-    def __init__(
-        self, directory: Path, *, jobs: int = 2, most: int = 0, seed: int = 1, only: str | None = None
-    ) -> None:
+    def __init__(self, directory: Path, *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
         self.directory = directory
-        self.jobs = jobs
         self.most = most
         self.seed = seed
         self.only = only
@@ -80,11 +53,11 @@ class Campaign:
         self.rows: list[PartRow] = []
         self.failures: list[str] = []
         self.notes: list[str] = []
-        self._workers: ProcessPoolExecutor | None = None
+        self._stack = ExitStack()
 
-    def ask(self, step: Step[T]) -> T:
-        """What a step gives that is no case. Raises AssertionError."""
-        return self._start().submit(_take, step).result()
+    @cached_property
+    def scene(self) -> Scene:
+        return self._stack.enter_context(Scene.opened(self.directory / "scene"))
 
     def all(self, what: str, cases: Iterable[Case]) -> None:
         """Run cases of one kind, a row of the table."""
@@ -92,11 +65,13 @@ class Campaign:
         if not chosen:
             return
         begin, before = time.monotonic(), len(self.failures)
-        for case, taken in [(case, self._start().submit(_take, case.run)) for case in chosen]:
-            error = taken.exception()
-            if error is not None:
-                is_found = isinstance(error, AssertionError)
-                self._fail(case.name, str(error) if is_found else "".join(traceback.format_exception(error)))
+        for case in chosen:
+            try:
+                case.run(self.scene)
+            except AssertionError as error:
+                self._fail(case.name, str(error))
+            except Exception:  # noqa: BLE001  the other cases run all the same
+                self._fail(case.name, traceback.format_exc())
         self._add(what, len(chosen), len(self.failures) - before, begin)
 
     def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:
@@ -113,14 +88,7 @@ class Campaign:
         self.notes.append(f"{self.part}: {text}")
 
     def close(self) -> None:
-        if self._workers is not None:
-            self._workers.shutdown()
-
-    def _start(self) -> ProcessPoolExecutor:
-        if self._workers is None:
-            fork = multiprocessing.get_context("fork")
-            self._workers = ProcessPoolExecutor(self.jobs, fork, _open_scene, (self.directory,))
-        return self._workers
+        self._stack.close()
 
     def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
         names = [case.name for case in cases]

@@ -110,7 +110,7 @@ def run(campaign: Campaign, changes: Iterable[InstallCommand] = CHANGES) -> None
         campaign.note(f"left out: {reason}")
         return
     for change in changes:
-        found = campaign.ask(partial(_points, change))
+        found = InstalledMachine(campaign.scene, change.before).points(change.command)
         names = {f"{change.name}: {call}, then {way}": (call, way) for call in found for way in WAYS}
         cases = [Case(name, partial(_kill, change, call, WAYS[way])) for name, (call, way) in names.items()]
         campaign.all(f"{change} at {len(found)} calls", cases)
@@ -118,10 +118,6 @@ def run(campaign: Campaign, changes: Iterable[InstallCommand] = CHANGES) -> None
 
 WAYS: dict[str, tuple[str, ...] | None] = {"once more": None, "install": FULL, "uninstall": REMOVAL}
 """What is done after it."""
-
-
-def _points(change: InstallCommand, scene: Scene) -> list[Call]:
-    return InstalledMachine(scene, change.before).points(change.command)
 
 
 def _kill(change: InstallCommand, call: Call, way: tuple[str, ...] | None, scene: Scene) -> None:

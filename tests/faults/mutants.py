@@ -12,6 +12,7 @@ the compiled models (`pyz.COMPILED`): they are generated, and tests of their own
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -109,7 +110,7 @@ def run(campaign: Campaign) -> None:
         return
     if most < of:
         chosen = Random(campaign.seed).sample(chosen, most)
-    survivors = [str(it) for it in find_survivors(chosen, campaign.jobs)]
+    survivors = [str(it) for it in find_survivors(chosen, os.cpu_count() or 1)]
     killed = 1 - len(survivors) / len(chosen)
     problems = dict.fromkeys(survivors, "no test fails") if killed < ENOUGH or campaign.only else {}
     campaign.tally("mutants", len(chosen), problems, begin)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node with one pod on which one thing goes wrong: what is there before, the hook that it hits, what must be after.
 
-It lies on the model of resctrl. Each worker of the campaign has one of these, and makes it again for each case.
+It lies on the model of resctrl, and is made again for each case.
 """
 
 from __future__ import annotations

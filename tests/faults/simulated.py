@@ -6,6 +6,7 @@ Then the program is broken in each way that tests.simulator.mutants knows, and t
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,7 @@ RANDOM = 160_000
 
 
 def run(campaign: Campaign) -> None:
-    with ThreadPoolExecutor(campaign.jobs) as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         chosen, begin = [it for it in SCENARIOS if campaign.is_chosen(it)], time.monotonic()
         number = -(-(campaign.most or RANDOM) // len(SCENARIOS))
         every = "50" if campaign.most else "1"

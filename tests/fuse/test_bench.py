@@ -21,7 +21,7 @@ from tests.support.interpreters import python_name
 pytestmark = pytest.mark.slow
 
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
-SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), instructions=0)
+SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), crowd=3, instructions=0)
 SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20)
 
 
@@ -42,7 +42,7 @@ def test_speed_measures_every_table() -> None:
     version = "{}.{}".format(*sys.version_info)
     rows = [row for row, column in found if column == version]
     assert len(rows) == len(speed.TARGETS) + 1 + 3  # memory; milliseconds
-    assert len(found) == len(rows) + len(speed.TARGETS)
+    assert len(found) == len(rows) + len(speed.TARGETS) + 1  # three at once
     # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
     assert min(value for (row, _), value in found.items() if "ms more" not in row) > 0
 

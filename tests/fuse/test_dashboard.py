@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dashboard's panels of power and energy against what is true, at every scrape interval from 5 to 60 seconds.
+"""The dashboard's panels against what is true; those of power and energy at every scrape interval from 5 to 60 seconds.
 
 A real Prometheus evaluates them over samples of the endpoint, which measures when it is scraped, and of node_exporter,
 which shows the last file that the textfile timer had written. The timer's period and the queries' Min step are those
@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
 import pytest
 
+from hook import __version__
+from hook.reconcile.diagnose import VERBS
 from tests.support import prometheus
 from tests.support.chart import ROOT
-from tests.support.prometheus import Labels, Prometheus
+from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
+from tests.unit.metrics import FAMILIES
 
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
@@ -104,6 +107,7 @@ def make_samples() -> Iterator[Sample]:
             yield from scrape("jobs", interval, see_job(begin, seconds), pod=name)
         yield from scrape("jobs", interval, see_endpoint, pod="steady")
         yield from scrape("jobs", interval, see_restarted, pod="restarted")
+    yield from make_node_samples()
 
 
 @pytest.fixture(scope="module")
@@ -170,4 +174,82 @@ def test_a_node_that_is_scraped_by_two_jobs_counts_once(server: Prometheus) -> N
     assert found == pytest.approx(WATTS * HOUR / 2, rel=0.05)
 
 
-# --- A container in a pod of Podman's, whose name reconcile finds while it runs
+# --- Every panel, of a node that has each metric: each counter grows by RATE a second
+
+RATE = 100.0
+EXPRESSIONS: dict[tuple[str, str], str] = {
+    (panel["title"], target["refId"]): target["expr"] for panel in PANELS for target in panel.get("targets", [])
+}
+Series = dict[frozenset[tuple[str, str]], float]
+
+
+def make_node_samples() -> Iterator[Sample]:
+    """The program's own metrics with the labels that Prometheus attaches to them."""
+    for name, family in FAMILIES.items():
+        for (labels, millionths), at in product(family.samples.items(), range(START, START + HOUR + 1, 15)):
+            value = RATE * (at - START) if name.endswith("_total") else millionths / 1e6
+            yield name, attach(dict(labels), {**TARGET, "instance": "a"}), value, at
+
+
+def one(value: float, **labels: str) -> Series:
+    return {frozenset(labels.items()): value}
+
+
+def each(label: str, values: Mapping[str, float]) -> Series:
+    return {frozenset({(label, name)}): value for name, value in values.items()}
+
+
+POD = one(RATE, namespace="n", pod="p")
+ALONE = {"instance": "a", "key": "c2", "name": "p"}
+STATES = {"live": 1, "taken": 1, **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0)}
+UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values()) / 1e6
+TRUTH: dict[tuple[str, str], Series] = {
+    ("Power by namespace (rate)", "A"): one(RATE, namespace="n"),
+    ("Power by pod (rate)", "A"): POD,
+    ("Energy by namespace", "A"): one(RATE * HOUR / 2, namespace="n"),
+    ("Energy by pod", "A"): one(RATE * HOUR / 2, namespace="n", pod="p"),
+    ("Energy of containers without a pod", "A"): one(RATE * HOUR / 2, **ALONE),
+    ("Power of containers without a pod (rate)", "A"): one(RATE, **ALONE),
+    ("What is charged to no pod (rate)", "A"): one(RATE, ctrl_group="/"),
+    ("What is charged to no pod (rate)", "B"): one(2 * RATE),
+    ("Energy that is charged (rate)", "A"): one(2 / 3, instance="a"),
+    **{("Nodes that lack counters", ref): one(0) for ref in "ABC"},
+    ("Memory traffic by pod (rate)", "A"): POD,
+    ("Local memory traffic by pod (rate)", "A"): POD,
+    **{("Memory traffic that is charged to no pod (rate)", ref): one(RATE, ctrl_group="/") for ref in "AB"},
+    ("Last level cache by pod", "A"): one(1, namespace="n", pod="p"),
+    ("Last level cache of tasks without a group", "A"): one(1, ctrl_group="/"),
+    ("RMIDs in use", "A"): {**one(1, instance="a", owner="ours"), **one(1, instance="a", owner="others")},
+    ("RMIDs in use", "B"): one(8, instance="a"),
+    ("RMIDs in use of limit", "A"): one(2 / 8, instance="a"),
+    ("Orphans", "A"): one(0, instance="a"),
+    ("Unmonitored containers by reason", "A"): one(1, reason="io"),
+    **{("Unmonitored containers by reason", ref): {} for ref in "BC"},
+    **{("Unmonitored containers by reason", ref): one(0) for ref in "DEF"},
+    **{("Unmonitored containers by reason", ref): one(1) for ref in "GH"},
+    ("Keys by state", "A"): each("state", STATES),
+    ("Uses that are unknown", "A"): one(UNKNOWN),
+    **{("Nodes without resctrl", ref): one(0) for ref in "AB"},
+    ("Hook runs by stage and result (rate)", "A"): one(RATE, result="ok", stage="poststop"),
+    ("Members", "A"): each("state", {"alive": 0, "dead": 0}),
+    ("Members", "B"): one(0),
+    ("Versions", "A"): one(1, version=__version__),
+    **{("Actions of reconcile by verb (rate)", ref): each("verb", dict.fromkeys(VERBS, RATE)) for ref in "AB"},
+    ("Duration of reconcile, and what it left", "A"): one(0, instance="a"),
+    ("Duration of reconcile, and what it left", "B"): {},
+    ("Since the last reconcile", "A"): one(START + HOUR - 2),
+    ("Since the last reconcile", "B"): one(START + HOUR - 1),
+    ("CPU time before tasks were in their groups (rate)", "A"): one(RATE, instance="a"),
+    **{("What watch did (rate)", ref): one(RATE) for ref in "ABCD"},
+    **{("Since watch last wrote its record", ref): one(START + HOUR) for ref in "AB"},
+    ("Lines of history that wait", "A"): {},
+    **{("Lines and snapshots that were dropped (rate)", ref): one(RATE) for ref in "AB"},
+}
+"""At the end of the hour, of the node of tests.unit.metrics."""
+
+
+def test_each_panel_shows_what_is_true(server: Prometheus) -> None:
+    assert EXPRESSIONS.keys() == TRUTH.keys()
+    for asked, expression in EXPRESSIONS.items():
+        found = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
+        assert found == {series: pytest.approx(it, rel=0.01) for series, it in TRUTH[asked].items()}, asked

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_some_system_calls_fail(tmp_path: Path) -> None:
 def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
     with some(tmp_path, "syscalls", 12) as run:
-        calls = run.ask(partial(failing_syscalls.calls, "refused"))
+        calls = failing_syscalls.calls("refused", run.scene)
         found = [call for call in calls if call.name == "lseek" and f"<{PYZ}>" in call.text]
         run.all("reading the file", failing_syscalls.cases("refused", found))
 

@@ -68,7 +68,7 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
         (group,) = hook.answer("show", UID)["groups"]
         shown = {it: counter for it, counter in group["counters"].items() if it.endswith(EVENT)}
         assert [(it["known"], it["use"]) for it in shown.values()] == [(SEEN, SEEN), *[(0, None)] * (domains - 1)]
-        assert f"{EVENT} >=1.47Mi* B" in [" ".join(it.split()) for it in hook.ask("show", UID).stdout.splitlines()]
+        assert f"{EVENT} >=1.47Mi* bytes" in [" ".join(it.split()) for it in hook.ask("show", UID).stdout.splitlines()]
         assert exported(hook.ask("metrics").stdout) == ([SEEN], domains - 1)
         assert exported(hook.ask("metrics", "--sum-domains").stdout) == ([SEEN], 1)
         entry = read(hook.run_dir / "mon_groups" / UID)

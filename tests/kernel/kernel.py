@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guest's kernel: Linux 7.x with its own resctrl code over a faked RDT, built from Debian's source package.
 
-What a build depends on (the patch, the configuration, the commands below) and the source package's version make the
-name of the directory in the cache that holds its result: bzImage, config, and manifest.json. A kernel that was built
-from the same things is used whatever its version is; nobody asks Debian for a newer one.
+Its directory in the cache is named by what the build depends on, and has bzImage, config and manifest.json. A kernel
+that was built from the same things is used whatever its version is.
 """
 
 from __future__ import annotations

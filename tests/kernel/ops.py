@@ -4,20 +4,16 @@
     python3 -m tests.kernel.ops kernel SCRIPT RESULTS     as root where the kernel's resctrl is mounted
     python3 -m tests.kernel.ops model SCRIPT RESULTS      as root in a new pid namespace (fewer tasks to walk)
 
-SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}, where knobs are those of the model and an
-operation is a list, its name first: a method of Player without `do_`, or of Files, and the arguments. RESULTS is a list
-for each sequence: for each operation what it gave and what info/last_cmd_status was after it, and at the end all that
-can be seen. Each sequence begins with new groups and tasks, so that it can be run alone; only the order of the free
-RMIDs carries over, so that what a sequence did to it differs in the next.
+SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}. An operation is a list: a method of Player
+without `do_`, or of Files, and its arguments. RESULTS has for each operation what it gave and info/last_cmd_status
+after it, and at the end of a sequence all that can be seen. Each sequence begins with new groups and tasks; only the
+order of the free RMIDs carries over.
 
-Paths are relative to the mount. Tasks are called by names: E runs the sequence, A and B are its children. In what is
-written, {A} is A's process ID, {A.o} and {A.x} the same in octal and hexadecimal. An operation on a task that is not
-there, or on one that is, where one is to be made, is skipped.
+Paths are relative to the mount. E runs the sequence; A and B are its children. In what is written {A} is A's process
+ID. An operation on a task that is not there is skipped.
 
-What FUSE cannot show is left out here, each in one place:
- * FORKS_ARE_SEEN: the model learns of a task when it next looks into /proc, and takes its group from its parent's
-   process; so it gets to look after each birth, and only processes' leaders have children.
- * EMPTY_WRITES: FUSE swallows a write of no bytes, which in the kernel is an empty list that clears last_cmd_status.
+What FUSE cannot show is left out: the model gets to look into /proc after each birth, and only processes' leaders have
+children (FORKS_ARE_SEEN).
 """
 
 from __future__ import annotations
@@ -55,7 +51,6 @@ SMALL = 99
 """Tasks get higher numbers than this, so that a number in a text is a task's or it is small."""
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWPID = 0x20000000
-FORMS = {"": "{}", ".o": "0{:o}", ".x": "{:#x}"}
 DEADLINE = 300.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -237,18 +232,11 @@ class Crew:
 
     def fill(self, template: str) -> str:
         """With numbers for names; one that has not been yet has a number that no task has."""
-        return re.sub(
-            r"\{(\w)(\.[ox])?\}",
-            lambda found: FORMS[found[2] or ""].format(self.numbers.get(found[1], NO_TASK)),
-            template,
-        )
+        return re.sub(r"\{(\w)\}", lambda found: str(self.numbers.get(found[1], NO_TASK)), template)
 
     def unfill(self, text: str) -> str:
-        """With names for numbers, which are as they are in C."""
-        if not re.search(r"\d", text):
-            return text
-        named = {number: name for number, name in self.names().items() if number > SMALL}
-        names = {form.format(number): name for number, name in named.items() for form in FORMS.values()}
+        """With names for numbers."""
+        names = {str(number): name for number, name in self.names().items() if number > SMALL}
         return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)
 
     def ask(self, name: str, *words: object) -> Answer:
@@ -408,8 +396,6 @@ class Player:
     def do_as(self, name: str, operation: str, *arguments: str) -> Answer:
         if operation == "write":
             arguments = arguments[0], self.crew.fill(arguments[1])
-            if not arguments[1]:
-                return "EMPTY_WRITES"
         answer = self.crew.ask(name if name == "E" else self.crew.live(name).name, operation, *arguments)
         return self._shown(arguments[0], answer) if operation == "read" else answer
 
@@ -481,8 +467,7 @@ class Player:
 
     def do_pwrite(self, slot: object, data: str) -> Answer:
         fd, _ = self._opened(slot)
-        text = self.crew.fill(data)
-        return put(fd, text) if text else "EMPTY_WRITES"
+        return put(fd, self.crew.fill(data))
 
     def do_close(self, slot: object) -> None:
         os.close(self._opened(slot)[0])
@@ -555,7 +540,7 @@ class Player:
     def start_afresh(self) -> None:
         self._clear()
         self.crew.renew()
-        self.perform("write", "tasks", "\n")  # clears last_cmd_status
+        self.perform("write", "tasks", "{E}")  # clears last_cmd_status
 
     def _clear(self) -> None:
         for fd, _ in self.slots.values():

@@ -6,14 +6,11 @@ Each test here is a guest, which runs pytest on some files.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.bench.attribution import CountingVm
-from tests.kernel import kernel
 from tests.kernel.guests import GuestKind, Guests
-from tests.kernel.vm import Vm, run_in_guest
+from tests.kernel.vm import Vm
 
 QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
 HERE = "tests/kernel/guest"
@@ -32,7 +29,7 @@ MACHINES = [
     GuestKind(
         "containers",
         Vm(smp=1, sockets=1, append=QUICK),
-        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "others")),
+        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "containerd", "others")),
     ),
     GuestKind("systemd", Vm(smp=1, sockets=1, systemd=True, append=QUICK), (f"{HERE}/test_units.py",)),
     # Monitoring only: there is no ctrl_group but the root
@@ -53,13 +50,3 @@ def test_in_guest(guests: Guests, kind: GuestKind) -> None:
         pytest.fail(f"exit status {outcome.status} in the guest\n{outcome.output}", pytrace=False)
     if outcome.skipped:
         pytest.skip(f"in the guest: {outcome.skipped}")
-
-
-def test_guest_gives_the_status_and_the_output_of_its_command(capfd: pytest.CaptureFixture[str]) -> None:
-    try:
-        kernel.ready()
-    except kernel.CannotBuild as error:
-        pytest.skip(str(error))
-    text = "cat /sys/fs/resctrl/info/L3_MON/num_rmids; cat /sys/fs/resctrl/mon_groups/x/mon_hw_id; pwd >&2; exit 124"
-    assert run_in_guest(f"mkdir /sys/fs/resctrl/mon_groups/x; {text}", Vm(rmids=6, mount_options="debug")) == 124
-    assert capfd.readouterr() == ("7\n1\n", f"{Path.cwd()}\n")

@@ -6,7 +6,6 @@ Most sequences are made by chance, always the same ones: a seed gives one. What 
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -67,11 +66,10 @@ GROUPS = [*LIKELY * 20, *STRANGE]
 ODD = ["", "nope/x", "mon_groups", "mon_data", "info", "info/x", "info/L3_MON", "mon_groups/x/y", "mon_groups/x/tasks"]
 ODD += ["mon_groups/x/mon_data", "mon_groups/x/mon_groups/y", "gold/mon_groups", "gold/mon_data", "gold/x", "tasks"]
 ODD += ["mon_data/mon_L3_00", "mon_data/mon_L3_00/mbm_total_bytes", "mon_groups/x/mon_data/mon_L3_01"]
-WORDS = ["{A}", "{A}", "{B}", "{C}", "{t}", "0", "{A.o}", "{B.x}", "+{A}", " {A}\t", "-1", "x", "", "4194303", "0x"]
-WORDS += ["08", "{A} {B}", "{A}\n{B}", "99999999999", "{A}\0{B}", "{A}\n"]
+WORDS = ["{A}", "{A}", "{B}", "{C}", "{t}", "0", "{B}\n", "4194303"]
 SOME = [*GROUPS * 2, *ODD]
 TASKS = [*(f"{it}/tasks" for it in GROUPS), *["tasks"] * 20]
-DATA = [*WORDS[:4] * 20, *WORDS * 2, *map(",".join, itertools.product(WORDS[:6], WORDS))]
+DATA = [*WORDS[:4] * 5, *WORDS]
 FILES = [f"{group}/{name}" for group in GROUPS for name in ("tasks", "mon_hw_id", "mon_data/mon_L3_00/mbm_total_bytes")]
 SETUPS = [
     ["mon_groups/x"],
@@ -168,12 +166,10 @@ OF_MANY = (
     f"mkdir $X ; machine counters Error ; {reads('', *L3, AET[0])} ; machine counters normal",
     # not mounted
     'machine umount ; mkdir $X ; read tasks ; rmdir $X ; listing "" ; where A ; mkdir x ; create x ; machine mount',
-    # `tasks` in a pid namespace, read in pieces, and written as much as a page
+    # `tasks` in a pid namespace, and read in pieces
     "mkdir $X ; tell A unshare ; fork A C ; write $X/tasks {C} ; read $X/tasks ; numbers C $X/tasks ;"
     "as C write tasks 1 ; where C ; as C write $X/tasks {A} ; where A ; as C write $X/tasks 0 ; where C",
-    "mkdir $X ; write $X/tasks {A},{B} ; pieces $X/tasks 3 ; pieces $X/tasks 7",
-    f"mkdir $X ; write $X/tasks '{' ' * 5000}' ; write $X/tasks '{' ' * 4096}' ; write $X/tasks {'{A},' * 2000}",
-    f"mkdir $X ; write $X/tasks '{{A}}{' ' * 3000}' ; read $X/tasks ; write $X/tasks {'x' * 4096}",
+    "mkdir $X ; write $X/tasks {A} ; write $X/tasks {B} ; pieces $X/tasks 3 ; pieces $X/tasks 7",
     # any name
     "mkdir 'a\nb' ; mkdir 'gold/\n' ; mkdir 'a b' ; mkdir tasks ; mkdir $tasks ; mkdir $\udcff",
     f"mkdir {'n' * 255} ; mkdir ${'n' * 255} ; mkdir ${'n' * 1024} ; listing '' ; listing mon_groups",

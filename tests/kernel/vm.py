@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
 
-    vm = Vm(rmids=8, append="fakerdt.decay_ms=0")
-    status = run_in_guest("mkdir /sys/fs/resctrl/mon_groups/x", vm)
-
 The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
-/tmp/share, which is a directory of the host's, and for the checkout, its Python and the current directory.
-QEMU ends with the thread that has started it, however that ends.
+/tmp/share, a directory of the host's, and for the checkout, its Python and the current directory. QEMU ends with the
+thread that has started it.
 """
 
 from __future__ import annotations
@@ -106,12 +103,11 @@ def run_in_guest(
     shown: Iterable[Path] = (),
     stdout: Output = None,
     stderr: Output = None,
-    log: Output = None,
 ) -> int:
     """The exit status of a command that runs as root in a new guest; text is for bash.
 
     Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there, both may write.
-    `shown`: paths below the host's /tmp or /run that are to be seen in the guest. `log`: gets the kernel's log.
+    `shown`: paths below the host's /tmp or /run that are to be seen in the guest.
     Builds the kernel if there is none yet. Raises GuestFailed, GuestTimeout, and what kernel.ready() raises.
     """
     vm = vm or Vm()
@@ -123,8 +119,6 @@ def run_in_guest(
         with _passed_on(stdout) as out, _passed_on(2 if stderr is None else stderr) as err:
             words = vm.qemu(image, directory, share or directory / "share", [out, err])
             is_late = _run_qemu([*DIE_WITH_PARENT, *words], [out, err], directory / "qemu", vm.timeout)
-        if log is not None and (directory / "console").exists():
-            subprocess.run(["cat", str(directory / "console")], stdout=log, check=False)
         return _read_outcome(directory, is_late, vm)
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Callable
+from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -12,11 +14,7 @@ from tests.podman.node import PodmanNode
 from tests.resctrlfs import mounted
 from tests.support.containers import missing
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    StartNode = Callable[..., PodmanNode]
+StartNode = Callable[..., PodmanNode]
 
 
 @pytest.fixture

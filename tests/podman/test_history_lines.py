@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from tests.podman.conftest import StartNode
+from tests.podman.node import PodmanNode
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.podman.conftest import StartNode
-    from tests.podman.node import PodmanNode
 
 
 class Recorded:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,9 +22,6 @@ from tests.support import chart, watching
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 CONTAINERFILE = REPOSITORY / "packaging/kubernetes/image/Containerfile"
 

@@ -4,20 +4,14 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.containers import CRUN, IMAGE_COMMAND, task
-from tests.support.observed import RUNC_INIT, assert_runtime_init
+from tests.podman.conftest import StartNode
+from tests.podman.node import PodmanNode
+from tests.support.containers import IMAGE_COMMAND
+from tests.support.observed import assert_runtime_init
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.podman.conftest import StartNode
-    from tests.podman.node import PodmanNode
 
 needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
 
@@ -32,22 +26,6 @@ def test_plain_container(node: PodmanNode) -> None:
     gate.open()
     node.lab.watch.wait("poststop", container)
     assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
-
-
-@pytest.mark.parametrize(
-    ("runtime", "comm"),
-    [(("runc",), RUNC_INIT), pytest.param(CRUN, "crun", marks=needs_crun)],
-    ids=["runc", "crun"],
-)
-def test_hooks_in_config_json(node: PodmanNode, runtime: Sequence[str], comm: str) -> None:
-    """As base_runtime_spec and other engines put them there. crun's state says `created`, and at poststop pid 0."""
-    container = node.lab.runc("plain", runtime=runtime)
-    init = container.init()
-    node.assert_placed_before_exec(init, "oci-plain", container.gate.command, comm)
-    assert node.groups() == {"oci-plain": [init.pid]}
-    container.gate.open()
-    assert container.wait() == 0, container.output()
     node.assert_clean()
 
 
@@ -99,26 +77,6 @@ def test_restart(node: PodmanNode) -> None:
     node.assert_clean()
 
 
-def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: StartNode) -> None:
-    """Podman restarts it under the same ID, with poststop and createRuntime in between."""
-    node = start_node("--linger=60")
-    gate = node.lab.run("web", "--restart=always")
-    container = node.lab.container_id("web")
-    node.lab.watch.wait("createRuntime", container)
-    rmid = node.rmid(f"oci-{container}")
-    for _ in range(4):
-        before = node.lab.init("web")
-        gate.open()
-        gate.wait_up()
-        node.lab.watch.wait("createRuntime", container)
-        assert node.lab.init("web").starttime > before.starttime
-        assert node.groups() == {f"oci-{container}": [node.lab.init("web").pid]}
-        assert node.rmid(f"oci-{container}") == rmid
-    assert node.history(f"oci-{container}") == ["mkdir", *["tasks"] * 5]
-    node.lab.podman("rm", "-f", "-t", "0", "web")
-    assert node.groups() == {f"oci-{container}": []}
-
-
 def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -> None:
     """createRuntime has run when the missing executable is found; Podman runs no poststop then, not even at `rm`.
 
@@ -148,32 +106,3 @@ def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -
         "members": [f"{broken}.json"],
         "unmonitored": [],
     }
-
-
-def test_exec_is_not_in_the_group(node: PodmanNode) -> None:
-    """As documented: conmon forks it, not the container's init, and no hook fires. Its cgroup is the container's."""
-    lab = node.lab
-    lab.run("web")
-    init = lab.init("web")
-    inside = lab.gate("inside")
-    before = lab.cgroups.pids()
-    lab.podman("exec", "-d", "web", *inside.command)
-    inside.wait_up()
-    (pid,) = [pid for pid in lab.cgroups.pids() - before if command_of(pid) == inside.command]
-    assert cgroups_of(pid) == cgroups_of(init.pid)
-    assert node.groups() == {f"oci-{lab.container_id('web')}": [init.pid]}
-    assert pid in node.resctrl.groups()["/"]["tasks"]
-    assert [seen.pid for _, seen in node.moves()] == [init.pid]
-    lab.podman("rm", "-f", "-t", "0", "web")
-    node.assert_clean()
-
-
-def command_of(pid: int) -> list[str]:
-    try:
-        return task(pid).cmdline
-    except FileNotFoundError:  # one of Podman's own, gone meanwhile
-        return []
-
-
-def cgroups_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cgroup").read_text()

@@ -17,7 +17,6 @@ from tests.podman.node import PodmanNode, list_actions
 from tests.support import machine
 from tests.support.containers import CRUN, DEADLINE
 from tests.support.machine import ScratchMachine
-from tests.support.waiting import wait
 
 IMAGE = "localhost/wait"
 UNIT = Path(__file__).resolve().parents[2] / "packaging/systemd/resctrl-mon-hook-reconcile.service"
@@ -47,7 +46,7 @@ def test_a_name_is_shown_everywhere_and_outlives_the_container(node: PodmanNode)
     assert record(node, container)["members"][container]["name"] == "job-17"
     assert names(node) == [("live", None, "job-17")]
     assert "\njob-17 " in ask(node, "list")
-    assert f"\n  job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
+    assert f"\ncontainer job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
     assert "\njob-17 " in ask(node, "top", "--count=1", "--interval=0.1")
     labels = f'namespace="",pod="",container="job-17",key="{container}"'
     assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics")
@@ -75,36 +74,6 @@ def test_a_name_is_known_under_crun(node: PodmanNode, tmp_path: Path) -> None:
         subprocess.run([*CRUN[:-1], *map(str, command)], check=True, capture_output=True, timeout=DEADLINE)
         lab.watch.wait(stage, "job")
     assert names(node) == [("completed", None, "job-17")]
-
-
-def test_a_name_that_was_given_again_is_of_the_container_that_has_it_now(node: PodmanNode) -> None:
-    gate = node.lab.run("job", "--rm")
-    first = node.lab.container_id("job")
-    gate.open()
-    node.lab.watch.wait("poststop", first)
-    assert json.loads(ask(node, "show", "--json", "job"))["key"] == first
-    wait(lambda: node.lab.podman("container", "exists", "job", check=False).returncode == 1)
-    node.lab.podman("run", "-d", "--rm", *node.lab.options("job"), "--rootfs", str(node.lab.rootfs), *gate.command)
-    gate.wait_up()
-    second = node.lab.container_id("job")
-    assert json.loads(ask(node, "show", "--json", "job"))["key"] == second
-    assert names(node) == [("completed", None, "job"), ("live", None, "job")]
-    gate.open()
-    node.lab.watch.wait("poststop", second)
-    assert "'job' is ambiguous: job (" in ask(node, "show", "job", status=2)
-
-
-def test_a_renamed_container_has_its_new_name_from_its_next_start_on(node: PodmanNode) -> None:
-    gate = node.lab.run("old")
-    container = node.lab.container_id("old")
-    node.lab.podman("rename", "old", "new")
-    assert names(node) == [("live", None, "old")]
-    node.lab.podman("restart", "-t", "0", "new")
-    gate.wait_up()
-    assert names(node) == [("live", None, "new")]
-    node.lab.watch.wait("poststop", container)
-    gate.open()
-    node.lab.watch.wait("poststop", container)
 
 
 # --- Pods

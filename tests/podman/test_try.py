@@ -9,8 +9,9 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,6 @@ from tests.support.containers import REPOSITORY, Lab, missing
 from tests.support.hook import DEADLINE
 from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 VENV = ".venv-demo/bin/python"
 

@@ -28,10 +28,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Event:
-    """One mkdir, rmdir or write to a `tasks` file. `result`: "ok" or the errno's name.
-
-    `pids`: the tasks that a write names, up to the first word that is no number.
-    """
+    """One mkdir, rmdir or write to a `tasks` file. `result`: "ok" or the errno's name. `pids`: the task written."""
 
     op: str
     path: str

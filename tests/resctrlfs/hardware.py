@@ -1,16 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The RMIDs, and the counters behind mon_data: deterministic, set and moved by the test alone.
 
-RMIDs are given out as in fs/resctrl/monitor.c (alloc_rmid, free_rmid, the limbo worker). Counters belong to the RMID,
-not to the group. When an RMID gets a new owner its L3 counters begin at 0, for the kernel subtracts what was there;
-telemetry counters (PERF_PKG) show the former owner's last value.
-
-A telemetry counter has data of an RMID once a task has run with it on that package, and reads Unavailable until then.
-Linux 7.2 shows that: a CPU sends what an RMID used to the nearest aggregator, each of which counts by RMID (commit
-1fb2daa60de6); intel_aet_read_event() in arch/x86/kernel/cpu/resctrl/intel_aet.c, from its comment "If an aggregator
-hasn't received any data for a specific RMID" on, skips the aggregators of other packages (plat_info.package_id) and
-those without DATA_VALID, and returns -EINVAL if none is left; rdtgroup_mondata_show() in fs/resctrl/ctrlmondata.c
-prints Unavailable for -EINVAL. The kernel only reads that memory (readq), so it never takes data back.
+RMIDs are given out as in fs/resctrl/monitor.c (alloc_rmid, free_rmid, the limbo worker). Counters belong to the RMID.
+When it gets a new owner its L3 counters begin at 0, for the kernel subtracts what was there; telemetry counters
+(PERF_PKG) show the former owner's last value. They read Unavailable until a task has run with the RMID on that package
+(arch/x86/kernel/cpu/resctrl/intel_aet.c, intel_aet_read_event(), in Linux 7.2).
 """
 
 from __future__ import annotations

@@ -16,11 +16,10 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import re
 import signal
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Callable, NoReturn
@@ -28,7 +27,6 @@ from typing import Callable, NoReturn
 from tests.resctrlfs.hardware import L3_EVENTS, MS, Counters, Rmids, as_value
 from tests.resctrlfs.tasks import Task, Tasks
 
-PAGE = 4096
 STATUS_SIZE = 512
 INFO = {
     "info/L3": ("bit_usage", "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks"),
@@ -148,28 +146,6 @@ class TaskState:
 
 def fail(number: int) -> NoReturn:
     raise OSError(number, os.strerror(number))
-
-
-def kernel_int(text: str) -> int:
-    """kstrtoint(text, 0): C prefixes, one sign, one newline at the end, 32 bits. Errors: ValueError."""
-    match = re.fullmatch(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))\n?", text, re.ASCII)
-    if match is None:
-        raise ValueError(text)
-    sign, hexadecimal, octal, decimal = match.groups()
-    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    value = -value if sign == "-" else value
-    if not -(2**31) <= value < 2**31:
-        raise ValueError(text)
-    return value
-
-
-def task_words(data: bytes) -> Iterator[str]:
-    """The words of a write to `tasks`, as the kernel cuts them: a C string, at commas, until a newline begins one."""
-    rest: str | None = data.partition(b"\0")[0].decode(errors="surrogateescape")
-    while rest and not rest.startswith("\n"):
-        word, comma, tail = rest.partition(",")
-        yield word.strip(" \t\n\v\f\r\xa0")
-        rest = tail if comma else None
 
 
 class ResctrlModel:
@@ -459,12 +435,10 @@ class ResctrlModel:
         return texts.get(node.rel, str)()
 
     def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
-        """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
+        """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, the file's."""
         self._inject("write", node.path)
         if node.group.removed:
             fail(errno.ENODEV)
-        if len(data) > PAGE:
-            fail(errno.E2BIG)
         if node.rel == "tasks":
             self._write_tasks(node.group, data, writer)
         else:
@@ -485,21 +459,14 @@ class ResctrlModel:
     # ---- tasks ----
 
     def _write_tasks(self, group: Group, data: bytes, writer: int) -> None:
-        """In order; the first that fails ends it, and those before it stay moved."""
+        """One number, as all of the project's programs write it."""
         self.status = ""
-        snapshot = self._refresh()
-        for word in task_words(data):
-            try:
-                number = kernel_int(word)
-            except ValueError:
-                self._refuse(f"Task list parsing error pid {word}\n")
-            if number < 0:
-                self._refuse(f"Invalid pid {number}\n")
-            try:
-                self._move(group, snapshot, number, writer)
-            except OSError:
-                self.status += f"Error while processing task {number}\n"
-                raise
+        number = int(data)
+        try:
+            self._move(group, self._refresh(), number, writer)
+        except OSError:
+            self.status += f"Error while processing task {number}\n"
+            raise
 
     def _move(self, group: Group, snapshot: dict[int, Task], number: int, writer: int) -> None:
         tid = self.tasks.resolve(writer, number) if number else writer

@@ -7,12 +7,11 @@ What FUSE cannot show:
  * statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); mount options, a second mount
  * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to a directory (ESTALE;
    the kernel: ENOENT)
- * a write of no bytes (never gets here; in the kernel it clears last_cmd_status)
  * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
    that of init, if the parent was gone by then; and a thread that called execve is its process's leader
-Never meant to: cpus, schemata and mode take everything and do nothing, they and most of info are there to be listed
-only; no chmod, no rename, no links, no CDP, no pseudo-locking, no read-only mount; races, as everything happens
-one after another; assignable counters (AMD), MPAM (arm64).
+Never meant to: a write to `tasks` is one decimal number; cpus, schemata and mode take everything and do nothing, they
+and most of info are there to be listed only; no chmod, no rename, no links, no CDP, no pseudo-locking, no read-only
+mount; races, as everything happens one after another; assignable counters (AMD), MPAM (arm64).
 """
 
 from __future__ import annotations
@@ -23,15 +22,13 @@ import itertools
 import os
 import threading
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Callable
+from pathlib import Path
+from typing import Any, Callable
 
 import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
 from tests.resctrlfs.events import Event, EventLog, Seen, look
-from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail, kernel_int, task_words
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail
 
 ENDED_BY_SIGNAL = 8
 """fuse_main(3)'s result for it."""
@@ -139,7 +136,7 @@ class ResctrlOperations:
         writer = mfusepy.fuse_get_context()[2]
         if node.rel != "tasks":
             return self.model.write_node(node, data, writer)
-        event = Event("tasks", node.path, pids=self._look(data, writer))
+        event = Event("tasks", node.path, pids=[self._look(data, writer)])
         self._logged(lambda: self.model.write_node(node, data, writer), event)
         return len(data)
 
@@ -151,16 +148,10 @@ class ResctrlOperations:
     def _file(self, fh: int | None) -> OpenFile:
         return self._files[fh] if fh is not None and fh in self._files else fail(errno.EBADF)
 
-    def _look(self, data: bytes, writer: int) -> list[Seen]:
-        seen = []
-        for word in task_words(data):
-            try:
-                number = kernel_int(word)
-            except ValueError:
-                break
-            tid = self.tasks.resolve(writer, number) if number > 0 else writer
-            seen.append(look(self.tasks, tid) if tid is not None else Seen(number))
-        return seen
+    def _look(self, data: bytes, writer: int) -> Seen:
+        number = int(data)
+        tid = self.tasks.resolve(writer, number) if number else writer
+        return look(self.tasks, tid) if tid is not None else Seen(number)
 
     def _logged(self, action: Callable[[], object], event: Event) -> int:
         """Do it, and have it in the log before the caller learns how it went, which `event` lacks."""

@@ -140,12 +140,6 @@ class Kernel:
         """A cgroup is removed with those below it."""
         self.cgroups -= {it for it in self.cgroups if f"{it}/".startswith(f"{top}/")}
 
-    def has_cgroup(self, path: str) -> bool:
-        return path in self.cgroups
-
-    def exists(self, path: str) -> bool:
-        return self.look(path) is not None
-
     def fork(self, parent: int, pid: int, born: int = 200) -> KernelTask:
         """A child begins where its parent is."""
         former = self.tasks[parent]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A machine below hook.system: in place of `posix`, `fcntl`, `select`, `_signal`, `_socket` and the clocks.
 
-Plain files are nodes of pyfakefs' FakeFilesystem, which also the test itself may have as the fixture `fs`; its own path
-resolution and FakeOsModule are left out, since they take thirty times as long. The kernel's files are by `kernel`.
+Plain files are nodes of pyfakefs' FakeFilesystem, without its path resolution, which takes thirty times as long. The
+kernel's files are by `kernel`.
 """
 
 from __future__ import annotations

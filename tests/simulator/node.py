@@ -23,7 +23,7 @@ from tests.simulator.oracle import ENERGY, HISTORY, OURS, LastOracle, StepOracle
 from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
-_STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
+STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
 _WITHOUT_CONTAINER = "crRtgXhHYU"
 
 
@@ -35,13 +35,12 @@ class ContainerLife:
     `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
-    def __init__(self, number: int, ctrl_group: str, top: str) -> None:
-        """`top`: the cgroup that all cgroups of containers are in."""
+    def __init__(self, number: int, ctrl_group: str) -> None:
         self.number = number
         self.id = str(number) * 64
         self.uid = PODS[(number - 1) // 4] if number <= 8 else None
         self.key = self.uid or self.id
-        self.slice = f"{top}/kubepods/pod{self.uid}" if self.uid else f"{top}/system.slice"
+        self.slice = f"/kubepods/pod{self.uid}" if self.uid else "/system.slice"
         self.cgroup = f"{self.slice}/crio-{self.id}.scope"
         self.pid = self.born = 0
         self.pids: list[int] = []
@@ -75,8 +74,6 @@ class SimulatedNode:
     joules that each key's groups have counted.
     """
 
-    top = ""
-
     def __init__(self, run: SimulatedRun, options: dict[str, Any]) -> None:
         self.run = run
         self.kernel = run.kernel
@@ -94,13 +91,12 @@ class SimulatedNode:
     def take(self, steps: str) -> None:
         """Take these steps, one after the other."""
         for step in steps.split():
-            found = _STEP.fullmatch(step)
+            found = STEP.fullmatch(step)
             if found is None:
                 raise ValueError(f"no step: {step}")
             letter, number, group, like = found.groups()
             if letter in _WITHOUT_CONTAINER or self._lives_of(int(number)):
-                step_of_node = getattr(self, STEPS[letter].__name__)  # RealNode has its own of some
-                step_of_node(int(number or 1), group, int(like) if like else None)
+                STEPS[letter](self, int(number or 1), group, int(like) if like else None)
 
     def finish(self) -> None:
         """All is quiet for a while, and reconcile runs once; then there must be nothing left. Raises Violation."""
@@ -156,11 +152,9 @@ class SimulatedNode:
         life = self._call(f"poststop of {number}", it, "stopped")
         it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
         may_stay = self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
-        # Real processes come and go. So this asks who uses the key both before the group, and after it.
-        are_stopped = [other.is_stopped for other in self.lives if other.key == it.key]
+        is_over = all(other.is_stopped for other in self.lives if other.key == it.key)
         is_there = it.group in self.kernel.groups
-        are_stopped += [other.is_stopped for other in self.lives if other.key == it.key]
-        is_left = is_there and all(are_stopped) and not (may_stay or self._may_fail() or self.run.has_errno)
+        is_left = is_there and is_over and not (may_stay or self._may_fail() or self.run.has_errno)
         expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
 
     def reconcile(self, *_: object) -> None:
@@ -224,7 +218,7 @@ class SimulatedNode:
         """A task of none comes into its group, as with an RMID that is used again."""
         path = self.find(number).group
         if path in self.kernel.groups:
-            pid = self.spawn(f"{self.top}/user.slice", path)[0]
+            pid = self.spawn("/user.slice", path)[0]
             self.strangers.add(pid)
             self.ghosts.add(pid)
 
@@ -331,7 +325,7 @@ class SimulatedNode:
 
     def begin(self, number: int, group: str | None = None, pid: int | None = None) -> ContainerLife:
         """A container begins; no hook has been called yet."""
-        it = ContainerLife(number, self._find_class(group), self.top)
+        it = ContainerLife(number, self._find_class(group))
         it.pid, it.born = self.spawn(it.cgroup, it.ctrl_group, pid)
         it.pids.append(it.pid)
         self.lives.append(it)

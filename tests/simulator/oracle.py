@@ -235,7 +235,7 @@ class LastOracle:
     def _is_used(self, state: Any) -> bool:  # noqa: ANN401  JSON
         """Whether a key has members, or lingers, as that of a pod does until its cgroup goes."""
         lingers = state["lingering_since"] is not None
-        is_there = state["kind"] != "pod" or self._kernel.has_cgroup((state["cgroup"] or "").partition(":")[2])
+        is_there = state["kind"] != "pod" or (state["cgroup"] or "").partition(":")[2] in self._kernel.cgroups
         return bool(state["members"] or (lingers and is_there))
 
     def _judge_files(self) -> None:
@@ -260,7 +260,7 @@ class LastOracle:
             is_over = f"{top}/completed_at" in self._files
             expect(is_over == bool(state["completed_at"]), top, "is shown as completed:", is_over)
             links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
-            gone = [to for to in links if not self._kernel.exists(to)]
+            gone = [to for to in links if self._kernel.look(to) is None]
             expect(not gone, top, "has links that lead nowhere:", gone[:1])
 
     def _judge_history(self) -> None:

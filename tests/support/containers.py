@@ -6,9 +6,7 @@
         gate.open()             # and ends
         lab.watch.wait("poststop", lab.container_id("web"))
 
-Nothing of the user's Podman is touched: storage, run directory, configuration, cgroups and home are the lab's. Nothing
-outlives close(): what Podman leaves running is found by the lab's own cgroups. Every wait has a deadline and
-is for an event (a line in a FIFO, the end of a process); nothing sleeps.
+Nothing of the user's Podman is touched, and nothing outlives close(). Every wait has a deadline and is for an event.
 """
 
 from __future__ import annotations

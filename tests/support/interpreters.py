@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
 
-    python -m tests.support.interpreters             prints what is there
-    python -m tests.support.interpreters --fetch     gets what is not, if Debian has it
+    python -m tests.support.interpreters [--fetch]     prints what is there, or gets what is not
 
-A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too, so that a newer
-suite's interpreter runs on an older Debian. Neither apt's configuration nor dpkg's state is touched.
+A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a run of the tests has left on the machine: mounts, cgroups, processes, files.
 
-    before = MachineState.now()
-    ...
-    print(*before.left(), sep="\\n")
-
-Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout in
+Others use the machine as well. So of processes those count that have MARK in their environment, or this checkout in
 their command line; of cgroups those in which no other process is; of mounts those below the run's own directory for
-temporary files, or below one of pytest's; of files those in /run. Mounts and cgroups of another run of the tests are
-its own while it lasts. Temporary files go with their directory: programs that tests kill leave some.
+temporary files, or below one of pytest's; of files those in /run.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How each runtime merges the annotations of a container with those that a pod's author writes.
 
-Two maps matter: the one that a reader of hooks.d matches, and the one that ends up in the state on a hook's stdin.
-Which of the two wins is not the same in both. Sources: CRI-O 1.36, server/container_create.go (hooks) and
-internal/factory/container (SpecAddAnnotations); containerd, internal/cri (getPassthroughAnnotations, then
-DefaultCRIAnnotations); containerd/nri, plugins/hook-injector; Podman, libpod (generateSpec) and specgen: there the
-author is whoever starts the container, writes its YAML, or made its image.
+One map is matched by readers of hooks.d, the other ends up in the state. Sources: CRI-O 1.36 (container_create.go,
+SpecAddAnnotations); containerd (getPassthroughAnnotations, DefaultCRIAnnotations); containerd/nri, hook-injector;
+Podman (generateSpec, specgen), where the author is who starts the container, writes its YAML, or made its image.
 """
 
 from __future__ import annotations

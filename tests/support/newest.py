@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun, Python and Prometheus 3, and two programs of
-ours.
+"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun, Python, Prometheus 3, and a program of ours.
 
-Those are made of Debian's Go sources, by the Go that is there, and neither is kept. What Debian's packages of sources
-say that they need would be 3.5 GB: unpacked are those alone that the two programs are made of.
+That is made of Debian's Go sources, of which those alone are unpacked that it needs (all would be 3.5 GB); neither they
+nor Go are kept.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.support import newest
 from tests.support.debian import CannotMake
 
@@ -71,21 +69,10 @@ def missing() -> str | None:
     return f"no {', '.join(absent)} (Debian: prometheus)" if absent else None
 
 
-def read_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
-    """The samples of an exposition; a label without a value is there."""
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            yield sample.name, dict(sample.labels), sample.value
-
-
-def attach(labels: Labels, target: Labels, *, honor_labels: bool) -> Labels:
-    """The labels of a series once it is scraped, as Prometheus' scrape loop does that (mutateSampleLabels)."""
-    if honor_labels:
-        found = {**target, **labels}
-    else:
-        clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
-        found = {**labels, **clashing, **target}
-    return {name: text for name, text in found.items() if text}
+def attach(labels: Labels, target: Labels) -> Labels:
+    """The labels of a series once it is scraped without honor_labels, as Prometheus does that (mutateSampleLabels)."""
+    clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
+    return {name: text for name, text in {**labels, **clashing, **target}.items() if text}
 
 
 def write_open_metrics(path: Path, samples: list[tuple[str, Labels, float, int]]) -> None:

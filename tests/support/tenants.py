@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes as a container's author can make them, for commands to run beside: nothing of them may matter.
-
-`python3 -m tests.support.tenants` starts one of each kind and waits for Enter, the end of stdin or a signal, to run the
-whole suite beside them.
-"""
+"""Processes as a container's author can make them, for commands to run beside: nothing of them may matter."""
 
 from __future__ import annotations
 
@@ -12,10 +8,7 @@ import json
 import os
 import select
 import shutil
-import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -176,18 +169,3 @@ def release(root: Path) -> None:
     for path in root.rglob("*"):
         if path.is_fifo():
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
-
-
-def main() -> None:
-    for ending in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(ending, lambda _number, _frame: sys.exit())
-    with tempfile.TemporaryDirectory(prefix="tenants-") as directory, ExitStack() as stack:
-        for number, (name, kind) in enumerate(KINDS.items()):
-            found = stack.enter_context(running(kind, Path(directory, str(number))))
-            print(f"{found.pid} {name}", flush=True)
-        print("ready", flush=True)
-        sys.stdin.readline()
-
-
-if __name__ == "__main__":
-    main()

@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import select
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tests.support.hook import DEADLINE, finish
+from tests.support.hook import DEADLINE, Hook, finish
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.hook import Hook
-
-    Process = subprocess.Popen[bytes]
+Process = subprocess.Popen[bytes]
 
 
 def missing() -> str | None:

@@ -14,7 +14,7 @@ _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "m
 
 
 def _make_key(state: KeyState) -> SeenKey:
-    group = Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)
+    group = Group(_GROUP, exists=True, now=_COUNTERS)
     return SeenKey(state, [group], {}, {"c9": "/r/mon_groups/theirs"} if state.key == "c2" else {})
 
 
@@ -33,7 +33,6 @@ EVERYTHING = make_inventory(
     ],
     unreadable=[],
     failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],
-    unreadable_failures=[],
     rmids=Rmids(limit=8, ours=1, others=1),
     orphans=[],
     runs={("poststop", "ok"): 1},

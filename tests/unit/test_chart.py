@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import jsonschema
 import kubernetes_validate
@@ -17,14 +17,9 @@ from hook.cli.verbs import parse_address
 from hook.entry import parse as parse_options
 from hook.models import Options
 from tests.support import chart
-from tests.support.chart import render
+from tests.support.chart import Object, render
 
 import cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.support.chart import Object
 
 pytestmark = pytest.mark.skipif(chart.missing() is not None, reason=str(chart.missing()))
 OLDEST = "1.30"  # of Kubernetes

@@ -54,7 +54,7 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
         ("list --limit=20", "limit", 20),
         ("list -o wide", "output", "wide"),
         ("list -owide", "output", "wide"),
-        ("show --output=wide shop/web=1", "key", "shop/web=1"),
+        ("show shop/web=1", "key", "shop/web=1"),
         ("show -", "key", "-"),
         ("top --interval 0.5", "interval", 0.5),
         ("doctor --hooks-dir=/a/ --hooks-dir=/b", "hooks_dir", ["/a", "/b"]),
@@ -364,7 +364,7 @@ def complete(shell: str, line: str) -> set[str]:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_shell_completes(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sorts = {f"--sort={word}" for word in ("energy", "traffic", "memory", "age", "name")}
+    sorts = {f"--sort={word}" for word in ("energy", "traffic", "age", "name")}
     states = {f"--state={word}" for word in ("live", "taken", "missing", "recovering", "lingering", "completed")}
     expected = {
         "": {*VERBS, "help", "--help", "--version"},

@@ -148,7 +148,6 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         ("README.md", "list"),
         ("docs/commands.md", "list unmonitored"),
         ("docs/commands.md", "show shop/web"),
-        ("docs/commands.md", "show shop/web -o wide"),
         ("docs/commands.md", "top"),
         ("docs/history.md", "history"),
         ("docs/history.md", "history job-17 --since=7d"),
@@ -164,7 +163,7 @@ def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, na
             record(name, f"resctrl-mon-hook {command}", printed)
         shown = screen(name, f"resctrl-mon-hook {command}")
     assert shown == printed
-    wide = "-o wide" in command or "unmonitored" in command or "--csv" in command
+    wide = "unmonitored" in command or "--csv" in command
     assert wide or max(map(len, printed.splitlines())) <= 80 or command.startswith("show")
 
 

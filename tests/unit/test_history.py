@@ -18,7 +18,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.cli import command_line as cli
 from hook.node import files
-from hook.show import history
+from hook.show import history, snapshot
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -87,9 +87,6 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
     write_lines(name, content)
     read_ = read()
     assert (ids(read_), sum(read_.skipped.values()), read_.problems) == (found, skipped, [])
-    assert not history.sum_jobs(read_.list_jobs(), None) or history.sum_jobs(read_.list_jobs(), None)[""][
-        ""
-    ].counted == len(found)
 
 
 def test_a_long_line_takes_little_memory() -> None:
@@ -186,24 +183,13 @@ def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("fs")
-def test_of_an_id_that_stands_twice_the_last_line_counts() -> None:
-    write_lines("history.jsonl.1", line(make(1, use={"core_energy": 1.0})), at=NOW - 10)
-    later = make(1, use={"core_energy": 3.0}, runs=2, end="2026-11-17T01:05:00Z")
-    write_lines("history.jsonl", line(make(1, use={"core_energy": 2.0})) + line(later) + line(make(2)))
-    found = read()
-    assert [(job.id, job.use["core_energy"]) for job in found.list_jobs()] == [
-        (make(2)["id"], 2.5),
-        (later["id"], 3.0),
-    ]
-
-
-@pytest.mark.usefixtures("fs")
 @pytest.mark.parametrize("is_rotated", [False, True])
-def test_of_an_id_that_stands_twice_in_a_second_the_last_line_counts(is_rotated: bool) -> None:
-    first, last = (line(make(1, use={"core_energy": value})) for value in (2.0, 1.0))
+@pytest.mark.parametrize("end", [make(1)["end"], "2026-11-17T01:05:00Z"])
+def test_of_an_id_that_stands_twice_the_last_line_counts(is_rotated: bool, end: str) -> None:
+    first, last = line(make(1, use={"core_energy": 2.0})), line(make(1, use={"core_energy": 1.0}, end=end))
     write_lines("history.jsonl.1", first if is_rotated else b"", at=NOW - 10)
     write_lines("history.jsonl", last if is_rotated else first + last)
-    assert [job.use["core_energy"] for job in read().list_jobs()] == [1.0]
+    assert [(job.end, job.use["core_energy"]) for job in read().list_jobs()] == [(end, 1.0)]
 
 
 # --- Sums equal the truth, whatever happened to the files
@@ -241,8 +227,8 @@ def test_sums_are_those_of_the_lines_that_are_whole(
         name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
         (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = history.read(str(top / "history.jsonl"), (), "")
-    total = history.sum_jobs(found.list_jobs(), None).get("", {})
-    assert {event: it.known for event, it in total.items() if event} == truth
+    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), None))
+    assert {event: use.known for event, use in total.items() if event} == truth
     assert (torn > 0) <= sum(found.skipped.values()) <= torn
 
 
@@ -342,7 +328,7 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    ((found, _),) = history.parse_line(line(job))
+    (found,) = history.parse_line(line(job))
     assert found is not None
     assert history.name_job(found) == name
 
@@ -356,7 +342,7 @@ def test_marks_say_what_is_unknown(shown: Print) -> None:
     assert rows["total"][1:] == [">=12.5", ">=2.50", "1.00Ki"]
 
 
-def test_lives_are_shown_if_a_line_joins_some(shown: Print) -> None:
+def test_runs_are_shown_if_a_line_joins_some(shown: Print) -> None:
     write_lines("history.jsonl", line(make(1)))
     assert "RUNS" not in shown()
     write_lines("history.jsonl", line(make(1)) + line(make(2, runs=3)))

@@ -5,17 +5,15 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 import cluster
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Object = dict[str, Any]
 NODES = ["a", "b", "node.with.a.name-" + "x" * 60]

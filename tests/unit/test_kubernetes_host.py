@@ -10,9 +10,9 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
 from hook.install.steps import Refused
@@ -22,9 +22,6 @@ from hook.reconcile.run import Remains
 from pyz import archive
 
 import host
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"

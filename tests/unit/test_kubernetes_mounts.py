@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import mounts
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RUN = "/run/resctrl-mon-hook"
 ROOT = "1 0 8:1 / / rw - ext4 /dev/sda rw"

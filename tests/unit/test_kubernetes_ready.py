@@ -9,9 +9,9 @@ import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from pyz import archive
 
@@ -19,9 +19,6 @@ import host
 import mounts
 import node
 import ready
-
-if TYPE_CHECKING:
-    from pyfakefs.fake_filesystem import FakeFilesystem
 
 RUN = "/run/resctrl-mon-hook"
 

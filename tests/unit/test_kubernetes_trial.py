@@ -7,7 +7,7 @@ import json
 import re
 import struct
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -18,9 +18,6 @@ from tests.unit.test_kubernetes_cluster import ApiHandler, Object, serving
 import cluster
 import trial
 from ready import SUPPORTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 EXEC = ("Bearer secret", "v4.channel.k8s.io")
 UID, CONTAINER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "c1" * 32

@@ -121,31 +121,3 @@ def test_standard_library_is_enough_and_only_the_models_know_pydantic() -> None:
 
 def test_people_who_look_take_no_lock() -> None:
     assert {name for name in LOOKING if imports_of(name) & {"store", "create", "poststop", "key", "view"}} == set()
-
-
-OWNERS = {
-    r"^/sys/": "install/install procfs",
-    r"(^|/)(last_cmd_status|tasks)$": "node/processes report resctrl view",
-    r"^(groups|members|unmonitored|locks)(/|$)": "node/records reclaim report store",
-    r"^said-|^freed$": "store",
-}
-"""Which modules know a place, by a pattern of its paths. The models know those that are defaults of options."""
-FIELDS = {"groups", "members", "unmonitored"}  # fields of records and of what people read have names of this spelling
-
-
-def texts(tree: ast.Module) -> set[str]:
-    """The text constants of a module, without docstrings."""
-    docs = [
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    ]
-    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in docs]
-    return {node.value for node in constants if isinstance(node.value, str)}
-
-
-def test_place_is_known_to_its_owners_alone() -> None:
-    offenders = {}
-    for pattern, owners in OWNERS.items():
-        for module in TREES.keys() - {"models", "models_compiled", "cli/options_compiled", *owners.split()}:
-            if found := {text for text in texts(TREES[module]) - FIELDS if re.search(pattern, text)}:
-                offenders[module] = found
-    assert offenders == {}

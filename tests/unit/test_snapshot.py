@@ -69,7 +69,7 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
     ("fields", "condition", "energy"),
     [
         ({"groups": [HERE]}, "live", Total(known=3_250_000, counted=1)),
-        ({"groups": [MISSING]}, "group missing", Total(unknown=1)),
+        ({"groups": [MISSING]}, "missing", Total(unknown=1)),
         # The path of what is over may be another group's.
         ({"groups": [OVER, GOLD]}, "live", Total(known=13_250_000, counted=2)),
         ({"groups": [{**OVER, "path": HERE["path"]}], "completed_at": "x"}, "completed", Total(3_250_000, counted=1)),
@@ -241,14 +241,7 @@ def test_a_file_removed_after_the_listing_is_left_out(node: NodeFiles, monkeypat
 
     monkeypatch.setattr(system, "read_file", gone)
     seen = take_snapshot(node.options)
-    assert (seen.keys, seen.unreadable, seen.failures, seen.unreadable_failures) == ([], [], [], [])
-
-
-def test_unreadable_counters_make_use_unknown(node: NodeFiles) -> None:
-    node.live("c1")
-    (node.path("oci-c1") / "mon_data" / ENERGY).unlink()
-    found = sum_key(only(take_snapshot(node.options)))
-    assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
+    assert (seen.keys, seen.unreadable, seen.failures) == ([], [], [])
 
 
 # --- What cannot be understood
@@ -420,9 +413,13 @@ def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
 
 
 def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
+    """But a package on which no task of a ctrl_group ran used nothing."""
     node.make("oci-a", counters={OCCUPANCY: "64"})
     node.count_whole({ENERGY: "Error", TRAFFIC: "Unavailable", OCCUPANCY: "1"})
-    assert read_uncharged(node) == {"/": {ENERGY: "", TRAFFIC: "", OCCUPANCY: "0"}}
+    node.make("oci-a", "gold", counters={ENERGY: "Unavailable"})
+    node.count_whole({ENERGY: "Unavailable"}, "gold")
+    expected = {"/": {ENERGY: "", TRAFFIC: "", OCCUPANCY: "0"}, "gold": {ENERGY: "0"}}
+    assert read_uncharged(node) == expected
 
 
 @pytest.mark.parametrize("is_amd", [True, False])
@@ -438,12 +435,6 @@ def test_traffic_of_a_group_that_is_tracked_again_is_not_mistaken_for_that_of_ta
     assert read_uncharged(node) == {"/": {TRAFFIC: "40", OCCUPANCY: "1"}}, "what stays untracked is in neither"
     when_counted(monkeypatch, lambda: node.count("oci-a", {TRAFFIC: "39"}))
     assert read_uncharged(node) == {"/": {TRAFFIC: "" if is_amd else "1", OCCUPANCY: "1"}}
-
-
-def test_a_package_on_which_no_task_of_a_ctrl_group_ran_used_nothing(node: NodeFiles) -> None:
-    node.make("oci-a", "gold", counters={ENERGY: "Unavailable"})
-    node.count_whole({ENERGY: "Unavailable"}, "gold")
-    assert read_uncharged(node)["gold"] == {ENERGY: "0"}
 
 
 @pytest.mark.parametrize("times", [1, 99])

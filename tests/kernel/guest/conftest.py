@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import pytest
 
@@ -14,10 +15,8 @@ from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.support.containers import Lab
 from tests.support.hook import PYZ, Hook, task
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+Set = Callable[[str, object], None]
 
-    Set = Callable[[str, object], None]
 
 Umount = Callable[[], None]
 PARAMETERS = Path("/sys/module/fakerdt/parameters")

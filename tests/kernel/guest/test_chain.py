@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import pytest
 
 from tests.support import watching
 from tests.support.chains import compile_chain, container, outside, running, threads
-from tests.support.hook import Hook, finish
+from tests.support.hook import Hook
 from tests.support.waiting import wait
 
 MOST = 10  # reconciles of at most 45 s each: on an emulator beside other work the first ones get nothing done
@@ -29,9 +27,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def reconcile(hook: Hook, most: int = MOST) -> tuple[int, dict[str, Any]]:
     """Its status, and what it did. One that its time limit ended, as on an emulator, is followed by another."""
-    command = [*replace(hook, options=()).command("reconcile"), "--json"]
-    pipe = subprocess.PIPE
-    outcome = finish(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={}))
+    outcome = hook.ask("reconcile", "--json")
     assert outcome.stderr == ""
     result = json.loads(outcome.stdout)
     if result["ended"] is None or most == 1:

@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import Callable
 
 import pytest
 
-from tests.support.containers import CRUN, READ_GROUPS
+from tests.support.containers import CRUN, READ_GROUPS, Lab, RuncContainer
 from tests.support.hook import UID, Hook
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.containers import Lab, RuncContainer
-
 
 GROUP = f"oci-{UID}"
 POD = {"io.kubernetes.pod.uid": UID}

@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tests.kernel.inside import make_group
-from tests.support.hook import UID, Hook, created, end, finish, stopped, task
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.support.hook import UID, Hook, created, end, stopped, task
 
 RMIDS = 31
 PODS = 40
@@ -24,8 +19,7 @@ def uid(number: int) -> str:
 
 
 def reconcile(hook: Hook) -> list[str]:
-    command = [*replace(hook, options=()).command("reconcile"), "--json"]
-    outcome = finish(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, env={}))
+    outcome = hook.ask("reconcile", "--json")
     actions = json.loads(outcome.stdout)["actions"]
     assert (outcome.status <= any(it["problem"] for it in actions), outcome.stderr) == (True, "")
     return [it["action"] for it in actions if it["problem"] is None]

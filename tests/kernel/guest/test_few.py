@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING, Callable
+from pathlib import Path
+from typing import Callable
 
 import pytest
 
 from tests.kernel.inside import fill
-from tests.support.containers import CRUN, READ_GROUPS
+from tests.support.containers import CRUN, READ_GROUPS, Lab
 from tests.support.hook import Hook, Task, created, end, stopped, task
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.containers import Lab
 
 Set = Callable[[str, object], None]
 WHILE, FOREVER = 1500, 3_600_000

@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from tests.support.containers import READ_GROUPS
+from tests.support.containers import READ_GROUPS, Lab
 from tests.support.hook import Hook
-
-if TYPE_CHECKING:
-    from tests.support.containers import Lab
 
 
 def test_a_container(hook: Hook, lab: Lab) -> None:

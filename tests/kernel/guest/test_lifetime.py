@@ -6,14 +6,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from tests.support.consumers import read
 from tests.support.hook import UID, Hook, created, stopped
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 JOULES_PER_SECOND = 3  # fake-rdt.patch
 RESTARTS = 5

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Callable
@@ -115,14 +114,14 @@ def test_a_container_that_another_tool_takes_later_is_left_there_and_named(
         (hook.resctrl_root / ctrl_group / "tasks").write_text(str(init.pid))
     (theirs / "tasks").write_text(str(init.pid))
     for expected in (["note"], []):
-        found = json.loads(hook.ask("reconcile", "--json").stdout)
+        found = hook.answer("reconcile")
         assert [it["action"] for it in found["actions"]] == expected
         assert [line for line in found["left"] if f"to {theirs}, where it stays" in line]
         assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:theirs\n"
-    (key,) = json.loads(hook.ask("list", "--json").stdout)["keys"]
+    (key,) = hook.answer("list")["keys"]
     assert (key["state"], key["taken"]) == ("taken", {"c1": str(theirs)})
     theirs.rmdir()
-    found = json.loads(hook.ask("reconcile", "--json").stdout)
+    found = hook.answer("reconcile")
     assert [it["action"] for it in found["actions"]] == ["remake" if ctrl_group else "adopt"]
     assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:{GROUP}\n"
     end(init)
@@ -162,8 +161,7 @@ def test_a_member_stays_where_it_is_when_its_ctrl_group_goes_and_comes_back(hook
         (gold / "tasks").write_text(str(other.pid))
         assert hook(created("c2", other.pid, pod_uid=UID)).stderr == ""
         assert groups_of(other.pid) == f"res:gold\nmon:{GROUP}\n"
-        done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
-        assert [it["action"] for it in json.loads(done.stdout)["actions"]] == ["remake"]
+        assert [it["action"] for it in hook.answer("reconcile", "--snapshot-ttl=0")["actions"]] == ["remake"]
         assert groups_of(init.pid) == f"res:/\nmon:{GROUP}\n"
         end(init)
         hook(stopped("c1"))

@@ -3,20 +3,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from contextlib import closing
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from tests.kernel.guest.test_lifetime import Burner
 from tests.kernel.inside import pin
-from tests.support.consumers import read
-from tests.support.hook import UID, created, stopped
-
-if TYPE_CHECKING:
-    from tests.support.consumers import Entry
-    from tests.support.hook import Hook
+from tests.support.consumers import Entry, read
+from tests.support.hook import UID, Hook, created, stopped
 
 EVENTS = ("core_energy", "activity")
 
@@ -40,8 +32,7 @@ def test_a_pod_uses_nothing_and_known_on_a_package_where_it_never_ran(hook: Hook
         other = f"mon_PERF_PKG_01/{event}"
         assert [entry.texts[f"mon_data/{other}.{it}"] for it in ("begin", "end")] == ["Unavailable"] * 2
         assert entry.use()[other] == 0
-    words = [*replace(hook, options=()).command("list"), "--json"]
-    (key,) = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)["keys"]
+    (key,) = hook.answer("list")["keys"]
     of_energy = key["use"]["core_energy"]
     assert of_energy["value"] > 0
     assert (of_energy["unknown"], of_energy["at_least"]) == (0, False)

@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import watching
 from tests.support.cgroups import mount_point
-from tests.support.containers import CRUN
-from tests.support.hook import DEADLINE, Hook, end, finish
+from tests.support.containers import CRUN, Lab, RuncContainer
+from tests.support.hook import DEADLINE, Hook, end
 from tests.support.waiting import wait
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tests.support.containers import Lab, RuncContainer
 
 BOTH = pytest.mark.parametrize("runtime", [("runc",), CRUN], ids=["runc", "crun"])
 ENTER = 'for group; do echo $$ >"$group/tasks"; done; echo $$ >"$0/cgroup.procs"; exec sleep infinity'
@@ -97,12 +92,7 @@ def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, lab:
                 end(process)
             else:
                 stack.callback(end, process)
-        assert finish(reconcile(hook)).status == 0
-        assert finish(reconcile(hook, "--dry-run")).stdout == "nothing to do\n"
+        assert hook.ask("reconcile").status == 0
+        assert hook.ask("reconcile", "--dry-run").stdout == "nothing to do\n"
         assert hook.tasks("oci-c1") == pids_in(own)
     container.end()
-
-
-def reconcile(hook: Hook, *words: str) -> subprocess.Popen[bytes]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen([*hook.command("reconcile"), *words], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
