@@ -8,6 +8,10 @@
                              /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
                              (default: those of python3.9 to python3.14 that exist here, and the one that builds;
                              `none`: sources only, which a node compiles). --release: fail unless it has all six
+  python3 build.py native [--release]
+                             write dist/resctrl-mon-hook-ARCHITECTURE, the same program with a Python of its own: one
+                             static ELF file. That Python is built once from Debian's source package (5 minutes; needs
+                             gcc), and kept in the user's cache directory. --release: from the newest source package
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
                              dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
@@ -160,6 +164,16 @@ def package_verb(arguments: Sequence[str]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+def native_verb(arguments: Sequence[str]) -> int:
+    """Build the ELF file. Its Python is built once, and kept outside of the checkout."""
+    if [*arguments] not in ([], ["--release"]):
+        raise BuildError(f"unknown option {arguments[0]} (python3 build.py --help)")
+    from native import native  # noqa: PLC0415  it takes from tests/ what fetches Debian's packages
+
+    native.build(newest="--release" in arguments)
+    return 0
+
+
 def build_verb(arguments: Sequence[str]) -> int:
     options: dict[str, list[str]] = {"--python": [], "--output": [], "--bytecode": []}
     rest = [argument for argument in arguments if argument != "--release"]
@@ -219,6 +233,7 @@ def _under(make_ready: Callable[[Any], Path]) -> None:
 
 
 VERBS = {
+    "native": native_verb,
     "package": package_verb,
     "compile": compile_verb,
     "test": test_verb,

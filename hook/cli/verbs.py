@@ -419,10 +419,8 @@ def install_program(given: options.Install, request: Request) -> None:
         targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
     if not targets:
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
-    words = tuple(request.words)
-    wanted = Wanted(
-        _open_program(), places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch
-    )
+    program, words = _open_program(), tuple(request.words)
+    wanted = Wanted(program, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
     taken, remarks = install(wanted, dry_run=given.dry_run)
     _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
 

@@ -154,7 +154,7 @@ def _compile(work: Path) -> None:
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
         for command in (configure, make):
             done = subprocess.run(
-                command, cwd=tree, env={**os.environ, **settings}, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command, cwd=tree, env={**os.environ, **settings}, stdout=log, stderr=log, check=False
             )
             if done.returncode != 0:
                 raise BuildError(f"CPython cannot be built: {command[0]} failed, see {log.name}")

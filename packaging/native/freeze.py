@@ -24,7 +24,7 @@ from pyz import bytecode
 # What CPython itself imports, at its start, to encode, and to show an exception
 PYTHONS = (
     *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
-    *("io", "os", "traceback", "zipimport"),
+    *("encodings.cp437", "io", "os", "traceback", "zipimport"),
 )
 # The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen
 IMPORTLIB = {

@@ -32,8 +32,10 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
         (work / "program.zip").write_bytes(archive.zipped(contents)[0])
         freeze: list[str | Path] = [interpreter.python, "-ISB", "-X", "no_debug_ranges", HERE / "freeze.py"]
         _run([*freeze, "program.zip", interpreter.library, ".", *filter(None, [start])], work)
-        include = [f"-I{interpreter.directory / place}" for place in ("", "Include", "Include/internal")]
-        sources = [HERE / "launcher.c", "frozen.c", "frozen.S"]
+        include: list[str | Path] = [
+            f"-I{interpreter.directory / place}" for place in ("", "Include", "Include/internal")
+        ]
+        sources: list[str | Path] = [HERE / "launcher.c", "frozen.c", "frozen.S"]
         archives = [interpreter.directory / name for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
         options: list[str | Path] = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror"]
         _run(["gcc", *options, *include, *sources, "-o", "program", *archives, "-lz", "-lm"], work)

@@ -305,6 +305,13 @@ def test_each_step_is_on_the_disk_before_the_next_is_taken(node: ScratchMachine)
 # --- uninstall
 
 
+def steps_of(plan: list[str]) -> list[str]:
+    """The lines that a command will print when it does what its --dry-run has printed."""
+    end = plan.index("nothing was changed (--dry-run)")
+    assert plan[0] == "would do:"
+    return [line[2:] for line in plan[1:end]] + plan[end + 1 :]
+
+
 def test_uninstall_leaves_nothing_and_dry_run_prints_its_steps(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     before = node.written()

@@ -14,7 +14,7 @@ import pytest
 from native import native
 
 from tests.support.devlog import DevLog
-from tests.support.hook import NATIVE, Hook, Task
+from tests.support.hook import NATIVE
 from tests.unit.test_layers import BUILTIN
 
 HINT = "hint: the file is damaged (install it again), or there is too little memory"
@@ -28,9 +28,15 @@ def any_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return native.build(output=tmp_path_factory.mktemp("native") / "any-code", start=ANY_CODE)
 
 
-def run(program: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(program: Path, *words: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [program, *words], env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        [program, *words],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -48,12 +54,11 @@ def test_of_the_core_phase_there_is_no_more_than_the_core_needs(any_code: Path) 
 @pytest.mark.parametrize("name", FATAL)
 @pytest.mark.parametrize(
     ("words", "status"),
-    [(["hook"], 0), (["createRuntime"], 0), (["createRuntime", "--strict"], 1), (["poststop", "--strict"], 0)],
-    ids=" ".join,
+    [("hook", 0), ("createRuntime", 0), ("createRuntime --strict", 1), ("poststop --strict", 0)],
 )
-def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: list[str], status: int, name: str) -> None:
-    done = run(any_code, *words, f"import posix; posix.kill(posix.getpid(), {signal.Signals[f'SIG{name}']})")
-    why = f"{words[0]}: nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
+def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, status: int, name: str) -> None:
+    done = run(any_code, *words.split(), f"import posix; posix.kill(posix.getpid(), {signal.Signals[f'SIG{name}']})")
+    why = f"{words.split(maxsplit=1)[0]}: nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
     assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {why}\n")
 
 
@@ -84,26 +89,20 @@ def test_error_in_the_core_is_said_in_one_line(any_code: Path) -> None:
     )
 
 
-def test_with_too_little_memory_nothing_fails(hook: Hook) -> None:
+def test_with_too_little_memory_nothing_fails() -> None:
     """From what the kernel cannot load it with, to what is enough."""
     for mebibytes in range(2, 40):
         limit = ["prlimit", f"--as={mebibytes << 20}"]
         done = subprocess.run([*limit, NATIVE, "hook"], input="", capture_output=True, text=True, check=False, env={})
-        loaded = done.returncode != -signal.SIGSEGV or mebibytes > 12
-        assert not loaded or done.returncode == 0, mebibytes
-    assert "bad_state" in done.stderr
+        was_loaded = done.returncode != -signal.SIGSEGV or mebibytes > 12
+        assert done.returncode == 0 or not was_loaded, mebibytes
 
 
-def test_nothing_around_it_changes_what_it_runs(hook: Hook, init: Task, tmp_path: Path) -> None:
+def test_nothing_around_it_changes_what_it_runs(tmp_path: Path) -> None:
     for module in ("posix", "json", "hook", "encodings", "sitecustomize"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(9)")
-    environment = {
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONHOME": "/none",
-        "LC_ALL": "tr_TR.ISO-8859-9",
-        "PYTHONINSPECT": "1",
-    }
-    done = subprocess.run([NATIVE, "--version"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/", "LC_ALL": "tr_TR.ISO-8859-9", "PYTHONINSPECT": "1"}
+    done = run(NATIVE, "--version", cwd=tmp_path, **hostile)
     assert (done.returncode, done.stdout.split()[0]) == (0, "resctrl-mon-hook")
 
 

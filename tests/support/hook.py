@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ from typing import Any
 
 from tests.support.cgroups import place_in_pod, remove_of_pods
 
-PYZ = Path(__file__).resolve().parents[2] / "dist" / "resctrl-mon-hook.pyz"
+DIST = Path(__file__).resolve().parents[2] / "dist"
+PYZ = DIST / "resctrl-mon-hook.pyz"
+NATIVE = DIST / f"resctrl-mon-hook-{platform.machine()}"
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 DEADLINE = 300  # only to end what hangs: a hundred hooks at once on an emulated machine take their time

@@ -224,6 +224,5 @@ def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known() 
     for text in (
         *(archive.BOOT, archive.BOOT + archive.FOR_PEOPLE, archive.FROM_SOURCES, archive.FALLBACK, archive.MAIN),
         archive.SECOND_LINE.format(fallback=archive.FALLBACK, table=1, sources=1, room=1),
-        archive.FROM_NODE.format(sources=archive.FROM_SOURCES, header=1, build_id=b"\0"),
     ):
         ast.parse(text, feature_version=(3, 4))
