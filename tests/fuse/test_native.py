@@ -58,8 +58,9 @@ def test_of_the_core_phase_there_is_no_more_than_the_core_needs(any_code: Path) 
 )
 def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, status: int, name: str) -> None:
     done = run(any_code, *words.split(), f"import posix; posix.kill(posix.getpid(), {signal.Signals[f'SIG{name}']})")
-    why = f"{words.split(maxsplit=1)[0]}: nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
-    assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {why}\n")
+    stage = words.partition(" ")[0]
+    why = f"nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
+    assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {stage}: {why}\n")
 
 
 def test_fatal_signal_is_in_syslog(any_code: Path, tmp_path: Path) -> None:
