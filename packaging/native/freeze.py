@@ -31,7 +31,7 @@ IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
     "_frozen_importlib_external": "importlib/_bootstrap_external.py",
 }
-_AS_A_PROGRAM = "__name__ == '__main__'"
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 START = """\
 import sys
 for name, code in "MODULES":
