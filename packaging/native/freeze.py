@@ -132,9 +132,7 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
-        elif bytecode.is_for_checkers(child) or (
-            isinstance(child, ast.If) and ast.unparse(child.test) == _AS_A_PROGRAM
-        ):
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
             continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)
