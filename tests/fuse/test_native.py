@@ -17,6 +17,7 @@ from tests.support.devlog import DevLog
 from tests.support.hook import NATIVE
 from tests.unit.test_layers import BUILTIN
 
+pytestmark = pytest.mark.form("native")
 HINT = "hint: the file is damaged (install it again), or there is too little memory"
 FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE")
 ANY_CODE = "import sys; exec(sys.argv[-1])"

@@ -22,8 +22,9 @@ from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
 from tests.resctrlfs import mounted
 from tests.support import debian
-from tests.support.containers import HOOK, REPOSITORY
+from tests.support.containers import REPOSITORY
 from tests.support.debian import CannotMake
+from tests.support.hook import PYZ
 
 NEWER = "1000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
@@ -82,9 +83,9 @@ def pyz() -> Path:
     """What is packed: the program that the other tests run. There is all that packing and looking at packages takes."""
     if absent := provision.install(provision.PACKAGES):
         pytest.skip("; ".join(absent))
-    if not HOOK.is_file():
-        pytest.skip(f"no {HOOK}: run `python3 build.py`")
-    return HOOK
+    if not PYZ.is_file():
+        pytest.skip(f"no {PYZ}: run `python3 build.py`")
+    return PYZ
 
 
 @pytest.fixture(scope="session")

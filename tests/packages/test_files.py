@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.packages.conftest import Packages, pack
-from tests.support.containers import HOOK, REPOSITORY
+from tests.support.containers import REPOSITORY
+from tests.support.hook import PYZ
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
@@ -90,7 +91,7 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
             continue
         assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
     assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
-    assert (tree / SHIPPED).read_bytes() == HOOK.read_bytes()
+    assert (tree / SHIPPED).read_bytes() == PYZ.read_bytes()
     assert (tree / OWNER).read_text() == f"{kind}\n"
     assert (tree / f"usr/bin/{NAME}").resolve() == (tree / PROGRAM).resolve()
     for directory, place in ("oci-hooks", HOOKS_D), ("packaging/systemd", "usr/lib/systemd/system"):
@@ -108,7 +109,7 @@ def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> 
 
 
 def test_version_needs_and_changes_are_those_of_the_program(packages: Packages, trees: dict[str, Path]) -> None:
-    version = told(HOOK, "--version").split()[-1]
+    version = told(PYZ, "--version").split()[-1]
     assert packages.deb.name == f"{NAME}_{version}_all.deb"
     assert told("dpkg-deb", "--field", packages.deb, "Version").strip() == version
     assert told("dpkg-deb", "--field", packages.deb, "Depends").strip() == "python3 (>= 3.9)"
