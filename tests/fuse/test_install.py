@@ -17,7 +17,7 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
 from tests.support import interpreters, machine
-from tests.support.hook import NATIVE, PYZ, Hook, created, shipped, stopped, task
+from tests.support.hook import PYZ, Hook, created, shipped, stopped, task
 from tests.support.machine import (
     AT_BOOT,
     HOOKS_DIR,
