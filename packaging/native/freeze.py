@@ -31,6 +31,7 @@ IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
     "_frozen_importlib_external": "importlib/_bootstrap_external.py",
 }
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 START = """\
 import sys
 for name, code in "MODULES":
@@ -95,12 +96,13 @@ def _without_lines(code: CodeType) -> CodeType:
 
 
 def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, str]:
-    """Return the modules that ours import anywhere, and those that these import: by name, the path in `library`.
+    """Return the modules of the library that the program needs: by name, the path in `library`.
 
-    Of a module of the library, what its functions import does not count: nothing of ours calls those.
+    Those are what ours import anywhere; what these import anywhere, since ours call their functions; and of all modules
+    behind these what they import when they are imported.
     """
-    waiting = [name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)]
-    waiting += PYTHONS
+    direct = {name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)}
+    waiting = [*direct, *PYTHONS]
     found: dict[str, str | None] = {}
     while waiting:
         name = waiting.pop()
@@ -111,7 +113,7 @@ def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, 
             package = name.rpartition(".")[0]
             own = name if path.endswith("/__init__.py") else package
             tree = ast.parse((library / path).read_bytes())
-            waiting += filter(None, [package, *_imports(tree, own, in_functions=False)])
+            waiting += filter(None, [package, *_imports(tree, own, in_functions=name in direct)])
     return {name: path for name, path in found.items() if path is not None}
 
 
@@ -130,7 +132,7 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
-        elif bytecode.is_for_checkers(child):
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
             continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)

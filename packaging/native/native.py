@@ -24,7 +24,8 @@ MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\n
 def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
     """Write the ELF file beside its place and rename it there; returns its path. `start`: for tests, what it runs."""
     interpreter = cpython.ready(newest=newest)
-    contents = {**archive.read_sources(root), "__main__.py": MAIN.encode()}
+    version = f"{cpython.SOURCE} {interpreter.version}\n"
+    contents = {**archive.read_sources(root), "__main__.py": MAIN.encode(), "python.txt": version.encode()}
     target = output or root / OUTPUT
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as name:
@@ -46,7 +47,7 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
         program.replace(target)
     whole = target.read_bytes()
     print(f"{hashlib.sha256(whole).hexdigest()}  {target}  {len(whole)} bytes", flush=True)
-    print(f"CPython: {cpython.SOURCE} {interpreter.version}", flush=True)
+    print(f"CPython: {version}", end="", flush=True)
     return target
 
 

@@ -52,6 +52,7 @@ class Hook:
     python: Sequence[str] = ()
     options: Sequence[str] = (PATIENT,)
     wrapper: Sequence[str] = field(default=())
+    program: Path | None = None  # None: the file under test
 
     def with_options(self, *options: str) -> Hook:
         """The same with further options."""
@@ -59,7 +60,7 @@ class Hook:
 
     def command(self, verb: str) -> list[str]:
         places = [f"--resctrl-root={self.resctrl_root}", f"--run-dir={self.run_dir}"]
-        return [*self.wrapper, *self.python, str(shipped()), verb, *places, *self.options]
+        return [*self.wrapper, *self.python, str(self.program or shipped()), verb, *places, *self.options]
 
     def start(
         self,
