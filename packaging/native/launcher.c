@@ -4,13 +4,11 @@
  * frozen into it. `freeze.py` writes what is declared `extern` here, `native.py` compiles and links it all.
  *
  * For a container runtime (hook, createRuntime, poststop) only CPython's core phase is initialized (PEP 587,
- * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and the codecs of
- * UTF-8, Latin-1 and ASCII work, but there is no open(), no sys.stderr, and no other import. The modules of hook/ that
- * a container's start may run need no more; tests/fuse/test_native.py imports each there. For people, all of Python
- * is initialized.
+ * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and UTF-8, Latin-1
+ * and ASCII work, but there is no open(), no sys.stderr, no other codec. For people all of Python is initialized.
  *
- * A hook that fails must not fail its container: whatever goes wrong ends with one line on stderr and in syslog, and
- * with `failure_status`. That includes fatal signals, which no script can survive.
+ * A hook that fails must not fail its container: whatever goes wrong, a fatal signal too, ends with one line on stderr
+ * and in syslog, and with `failure_status`.
  */
 #define _GNU_SOURCE
 #define Py_BUILD_CORE
@@ -99,7 +97,6 @@ static void leave_by_exception(void)
     PyObject *error = PyErr_GetRaisedException();
     PyObject *text = error != NULL ? PyObject_Repr(error) : NULL;
     const char *why = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-
     if (stage == NULL && error != NULL)
         PyErr_DisplayException(error);
     leave(why != NULL ? why : "an exception without a text", "");
@@ -123,10 +120,9 @@ static void read_command_line(int argc, char **argv)
         is_help |= strcmp(argv[i], "--help") == 0;
         is_strict |= strcmp(argv[i], "--strict") == 0;
     }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++)
         if (argc > 1 && !is_help && strcmp(argv[1], STAGES[i]) == 0)
             stage = STAGES[i];
-    }
     failure_status = stage == NULL ? 2 : is_strict && strcmp(stage, "createRuntime") == 0;
 }
 
@@ -181,7 +177,6 @@ static void set_arguments(int argc, char **argv)
     for (int i = 0; list != NULL && i < Py_MAX(argc, 1); i++) {
         const char *word = i == 0 ? program : argv[i];
         PyObject *text = PyUnicode_DecodeUTF8(word, (Py_ssize_t)strlen(word), "surrogateescape");
-
         if (text == NULL || PyList_Append(list, text) < 0)
             leave_by_exception();
     }
