@@ -21,7 +21,6 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/un.h>
