@@ -34,6 +34,7 @@ IMPORTLIB = {
 _NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 START = """\
 import sys
+sys.argv[:0] = ["-c"]  # as the first line of the .pyz makes it
 for name, code in "MODULES":
     module = sys.modules[name] = type(sys)(name)
     exec(code, module.__dict__)

@@ -99,7 +99,7 @@ def measure(plan: SpeedPlan) -> Iterator[Table]:
 
 
 def find_forms(programs: Sequence[Path]) -> dict[str, Form]:
-    """Return the ELF file, beside the usual Python, and the .pyz on these interpreters (none: on all that are found)."""
+    """Return the ELF file, beside the usual Python, and the .pyz on these interpreters (none: all that are found)."""
     found = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
     if None in found or not found:
         raise NotReady("--python: not a base installation of CPython")
