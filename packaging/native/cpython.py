@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +48,11 @@ OPTIONS = (
     "LINKFORSHARED= ",
     "OPT=-DNDEBUG -O3",
 )
-# Profile-guided: a hook takes a tenth less. The same run in the same place gives the same profile.
-TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-I -S -B {TRAINING.name}")
+# Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same bytes: in a directory
+# of one name, with this environment, and without random addresses (setarch).
+TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-S {TRAINING.name}")
+PLACE = Path("/tmp/resctrl-mon-hook-cpython")  # noqa: S108  made with mkdir, which fails if it is there
+ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
 # For another machine: Debian's cross compiler, no profile, and answers to what configure can ask only on that machine
 CROSS_OPTIONS = ("ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no", "ac_cv_buggy_getaddrinfo=no")
 CROSS_ARCHIVES = ("libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a")
@@ -158,14 +162,11 @@ def _apt(place: Path) -> Apt:
 
 
 def _build(machine: Machine) -> Interpreter:
-    for left in cache().glob(".work-*"):
-        shutil.rmtree(left)
-    if shutil.disk_usage(cache()).free < DISK:
-        raise BuildError(f"{cache()}: building CPython takes {DISK >> 30} GB of disk, and there is less")
+    if shutil.disk_usage(PLACE.parent).free < DISK:
+        raise BuildError(f"{PLACE.parent}: building CPython takes {DISK >> 30} GB of disk, and there is less")
     _say(f"building a static one for {machine.name} from Debian's source package, once: 5 minutes on two idle cores")
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as name:
-        work = Path(name)
+    with _new_directory(PLACE) as work:
         _apt(work)("apt-get", "source", "--download-only", SOURCE, cwd=work)
         (description,) = work.glob("*.dsc")
         run(["dpkg-source", "--no-check", "-x", description.name, "source"], work)  # apt has checked the signature
@@ -176,12 +177,24 @@ def _build(machine: Machine) -> Interpreter:
     return kept
 
 
+@contextmanager
+def _new_directory(path: Path) -> Iterator[Path]:
+    """Make a directory that was not there, and remove it at the end."""
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        raise BuildError(f"{path} exists: if no build is running, remove it") from None
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
 def _compile(work: Path, machine: Machine) -> None:
     tree = work / "source"
     stdlib = (tree / "Modules" / "Setup.stdlib.in").read_text(encoding="utf-8")
     unwanted = {*re.findall(r"^@MODULE_\w+_TRUE@#?(\w+)", stdlib, re.MULTILINE)} - {*MODULES}
     shutil.copy(TRAINING, tree)
-    settings = {"SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0", "CFLAGS": f"-ffile-prefix-map={tree}=."}
     options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
     if machine.triplet:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]
@@ -190,13 +203,10 @@ def _compile(work: Path, machine: Machine) -> None:
         options += TRAINED
         targets = ["profile-opt"]
     configure = ["./configure", "-q", *options]
-    # Without random addresses (setarch), for the profile
     make = ["setarch", "--addr-no-randomize", "nice", "make", f"-j{os.cpu_count()}", *targets]
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
         for command in (configure, make):
-            done = subprocess.run(
-                command, cwd=tree, env={**os.environ, **settings}, stdout=log, stderr=log, check=False
-            )
+            done = subprocess.run(command, cwd=tree, env=ENVIRONMENT, stdout=log, stderr=log, check=False)
             if done.returncode != 0:
                 raise BuildError(f"CPython cannot be built: {command[0]} failed, see {log.name}")
 
@@ -234,7 +244,10 @@ def _keep(work: Path, machine: Machine, version: str) -> Interpreter:
     name = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:16]
     target = cache() / name
     shutil.rmtree(target, ignore_errors=True)
-    return Interpreter(result.rename(target))
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=cache()) as new:  # in the cache's file system
+        shutil.move(result, Path(new) / name)
+        (Path(new) / name).rename(target)
+    return Interpreter(target)
 
 
 def _say(line: str) -> None:

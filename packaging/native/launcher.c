@@ -64,7 +64,7 @@ static void leave(const char *why, const char *what)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(words); i++)
         add(words[i]);
     line[size] = '\n';
-    if (poll(&standard_error, 1, 0) == 1)
+    if (poll(&standard_error, 1, 0) != 0)
         (void)!write(STDERR_FILENO, line + strlen(priority), size + 1 - strlen(priority));
     if (stage != NULL) {
         int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

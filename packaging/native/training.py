@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler learns from while CPython is built (PROFILE_TASK): starts, imports, JSON, files, errors.
 
-It takes nothing from hook/: what is built must not depend on it. Most of what a hook does is what each start does.
+It takes nothing from hook/ and nothing of the machine: what is built must depend on neither. Most of what a hook does
+is what each start does. The modules are compiled by the first start, and read by the others.
 """
 
 import json
@@ -9,12 +10,12 @@ import posix
 import subprocess
 import sys
 
-STARTS = 40
+STARTS = 60
 MODULES = (
     *("csv", "dataclasses", "gzip", "http.server", "ipaddress", "json", "posixpath", "shlex", "subprocess", "tempfile"),
     *("tomllib", "zipfile", "_socket", "errno", "fcntl", "marshal", "select", "time"),
 )
-FILES = ("/proc/self/status", "/proc/self/cgroup", "/proc/self/stat", "/proc/self/mountinfo")
+LINES = "".join(f"name-{number}:\tvalue {number} of {number} in /sys/fs/cgroup/x\n" for number in range(60))
 
 
 def learn() -> None:
@@ -22,11 +23,12 @@ def learn() -> None:
     state = json.dumps({"id": "a" * 64, "status": "creating", "pid": 7, "annotations": annotations})
     for _ in range(20):
         json.dumps(json.loads(state))
-    for path in FILES:
-        descriptor = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC)
-        text = posix.read(descriptor, 1 << 16).decode("utf-8", "surrogateescape")
+    for _ in range(10):
+        descriptor = posix.open("/dev/null", posix.O_RDWR | posix.O_CLOEXEC)
+        posix.write(descriptor, LINES.encode("utf-8", "surrogateescape"))
+        posix.read(descriptor, 1 << 16)
         posix.close(descriptor)
-        for line in text.splitlines():
+        for line in LINES.encode().decode("utf-8", "surrogateescape").splitlines():
             name, _, value = line.partition(":")
             line.split()
             f"{name.strip()}-{value!r}".startswith("x")
@@ -38,10 +40,10 @@ def learn() -> None:
 
 
 if __name__ == "__main__":
+    for module in MODULES:
+        __import__(module)
     if sys.argv[1:]:
-        for module in MODULES:
-            __import__(module)
         learn()
     else:
         for _ in range(STARTS):
-            subprocess.run([sys.executable, "-IS", __file__, "once"], check=True)
+            subprocess.run([sys.executable, "-S", __file__, "once"], check=True)
