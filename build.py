@@ -13,8 +13,9 @@
                              static ELF file. That Python is built once from Debian's source package (5 minutes; needs
                              gcc), and kept in the user's cache directory. --release: from the newest source package
   python3 build.py package [deb] [rpm] [--check] [--release]
-                             build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
-                             dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
+                             build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
+                             dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
+                             accept them
   python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each; and make packaging/completions
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
@@ -153,14 +154,15 @@ def faults_verb(arguments: Sequence[str]) -> int:
 
 
 def package_verb(arguments: Sequence[str]) -> int:
-    """Build for the interpreters found here, and pack the .pyz by packaging/package.py."""
+    """Build the ELF file, and pack it by packaging/package.py."""
+    from native import native  # noqa: PLC0415  as in native_verb
     from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]
     for reason in provision.install(provision.needed_to_package(rest)):
         print(f"build.py: {reason}", file=sys.stderr)
-    archive.build(interpreters=bytecode.find_interpreters(), release="--release" in arguments)
-    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(ROOT / archive.OUTPUT), *rest]
+    program = native.build(newest="--release" in arguments)
+    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(program), *rest]
     return subprocess.run(command, check=False).returncode
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from hook.install.program import DIGEST, digest
 from native import cpython
 from pyz import ROOT, BuildError, archive
+from tests.support.apt import run
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = Path("dist") / f"resctrl-mon-hook-{platform.machine()}"
@@ -24,7 +25,7 @@ MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\n
 def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
     """Write the ELF file beside its place and rename it there; returns its path. `start`: for tests, what it runs."""
     interpreter = cpython.ready(newest=newest)
-    contents = {**archive.read_sources(root), "__main__.py": MAIN.encode()}
+    contents = {**archive.read_sources(root), **_read_licenses(interpreter), "__main__.py": MAIN.encode()}
     target = output or root / OUTPUT
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as name:
@@ -48,6 +49,16 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
     print(f"{hashlib.sha256(whole).hexdigest()}  {target}  {len(whole)} bytes", flush=True)
     print(f"CPython: {cpython.SOURCE} {interpreter.version}", flush=True)
     return target
+
+
+def _read_licenses(interpreter: cpython.Interpreter) -> dict[str, bytes]:
+    """Return the licenses of what is linked in, and a list of the source packages, as entries of the zip."""
+    show = ["dpkg-query", "--show", "--showformat=${source:Package} ${source:Version}\n", "libc6-dev", "zlib1g-dev"]
+    return {
+        "licenses/sources": f"{cpython.SOURCE} {interpreter.version}\n{run(show)}".encode(),
+        "licenses/CPython": (interpreter.directory / "LICENSE").read_bytes(),
+        "licenses/LGPL-2.1": Path("/usr/share/common-licenses/LGPL-2.1").read_bytes(),
+    }
 
 
 def _run(command: Sequence[str | Path], cwd: Path) -> None:
