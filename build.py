@@ -156,6 +156,7 @@ def faults_verb(arguments: Sequence[str]) -> int:
 def package_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file, and pack it by packaging/package.py."""
     from native import native  # noqa: PLC0415  as in native_verb
+
     from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]

@@ -253,7 +253,7 @@ KINDS = {
             *("lintian", "--fail-on=error,warning,info,pedantic", "--display-info", "--pedantic", "--allow-root"),
             # watch is optional, and another init can start it by hand as well
             "--suppress-tags=package-supports-alternative-init-but-no-init.d-script",
-            # One static file is what is wanted. What CPython's and the C library's texts look like is not ours to change
+            # One static file is what is wanted. Texts and sections are those of CPython and glibc
             "--suppress-tags=statically-linked-binary,embedded-library",
             "--suppress-tags=spelling-error-in-binary,binary-has-unneeded-section",
         ),

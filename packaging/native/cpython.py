@@ -90,8 +90,11 @@ def ready(*, newest: bool = False) -> Interpreter:
 
 
 def find() -> Interpreter | None:
-    """Return the CPython that was built last from what is here now."""
-    name = _inputs()
+    """Return the CPython that was built last from what is here now; None if there is none, or no compiler."""
+    try:
+        name = _inputs()
+    except (OSError, CannotFetch):
+        return None
     found = [path for path in cache().glob("*/manifest.json") if json.loads(path.read_text())["inputs"] == name]
     newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
     return Interpreter(newest.parent) if newest else None

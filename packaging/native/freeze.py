@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pyz import bytecode
 
-# What CPython itself imports, at its start, to encode, and to show an exception
+# What CPython itself imports, at its start, to encode, and to show an exception; and collections.Counter.most_common
 PYTHONS = (
     *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
-    *("encodings.cp437", "io", "os", "traceback", "zipimport"),
+    *("encodings.cp437", "heapq", "io", "os", "traceback", "zipimport"),
 )
 # The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen
 IMPORTLIB = {

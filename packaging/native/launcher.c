@@ -17,6 +17,7 @@
 #include <Python.h>
 #include <internal/pycore_import.h>
 #include <internal/pycore_pylifecycle.h>
+#include <internal/pycore_runtime.h>
 #include <marshal.h>
 
 #include <poll.h>
@@ -155,6 +156,8 @@ static void start_python(void)
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         require(PyConfig_SetString(&config, places[i], L""));
     _PyImport_FrozenBootstrap = frozen_modules;
+    /* A hook needs what it makes until its end. hook/cli/command_line.py enables the garbage collector. */
+    _PyRuntime._main_interpreter.gc.enabled = 0;
     require(Py_InitializeFromConfig(&config));
     if (stage != NULL && _PySignal_Init(0) < 0) /* else `import _signal` crashes in the core phase */
         leave_by_exception();
@@ -184,7 +187,6 @@ int main(int argc, char **argv)
     signal(SIGXFSZ, SIG_IGN);
     start_python();
     set_arguments(argc, argv);
-    PyGC_Disable(); /* a hook needs what it makes until its end; hook/cli/command_line.py enables it */
 
     PyObject *code = PyMarshal_ReadObjectFromString((const char *)frozen_start, frozen_start_end - frozen_start);
     PyObject *names = PyDict_New();

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
+from native import native
 
 from hook import __version__
-from native import native
 from pyz import COMPILED
 from tests import provision
 from tests.kernel.inside import remove_groups
