@@ -47,7 +47,7 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
         program.replace(target)
     whole = target.read_bytes()
     print(f"{hashlib.sha256(whole).hexdigest()}  {target}  {len(whole)} bytes", flush=True)
-    print(f"CPython: {version}", end="", flush=True)
+    print(f"CPython: {cpython.SOURCE} {interpreter.version}", flush=True)
     return target
 
 
