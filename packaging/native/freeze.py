@@ -130,10 +130,15 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
-        elif bytecode.is_for_checkers(child):
+        elif bytecode.is_for_checkers(child) or _is_for_scripts(child):
             continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)
+
+
+def _is_for_scripts(node: ast.AST) -> bool:
+    """Return whether this is `if __name__ == ...`, under which modules import what tests them."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__ ==")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ import pytest
 
 from tests.packages.conftest import FURTHER, USUAL, MakeMachine, Packages
 from tests.packages.machine import ENERGY, SHARED, Machine
+from tests.support import watching
 from tests.support.containers import REPOSITORY
+from tests.support.waiting import wait
 
 NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
@@ -40,7 +44,9 @@ class Manager(NamedTuple):
             words = ["-r", NAME] if packages is None else ["-i", "--force-downgrade", f"{SHARED}/{packages.deb.name}"]
             return ["chroot", self.machine.root, "dpkg", *words]
         shared = self.machine.shared
-        words = ["-e", NAME] if packages is None else ["-U", "--oldpackage", str(shared / packages.rpm.name)]
+        words = ["-e", NAME]
+        if packages is not None:
+            words = ["-U", "--oldpackage", "--replacepkgs", str(shared / packages.rpm.name)]
         return ["rpm", *self.machine.rpm_options, "--nodeps", *words]
 
     def install(self, packages: Packages) -> None:
@@ -122,6 +128,54 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     assert is_stub(fresh)
     assert set(ours(fresh)) == {PROGRAM, AT_BOOT}
     assert not fresh.has_python()
+
+
+@pytest.mark.parametrize("by", ["the package", "install"])
+def test_all_of_the_hook_works_on_a_debian_without_python(
+    machine: Machine, packages: Packages, program: Path, by: str
+) -> None:
+    if by == "install":
+        shutil.copy(program, machine.shared)
+        machine.run(f"{SHARED}/{program.name}", "install", "--for=podman")
+    else:
+        machine.dpkg("-i", packages.deb.name)
+    assert not machine.has_python()
+    job = machine.podman_run("job-17")
+    assert machine.groups() == {f"oci-{job}": [machine.pid("job-17")]}
+    machine.spend(job, 5)
+    assert list_keys(machine) == {job: ("live", 5)}
+    assert f'key="{job}"' in machine.run(NAME, "metrics").stdout
+    assert "FAIL" not in machine.run(NAME, "doctor").stdout
+
+    (machine.resctrl.root / "mon_groups" / f"oci-{job}").rmdir()
+    assert machine.groups() == {}
+    assert machine.run(*read_start(machine, "reconcile")).stdout.startswith("remake job-17 ")
+    assert machine.groups() == {f"oci-{job}": [machine.pid("job-17")]}
+    if watching.missing() is None:
+        words = shlex.join(read_start(machine, "watch"))
+        net = f"--net=/proc/{os.getpid()}/ns/net"  # the kernel's connector is in the host's alone
+        with machine.started("nsenter", net, "sh", "-c", f"exec {words} 2>&1") as line:
+            assert "listening to execs" in line
+            machine.run("podman", "exec", "-d", "job-17", "sleep", "1000")
+            wait(lambda: len(machine.groups()[f"oci-{job}"]) > 1)
+
+    machine.podman_rm("job-17")
+    assert machine.groups() == {}
+    (found,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
+    assert (found["name"], found["key"]) == ("job-17", job)
+    if by == "install":
+        machine.run(NAME, "uninstall")
+    else:
+        machine.dpkg("-r", NAME)
+    assert is_stub(machine)
+    assert in_usr(machine) == [PROGRAM]
+
+
+def read_start(machine: Machine, unit: str) -> list[str]:
+    """Return the command of a unit's ExecStart line."""
+    text = (machine.at("/usr/lib/systemd/system") / f"{NAME}-{unit}.service").read_text()
+    (command,) = (line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart="))
+    return command.split()
 
 
 def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_use(
