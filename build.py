@@ -19,13 +19,15 @@
   python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each; and make packaging/completions
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
-                             tiers without their slow tests, and a few lives under Podman
+                             tiers without their slow tests, and a few lives under Podman; those of the ELF file if
+                             its Python has been built
   python3 build.py test --all
-                             build, then run all tests; builds a kernel and some Debians first, and says so
+                             build both files, then run all tests; builds a Python, a kernel and some Debians first,
+                             and says so
   python3 build.py test ARGUMENTS...
-                             build, then run pytest with these (`test tests/unit -k shebang`; with CI set, or with
-                             `--require fuse,podman,kernel`, say, a skip in those tiers is a failure; tests/cluster
-                             needs a cluster: docs/kubernetes.md)
+                             build, then run pytest with these (`test tests/unit -k shebang`; `--form=native`: on the
+                             ELF file; with CI set, or with `--require fuse,podman,kernel`, say, a skip in those tiers
+                             is a failure; tests/cluster needs a cluster: docs/kubernetes.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...
@@ -59,7 +61,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
-QUICK = (["tests/unit", "--hypothesis-profile=dev"], ["tests/fuse", "tests/podman/test_life.py"])
 QUICKLY = ("-m", "not slow")
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
@@ -101,22 +102,54 @@ def test_verb(arguments: Sequence[str]) -> int:
 
 
 def _run_tests(arguments: Sequence[str]) -> int:
-    """Run pytest, once for each lane beside each other; returns the worst of their exit statuses."""
-    pytest = [sys.executable, "-m", "pytest"]
+    """Run pytest: the lanes beside each other, the runs of each in turn; returns the worst of their exit statuses."""
     if not arguments:
-        lanes = [[*pytest, *QUICKLY, *paths] for paths in QUICK]
+        forms = _build_forms(must=False, can_wait=False)
+        quick = ["tests/podman/test_life.py", "tests/fuse/test_native.py", f"--form={forms[-1]}"]
+        lanes = [[["tests/unit", "--hypothesis-profile=dev"]], [["tests/fuse"], quick]]
+        lanes = [[[*QUICKLY, *words] for words in lane] for lane in lanes]
     elif arguments == ["--all"]:
         _say_what_is_built_first()
+        forms = _build_forms(must=bool(os.environ.get("CI")), can_wait=True)
         # The lane with the guests often waits, so that three keep two cores busy.
-        lanes = [[*pytest, *(f"--ignore={tier}" for tier in APART)], *([*pytest, tier] for tier in APART)]
+        others = [*(f"--ignore={tier}" for tier in APART), f"--form={forms[-1]}"]
+        lanes = [[others], [["tests/unit"]], [["tests/fuse", f"--form={form}"] for form in forms]]
     else:
-        return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
+        if "--form=native" in arguments:
+            _build_forms(must=True, can_wait=True)
+        return _run("pytest", arguments)
     with ThreadPoolExecutor() as pool:
-        done = list(pool.map(_run_and_read, lanes, [True] + [False] * (len(lanes) - 1)))
-    print(*(line for _, lines in done[1:] for line in lines), sep="\n")
+        runs = list(pool.map(_run_lane, lanes, [True] + [False] * (len(lanes) - 1)))
+    print(*(line for lane in runs[1:] for _, lines in lane for line in lines), sep="\n")
+    done = [run for lane in runs for run in lane]
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
     print(*failed, sep="\n")
     return int(any(status for status, _ in done))  # the status of a killed pytest is negative
+
+
+def _run_lane(lane: Sequence[Sequence[str]], aloud: bool) -> list[tuple[int, list[str]]]:
+    return [_run_and_read([sys.executable, "-m", "pytest", *words], aloud) for words in lane]
+
+
+def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
+    """Build the ELF file; returns the forms that there are. `must`: without it there is no test.
+
+    `can_wait`: until its Python is built, if it is not.
+    """
+    from native import cpython, native  # noqa: PLC0415  as in native_verb
+
+    from tests.support.apt import CannotFetch  # noqa: PLC0415  as above
+
+    try:
+        if not can_wait and cpython.find() is None:
+            raise BuildError("its Python is not built yet; `python3 build.py native` does that")
+        native.build()
+    except (BuildError, CannotFetch, OSError) as error:
+        if must:
+            raise BuildError(f"no ELF file: {error}") from error
+        print(f"build.py: no test of the ELF file: {error}", file=sys.stderr)
+        return ["pyz"]
+    return ["pyz", "native"]
 
 
 def _say_what_is_built_first() -> None:

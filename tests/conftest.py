@@ -4,6 +4,9 @@
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With
 `--require fuse,podman,containerd,packages,kernel` (the default where CI is set) a skip in those tiers is a failure. CI
 has no cluster, so the tier `cluster` is skipped there, and says so.
+
+`--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of one form, marked
+`form(name)`, is left out of the other's run.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests import provision
+from tests.support.hook import FORM, FORMS, shipped
 
 TIERS = ("unit", "fuse", "podman", "containerd", "packages", "kernel", "cluster")
 REQUIRED_IN_CI = "fuse,podman,containerd,packages,kernel"
@@ -30,20 +34,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIERS",
         help=f"tiers in which a skip is a failure, of {','.join(TIERS)} (default: {REQUIRED_IN_CI} where CI is set)",
     )
+    parser.addoption(
+        "--form",
+        choices=sorted(FORMS),
+        default=os.environ.get(FORM, "pyz"),
+        help="the form of the program that black-box tests run: the .pyz (default), or the ELF file",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", provision.find_scratch())
     config.addinivalue_line("markers", "tier(name): what the test needs, by its directory in tests/")
+    config.addinivalue_line("markers", "form(name): the one form of the program that the test is about")
     unknown = sorted(set(_required(config)) - set(TIERS))
     if unknown:
         raise pytest.UsageError(f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})")
+    form: str = config.getoption("--form")
+    os.environ[FORM] = form  # for the processes and guests of the tests, too
+    if form != "pyz" and not shipped().exists():
+        raise pytest.UsageError(f"--form={form}: no {shipped()}: run `python3 build.py {form}`")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    others = [item for item in items if _form(item) not in {None, config.getoption("--form")}]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.tier(name=item.path.relative_to(_HERE).parts[0]))
+
+
+def _form(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("form")
+    return marker.args[0] if marker else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.resctrlfs import Mounted, mounted
-from tests.support.containers import HOOK, Gate, Lab, ProcessShown, RuncContainer, missing, task
-from tests.support.hook import is_completed
+from tests.support.containers import Gate, Lab, ProcessShown, RuncContainer, missing, task
+from tests.support.hook import is_completed, shipped
 
 PREFIX = "oci-"
 ALONE = "alone"
@@ -233,7 +233,7 @@ def play() -> bool:
     with tempfile.TemporaryDirectory(prefix="rmh-demo-") as name, mounted(Path(name)) as model:
         run_dir = Path(name) / "run"
         with closing(Lab([f"--resctrl-root={model.root}", f"--run-dir={run_dir}"])) as lab:
-            print(f"{HOOK.name} under Podman and runc, on a FUSE model of resctrl")
+            print(f"{shipped().name} under Podman and runc, on a FUSE model of resctrl")
             return Story(RealStage(lab, run_dir, model)).play()
 
 

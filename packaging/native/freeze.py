@@ -21,18 +21,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pyz import bytecode
 
-# What CPython itself imports, at its start, to encode, and to show an exception; and collections.Counter.most_common
+# What CPython itself imports, at its start, to encode, and to show an exception
 PYTHONS = (
     *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
-    *("encodings.cp437", "heapq", "io", "os", "traceback", "zipimport"),
+    *("encodings.cp437", "io", "os", "traceback", "zipimport"),
 )
 # The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen
 IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
     "_frozen_importlib_external": "importlib/_bootstrap_external.py",
 }
+_NEVER = ("TYPE_CHECKING", "typing.TYPE_CHECKING", "__name__ == '__main__'")
 START = """\
 import sys
+sys.argv[:0] = ["-c"]  # as the first line of the .pyz makes it
 for name, code in "MODULES":
     module = sys.modules[name] = type(sys)(name)
     exec(code, module.__dict__)
@@ -95,12 +97,13 @@ def _without_lines(code: CodeType) -> CodeType:
 
 
 def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, str]:
-    """Return the modules that ours import anywhere, and those that these import: by name, the path in `library`.
+    """Return the modules of the library that the program needs: by name, the path in `library`.
 
-    Of a module of the library, what its functions import does not count: nothing of ours calls those.
+    Those are what ours import anywhere; what these import anywhere, since ours call their functions; and of all modules
+    behind these what they import when they are imported.
     """
-    waiting = [name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)]
-    waiting += PYTHONS
+    direct = {name for text in texts.values() for name in _imports(ast.parse(text), "", in_functions=True)}
+    waiting = [*direct, *PYTHONS]
     found: dict[str, str | None] = {}
     while waiting:
         name = waiting.pop()
@@ -111,7 +114,7 @@ def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, 
             package = name.rpartition(".")[0]
             own = name if path.endswith("/__init__.py") else package
             tree = ast.parse((library / path).read_bytes())
-            waiting += filter(None, [package, *_imports(tree, own, in_functions=False)])
+            waiting += filter(None, [package, *_imports(tree, own, in_functions=name in direct)])
     return {name: path for name, path in found.items() if path is not None}
 
 
@@ -130,15 +133,10 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
-        elif bytecode.is_for_checkers(child) or _is_for_scripts(child):
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
             continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)
-
-
-def _is_for_scripts(node: ast.AST) -> bool:
-    """Return whether this is `if __name__ == ...`, under which modules import what tests them."""
-    return isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__ ==")
 
 
 if __name__ == "__main__":

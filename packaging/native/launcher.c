@@ -4,25 +4,23 @@
  * frozen into it. `freeze.py` writes what is declared `extern` here, `native.py` compiles and links it all.
  *
  * For a container runtime (hook, createRuntime, poststop) only CPython's core phase is initialized (PEP 587,
- * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and the codecs of
- * UTF-8, Latin-1 and ASCII work, but there is no open(), no sys.stderr, and no other import. The modules of hook/ that
- * a container's start may run need no more; tests/fuse/test_native.py imports each there. For people, all of Python
- * is initialized.
+ * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and UTF-8, Latin-1
+ * and ASCII work, but there is no open(), no sys.stderr, no other codec. For people all of Python is initialized.
  *
- * A hook that fails must not fail its container: whatever goes wrong here ends with one line on stderr and in syslog,
- * and with the exit status that `leave` has for it. That includes fatal signals, which no script can survive.
+ * A hook that fails must not fail its container: whatever goes wrong, a fatal signal too, ends with one line on stderr
+ * and in syslog, and with `failure_status`.
  */
 #define _GNU_SOURCE
-#define Py_BUILD_CORE 1
+#define Py_BUILD_CORE
 #include <Python.h>
 #include <internal/pycore_import.h>
+#include <internal/pycore_interp.h>
 #include <internal/pycore_pylifecycle.h>
 #include <internal/pycore_runtime.h>
 #include <marshal.h>
 
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -70,7 +68,6 @@ static void leave(const char *why, const char *what)
         (void)!write(STDERR_FILENO, line + strlen(priority), size + 1 - strlen(priority));
     if (stage != NULL) {
         int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-
         (void)!sendto(descriptor, line, size, 0, (const struct sockaddr *)&log, sizeof log);
     }
     _exit(failure_status);
@@ -99,7 +96,6 @@ static void leave_by_exception(void)
     PyObject *error = PyErr_GetRaisedException();
     PyObject *text = error != NULL ? PyObject_Repr(error) : NULL;
     const char *why = text != NULL ? PyUnicode_AsUTF8(text) : NULL;
-
     if (stage == NULL && error != NULL)
         PyErr_DisplayException(error);
     leave(why != NULL ? why : "an exception without a text", "");
@@ -113,23 +109,33 @@ static void require(PyStatus status)
         leave("Python does not start: ", status.err_msg != NULL ? status.err_msg : "no reason given");
 }
 
-/* What decides is the same as in hook/__main__.py. */
+/* As hook/__main__.py decides. */
 static void read_command_line(int argc, char **argv)
 {
     int is_help = 0, is_strict = 0;
 
     program = (const char *)getauxval(AT_EXECFN);
-    if (program == NULL)
-        program = argc > 0 ? argv[0] : "resctrl-mon-hook";
     for (int i = 2; i < argc; i++) {
         is_help |= strcmp(argv[i], "--help") == 0;
         is_strict |= strcmp(argv[i], "--strict") == 0;
     }
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++) {
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(STAGES); i++)
         if (argc > 1 && !is_help && strcmp(argv[1], STAGES[i]) == 0)
             stage = STAGES[i];
-    }
     failure_status = stage == NULL ? 2 : is_strict && strcmp(stage, "createRuntime") == 0;
+}
+
+/* Makes what the core phase leaves NULL, and would crash on: for `import _signal`, and an empty registry of codecs. */
+static void complete_core_phase(void)
+{
+    struct codecs_state *codecs = &PyInterpreterState_Get()->codecs;
+
+    codecs->search_path = PyList_New(0);
+    codecs->search_cache = PyDict_New();
+    codecs->error_registry = PyDict_New();
+    codecs->initialized = 1;
+    if (PyErr_Occurred() || _PySignal_Init(0) < 0)
+        leave_by_exception();
 }
 
 /* No environment variable, file or locale changes what runs: isolated, in UTF-8, and without a path to import from. */
@@ -137,9 +143,8 @@ static void start_python(void)
 {
     PyPreConfig before;
     PyConfig config;
-    wchar_t **const places[] = {&config.executable,  &config.base_executable,  &config.prefix,
-                                &config.base_prefix, &config.exec_prefix,      &config.base_exec_prefix,
-                                &config.stdlib_dir,  &config.program_name};
+    wchar_t **const places[] = {&config.executable, &config.base_executable, &config.prefix, &config.base_prefix,
+        &config.exec_prefix, &config.base_exec_prefix, &config.stdlib_dir, &config.program_name};
 
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1;
@@ -159,20 +164,19 @@ static void start_python(void)
     /* A hook needs what it makes until its end. hook/cli/command_line.py enables the garbage collector. */
     _PyRuntime._main_interpreter.gc.enabled = 0;
     require(Py_InitializeFromConfig(&config));
-    if (stage != NULL && _PySignal_Init(0) < 0) /* else `import _signal` crashes in the core phase */
-        leave_by_exception();
+    if (stage != NULL)
+        complete_core_phase();
 }
 
-/* Sets sys.argv, as the first line of the .pyz has it: -c, the file, what follows. The core phase does not. */
+/* Sets sys.argv, which the core phase does not. */
 static void set_arguments(int argc, char **argv)
 {
-    PyObject *list = Py_BuildValue("[ss]", "-c", "");
+    PyObject *list = PyList_New(0);
 
     for (int i = 0; list != NULL && i < Py_MAX(argc, 1); i++) {
         const char *word = i == 0 ? program : argv[i];
         PyObject *text = PyUnicode_DecodeUTF8(word, (Py_ssize_t)strlen(word), "surrogateescape");
-
-        if (text == NULL || (i == 0 ? PyList_SetItem(list, 1, text) : PyList_Append(list, text)) < 0)
+        if (text == NULL || PyList_Append(list, text) < 0)
             leave_by_exception();
     }
     if (list == NULL || PySys_SetObject("argv", list) < 0)

@@ -157,11 +157,11 @@ def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif not isinstance(node, ast.FunctionDef) and not is_for_checkers(node):
+        elif not isinstance(node, ast.FunctionDef) and not _is_for_checkers(node):
             yield from _imports(ast.iter_child_nodes(node))
 
 
-def is_for_checkers(node: ast.AST) -> bool:
+def _is_for_checkers(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
@@ -178,7 +178,7 @@ class _Bare(ast.NodeTransformer):
 
     def visit_If(self, node: ast.If) -> Any:  # noqa: ANN401  one node or more
         self.generic_visit(node)
-        return node.orelse if is_for_checkers(node) else node
+        return node.orelse if _is_for_checkers(node) else node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
         return None if node.module == "__future__" else node

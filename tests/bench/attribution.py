@@ -24,7 +24,7 @@ from tests.bench.attribution_guest import HOOK, REFERENCE, WATCH, WORKLOADS, Gue
 from tests.bench.common import LOAD, CannotMeasure, Figure, NotReady, Table, compile_static, limits
 from tests.kernel import kernel
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Output, Vm, run_in_guest
-from tests.support import containers
+from tests.support.hook import shipped
 
 PROMISE = 99.9
 """Per cent of all that exec does not bring in; what a daemon misses is several per cent."""
@@ -60,14 +60,14 @@ def run_guest(plan: GuestPlan, stderr: Output = None) -> list[Run]:
     kernel.ready()
     if absent := provision.install(("busybox-static", "crun", "gcc", "libc6-dev", "runc")):
         raise NotReady("; ".join(absent))
-    if not containers.HOOK.is_file():
-        raise CannotMeasure(f"no {containers.HOOK}: run `python3 build.py`")
+    if not shipped().is_file():
+        raise CannotMeasure(f"no {shipped()}: run `python3 build.py`")
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
         share = Path(directory)
         compile_static(LOAD, share / "load")
-        words = [sys.executable, "-m", GUEST, json.dumps(plan._asdict()), str(containers.HOOK)]
+        words = [sys.executable, "-m", GUEST, json.dumps(plan._asdict()), str(shipped())]
         with (share / "out").open("w+", encoding="utf-8") as out:
-            shown = [containers.HOOK.parent]
+            shown = [shipped().parent]
             status = run_in_guest(words, CountingVm(), share=share, cwd=ROOT, shown=shown, stdout=out, stderr=stderr)
             out.seek(0)
             lines = [json.loads(line) for line in out]

@@ -30,12 +30,13 @@ from tests.bench.common import CannotMeasure, Figure, NotReady, Table, interval,
 from tests.bench.nodes import PlainNode, plain_node
 from tests.containerd.node import PLAIN, Hooks, OfBaseSpec, Pod
 from tests.support.containers import missing
+from tests.support.hook import NATIVE, PYZ
 
-NONE, TRUE, PYTHON, HOOK = WAYS = ("no hook", "/bin/true", "Python alone", "this hook")
-HANDLERS = {NONE: PLAIN, TRUE: "true", PYTHON: "python", HOOK: "runc"}
+NONE, TRUE, PYTHON, ZIP, ELF = WAYS = ("no hook", "/bin/true", "Python alone", "this hook, .pyz", "this hook, ELF")
+HANDLERS = {NONE: PLAIN, TRUE: "true", PYTHON: "python", ZIP: "runc", ELF: "elf"}
 """The runtime handler of each; runc is the one that containerd must have."""
 IDLE_HOOK = "#!/usr/bin/python3 -IScimport posix;posix._exit(0)\n"
-TARGET = 1.05
+TARGETS = {ZIP: 1.05, ELF: 1.03}
 
 
 class LifePlan(NamedTuple):
@@ -62,11 +63,9 @@ class Ways(OfBaseSpec):
         idle = self.base / "idle"
         idle.write_text(IDLE_HOOK)
         idle.chmod(0o755)
-        programs = {TRUE: Path("/bin/true"), PYTHON: idle}
+        programs = {TRUE: Path("/bin/true"), PYTHON: idle, ZIP: PYZ, ELF: NATIVE}
         return {
-            HANDLERS[way]: {
-                stage: [{**ours, "path": str(programs.get(way, ours["path"]))}] for stage, (ours,) in printed.items()
-            }
+            HANDLERS[way]: {stage: [{**ours, "path": str(programs[way])}] for stage, (ours,) in printed.items()}
             for way in WAYS[1:]
         }
 
@@ -79,7 +78,7 @@ class Ways(OfBaseSpec):
         container = pod.create("app", ["/bin/sleep", "100000"])
         runtime.StartContainer(container_id=container)
         create = 1000 * (time.monotonic() - before)
-        if self._node.members([key]) != ({container} if way == HOOK else set()):
+        if self._node.members([key]) != ({container} if way in TARGETS else set()):
             raise CannotMeasure(f"{way}: the hook did not do its work: {self._node.hook().failures()}")
         before = time.monotonic()
         runtime.StopContainer(container_id=container, timeout=0)
@@ -93,6 +92,8 @@ class Ways(OfBaseSpec):
 
 def measure(plan: LifePlan) -> Iterator[Table]:
     """Yield the table. Raises CannotMeasure."""
+    if not NATIVE.exists():
+        raise NotReady(f"no {NATIVE}: run `python3 build.py native`")
     if reason := missing(model=False) or "; ".join(provision.missing(provision.TEST)):
         raise NotReady(reason)
     chance = random.Random(plan.seed)
@@ -112,7 +113,7 @@ def measure(plan: LifePlan) -> Iterator[Table]:
         for other in (NONE, PYTHON):
             if way not in (NONE, other):
                 values = ratios((life.whole for life in lives[way]), (life.whole for life in lives[other]))
-                target = TARGET if (way, other) == (HOOK, PYTHON) else None
+                target = TARGETS.get(way) if other == PYTHON else None
                 figures.append(Figure(way, f"whole / {other}", values, target, digits=3, beside=interval))
     yield Table("a container's life", figures)
 

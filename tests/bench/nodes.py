@@ -20,7 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyz import archive
 from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted
 from tests.resctrlfs.hardware import ENERGY_EVENTS, Counters
@@ -88,10 +87,9 @@ class MeasuredNode:
     def new_container(self) -> str:
         return _container(next(self._numbers))
 
-    def hook(self, python: Sequence[str] = ()) -> Hook:
-        """The shipped file on this node with its default options; `python` starts it in place of its first line."""
-        start = (*python, "-ISc", archive.BOOT) if python else ()
-        return Hook(self.root, self.run_dir, python=start, options=())
+    def hook(self, start: Sequence[str] = (), program: Path | None = None) -> Hook:
+        """The shipped file on this node with its default options; `start` comes before it on the command line."""
+        return Hook(self.root, self.run_dir, python=start, options=(), program=program)
 
     def populate(self, pid: int, groups: int = 1) -> None:
         """Make so many groups that stay, with their records.

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.containerd.node import RUNTIMES, Containerd
 from tests.support import newest
-from tests.support.containers import ALWAYS, HOOK, REPOSITORY, STAGES
+from tests.support.containers import ALWAYS, REPOSITORY, STAGES
+from tests.support.hook import shipped
 from tests.support.observed import Observed
 from tests.support.root import Root
 
@@ -85,7 +86,7 @@ class Injecting(Containerd):
     def _install(self) -> None:
         program, hooks_d = self._root.at(PROGRAM), self._root.at(HOOKS_D)
         program.parent.mkdir(parents=True)
-        shutil.copy(HOOK, program)
+        shutil.copy(shipped(), program)
         shutil.copytree(REPOSITORY / "oci-hooks", hooks_d)
         hook = {"path": str(self.watch.program), "args": ["watch"], "timeout": 60}
         watch = {"version": "1.0.0", "hook": hook, "when": ALWAYS, "stages": STAGES}

@@ -24,7 +24,6 @@ from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, enter_cgroup
 from tests.support.containers import (
     DEADLINE,
-    HOOK,
     IMAGE_COMMAND,
     Cgroups,
     Deadline,
@@ -36,6 +35,7 @@ from tests.support.containers import (
     task,
     users,
 )
+from tests.support.hook import shipped
 from tests.support.observed import Observed
 
 Hooks = dict[str, list[dict[str, Any]]]
@@ -252,7 +252,7 @@ class OfBaseSpec(Containerd):
         return Path(found)
 
     def hook(self, *words: str) -> None:
-        super().hook(str(HOOK), *words, *self._options)
+        super().hook(str(shipped()), *words, *self._options)
 
     def hooks_of(self, printed: Hooks) -> dict[str, Hooks]:
         """The hooks of each runtime's base_runtime_spec, by its name; `printed`: those that ours prints."""
@@ -260,9 +260,9 @@ class OfBaseSpec(Containerd):
         return {name: {stage: [*hooks, watch] for stage, hooks in printed.items()} for name in RUNTIMES}
 
     def _configure(self) -> None:
-        program = self.base / "libexec/oci/hooks.d" / HOOK.name  # as `install --prefix` puts it
+        program = self.base / "libexec/oci/hooks.d" / shipped().name  # as `install --prefix` puts it
         program.parent.mkdir(parents=True)
-        program.symlink_to(HOOK)
+        program.symlink_to(shipped())
         plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
         command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
         printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout

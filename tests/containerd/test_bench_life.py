@@ -17,5 +17,5 @@ def test_each_part_of_a_life_is_measured_with_each_hook() -> None:
     found = {(figure.row, figure.column): figure.values for figure in table.figures}
     assert {row for row, _ in found} == set(life.WAYS)
     assert all(len(values) == 2 and min(values) > 0 for values in found.values())
-    ratio = found[life.HOOK, f"whole / {life.PYTHON}"]
-    assert ratio[0] == pytest.approx(found[life.HOOK, "whole, ms"][0] / found[life.PYTHON, "whole, ms"][0])
+    ratio = found[life.ELF, f"whole / {life.PYTHON}"]
+    assert ratio[0] == pytest.approx(found[life.ELF, "whole, ms"][0] / found[life.PYTHON, "whole, ms"][0])

@@ -15,7 +15,8 @@ import pytest
 
 from tests.containerd.conftest import CONTAINERDS, StartNode
 from tests.containerd.node import PLAIN, RUNTIMES, UID, ContainerdNode, Pod
-from tests.support.containers import HOOK, REPOSITORY
+from tests.support.containers import REPOSITORY
+from tests.support.hook import shipped
 from tests.support.observed import with_hooks_file
 
 GROUP = f"oci-{UID}"
@@ -102,12 +103,12 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     pod = Pod(node.containerd, UID, PLAIN)
     container = pod.start("app")
     hooks_file = json.loads((REPOSITORY / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())
-    hooks_file["hook"] |= {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *node.directories]}
+    hooks_file["hook"] |= {"path": str(shipped()), "args": ["resctrl-mon-hook", "hook", *node.directories]}
     path = tmp_path / "10-resctrl-mon-hook-kubernetes.json"
     path.write_text(json.dumps(hooks_file))
 
     def ask(*words: str) -> Any:  # noqa: ANN401  JSON
-        command = [*with_hooks_file(path), str(HOOK), *words, "--json", *node.directories]
+        command = [*with_hooks_file(path), str(shipped()), *words, "--json", *node.directories]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
         assert done.stderr == ""
         return json.loads(done.stdout)

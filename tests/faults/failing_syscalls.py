@@ -15,7 +15,7 @@ from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import STAGES, Ran, Scene
 from tests.faults.strace import Call
-from tests.support.hook import PYZ
+from tests.support.hook import shipped
 
 ERRNOS = {
     "brk": "ENOMEM",
@@ -57,7 +57,7 @@ def calls(stage: str, scene: Scene) -> list[Call]:
 
 
 def _is_beside_ours(call: Call) -> bool:
-    return not call.is_ours or call.name in NEVER_SIMULATED or f"<{PYZ}>" in call.text
+    return not call.is_ours or call.name in NEVER_SIMULATED or f"<{shipped()}>" in call.text
 
 
 def cases(stage: str, found: list[Call]) -> Iterator[Case]:
@@ -91,7 +91,7 @@ def _expect_traces(scene: Scene, call: Call, ran: Ran, failed: list[str]) -> Non
     def spared(*parts: str) -> bool:
         return not any(part in line for line in failed for part in parts)
 
-    if not call.is_ours or not spared(f"<{PYZ}>"):
+    if not call.is_ours or not spared(f"<{shipped()}>"):
         scene.expect(ran.outcome.stderr, "Python itself failed without a message")
         return
     run_dir = scene.hook.run_dir

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
     "tests/unit": "archive build bytecode fuzz grafana layers linters provision simulator systemd tiers",
-    "tests/fuse": "bench faults imports storm",
+    "tests/fuse": "bench faults imports native storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
@@ -85,7 +85,7 @@ MEASURED = {
         f'BOOT = "{archive.BOOT}"',
         "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
     ),
-    "hook/install/bytecode.py": (
+    "packaging/pyz/bytecode.py": (
         "compile(_Bare().visit(tree), path,",
         f"compile(_Bare().visit(tree), '{{copy}}/' + {COMPILED!r}.get(path, path),",
     ),

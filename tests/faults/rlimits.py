@@ -11,6 +11,7 @@ from itertools import product
 from pyz import archive
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import STAGES, Scene
+from tests.support.hook import NATIVE, shipped
 
 MOST_DESCRIPTORS = 16
 MEMORY = range(8 << 20, 20 << 20, 256 << 10)
@@ -36,8 +37,11 @@ def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -
 
 
 def _starts(limit: Sequence[str]) -> bool:
-    first_line = archive.BOOT.partition(";f=")[0]
-    done = subprocess.run([*limit, archive.PYTHON, "-ISc", first_line], check=False, capture_output=True, env={})
+    if shipped() == NATIVE:
+        command = [str(NATIVE), "hook"]
+    else:
+        command = [archive.PYTHON, "-ISc", archive.BOOT.partition(";f=")[0]]
+    done = subprocess.run([*limit, *command], stdin=subprocess.DEVNULL, check=False, capture_output=True, env={})
     return done.returncode == 0
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.hook import PYZ
+from tests.support.hook import NATIVE, shipped
 
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
 _NUMBERS = re.compile(r"\d+")  # pids, descriptors
@@ -79,10 +79,11 @@ def killed(trace: Path, call: Call) -> list[str]:
 
 
 def calls(trace: Path) -> list[Call]:
-    """All calls from the opening of our file on."""
+    """All calls from the opening of our file on, or from its start if it is the ELF file."""
     seen: Counter[str] = Counter()
     found: list[Call] = []
     is_ours = False
+    begin = "execve" if shipped() == NATIVE else "openat"  # by Python, of the .pyz
     for line in trace.read_text(errors="replace").splitlines():
         match = _LINE.match(line)
         if match is None:
@@ -90,7 +91,7 @@ def calls(trace: Path) -> list[Call]:
         name, text = match.groups()
         seen[name] += 1
         is_ours = is_ours or name == _OURS
-        if found or (name == "openat" and f'"{PYZ}"' in text):
+        if found or (name == begin and f'"{shipped()}"' in text):
             found.append(Call(name, seen[name], text, is_ours))
     return found
 

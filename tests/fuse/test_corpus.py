@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import interpreters
 from tests.support.cgroups import place_in_pod
-from tests.support.hook import STATES, Hook, Task, end, stopped, task
+from tests.support.hook import NATIVE, STATES, Hook, Task, end, shipped, stopped, task
 
 CREATED_KEYS = {
     "containerd-2.1.9-runc-1.3.6": "a80c6f3b-f012-4f57-8aa3-bc38fc664bf1",
@@ -29,10 +29,17 @@ CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))
 
 
-@pytest.fixture(params=interpreters.find(), ids=lambda python: ".".join(map(str, python.version)))
+PYTHONS: list[tuple[str, ...]] = (
+    [()]
+    if shipped() == NATIVE
+    else [(str(found.path), "-I", "-S") for found in interpreters.find()[:: len(interpreters.MINORS) - 1]]
+)
+
+
+@pytest.fixture(params=PYTHONS, ids=lambda python: "-".join(python[:1]))
 def any_hook(request: pytest.FixtureRequest, hook: Hook) -> Hook:
     """The hook under one Python, without site-packages: nothing but the standard library is there to be found."""
-    return Hook(hook.resctrl_root, hook.run_dir, python=(str(request.param.path), "-I", "-S"))
+    return Hook(hook.resctrl_root, hook.run_dir, python=request.param)
 
 
 def stage_of(path: Path) -> str:

@@ -14,7 +14,7 @@ from tests import provision
 from tests.faults import failing_syscalls, killed_installs, rlimits
 from tests.faults.campaign import Campaign
 from tests.support import machine
-from tests.support.hook import PYZ
+from tests.support.hook import shipped
 
 pytestmark = pytest.mark.slow
 
@@ -42,11 +42,12 @@ def test_some_system_calls_fail(tmp_path: Path) -> None:
         failing_syscalls.run(run)
 
 
+@pytest.mark.form("pyz")  # the ELF file has its modules in memory
 def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
     with some(tmp_path, "syscalls", 12) as run:
         calls = failing_syscalls.calls("refused", run.scene)
-        found = [call for call in calls if call.name == "lseek" and f"<{PYZ}>" in call.text]
+        found = [call for call in calls if call.name == "lseek" and f"<{shipped()}>" in call.text]
         run.all("reading the file", failing_syscalls.cases("refused", found))
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hook import system
 from hook.errors import UNNAMED
-from tests.support.hook import PYZ, UID, Hook, Task, created, end, snapshot, stopped
+from tests.support.hook import UID, Hook, Task, created, end, shipped, snapshot, stopped
 
 VERBS = ["hook", "createRuntime", "poststop"]
 
@@ -97,7 +97,7 @@ def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes | None)
     """Any pipe for stdin was taken for a runtime's, as in a script or a cron job. None: a terminal, without waiting."""
     terminal, stdin = os.openpty()
     source: dict[str, Any] = {"stdin": stdin} if text is None else {"input": text}
-    result = subprocess.run([PYZ, "lst"], **source, capture_output=True, check=False, timeout=300)
+    result = subprocess.run([shipped(), "lst"], **source, capture_output=True, check=False, timeout=300)
     os.close(terminal)
     os.close(stdin)
     assert result.returncode == 2

@@ -17,7 +17,7 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
 from tests.support import interpreters, machine
-from tests.support.hook import PYZ, Hook, created, stopped, task
+from tests.support.hook import PYZ, Hook, created, shipped, stopped, task
 from tests.support.machine import (
     AT_BOOT,
     HOOKS_DIR,
@@ -87,11 +87,11 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     assert (writes[0], writes[-2:]) == (PROGRAM, [KUBERNETES, PODMAN])
     written = node.written()
     assert set(written) == EVERYTHING
-    assert node.path(PROGRAM).read_bytes() == PYZ.read_bytes()
+    assert node.path(PROGRAM).read_bytes() == shipped().read_bytes()
     directories = ("oci-hooks", "packaging/systemd", "packaging/tmpfiles.d")
-    shipped = {path.name: path.read_text() for name in directories for path in (ROOT / name).iterdir()}
+    texts = {path.name: path.read_text() for name in directories for path in (ROOT / name).iterdir()}
     for path in EVERYTHING - {PROGRAM, LINK, LOGROTATE}:
-        assert written[path] == shipped[os.path.basename(path)]
+        assert written[path] == texts[os.path.basename(path)]
     rotation = (ROOT / "packaging/logrotate/resctrl-mon-hook").read_text()
     assert written[LOGROTATE].partition("\n")[2] == rotation
     assert node.path(LOGS).lstat().st_mode == 0o040750
@@ -184,6 +184,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path, bare: str) -> None:
     assert made == {*LEFT, "/usr/bin/crio"}
 
 
+@pytest.mark.form("pyz")
 @pytest.mark.parametrize("python", [str(found.path) for found in interpreters.find()])
 def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
     def done(*words: str) -> subprocess.CompletedProcess[str]:
@@ -246,6 +247,7 @@ def test_a_file_of_others_is_in_the_way_and_stays(node: ScratchMachine) -> None:
     assert set(node.written()) == {PODMAN}
 
 
+@pytest.mark.form("pyz")
 def test_an_interpreter_that_will_not_do_leaves_the_program_that_containers_call(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     before = node.path(PROGRAM).read_bytes()

@@ -17,6 +17,7 @@ from tests.support.devlog import DevLog
 from tests.support.hook import NATIVE
 from tests.unit.test_layers import BUILTIN
 
+pytestmark = pytest.mark.form("native")
 HINT = "hint: the file is damaged (install it again), or there is too little memory"
 FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE")
 ANY_CODE = "import sys; exec(sys.argv[-1])"
@@ -44,6 +45,22 @@ def run(program: Path, *words: str, cwd: Path | None = None, **environment: str)
 def test_each_builtin_module_of_the_core_can_be_imported_in_the_core_phase(any_code: Path, module: str) -> None:
     done = run(any_code, "hook", f"import {module}, posix; posix._exit(7)")
     assert (done.returncode, done.stderr) == (7, "")
+
+
+CRASHES = {
+    "import json": "",  # as _json does to raise its error
+    "import _json; _json.scanstring('a', 0, True)": "Unterminated string starting at: line 1 column 0 (char -1)",
+    "b'x'.decode('latin2')": "no codec search functions registered: can't find encoding",
+    "b'\\xff'.decode('utf-8', 'nothing')": "unknown error handler name 'nothing'",
+    "import _signal; _signal.signal(_signal.SIGALRM, lambda *_: None); _signal.raise_signal(_signal.SIGALRM)": "",
+}
+
+
+@pytest.mark.parametrize("code", CRASHES)
+def test_what_would_crash_in_the_bare_core_phase_is_an_error_there(any_code: Path, code: str) -> None:
+    text = f"import posix\ntry: {code}\nexcept Exception as error: posix.write(1, str(error).encode())\nposix._exit(7)"
+    done = run(any_code, "hook", text)
+    assert (done.returncode, done.stdout, done.stderr) == (7, CRASHES[code], "")
 
 
 def test_of_the_core_phase_there_is_no_more_than_the_core_needs(any_code: Path) -> None:

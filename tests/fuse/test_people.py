@@ -15,7 +15,7 @@ import pytest
 
 from tests import provision
 from tests.support import interpreters
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, Task, created, finish, task
+from tests.support.hook import DEADLINE, UID, Hook, Task, created, finish, shipped, task
 from tests.support.interpreters import Interpreter
 
 
@@ -38,7 +38,7 @@ def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
 def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:  # the tests' own directories are root's
         Path(place).chmod(0o755)
-        program = Path(shutil.copy(PYZ, place))
+        program = Path(shutil.copy(shipped(), place))
         program.chmod(0o755)
         other = Hook(hook.resctrl_root, Path(place) / "run", options=())
         other(created("c1", init.pid))
@@ -49,6 +49,7 @@ def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) 
     assert "run it as root" in done.stderr
 
 
+@pytest.mark.form("pyz")
 @pytest.mark.parametrize("python", interpreters.find(), ids=lambda python: ".".join(map(str, python.version)))
 def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Interpreter) -> None:
     hook(created("c1", init.pid, pod_uid=UID))

@@ -24,7 +24,7 @@ import pytest
 
 from hook.report import format_count
 from tests.kernel.inside import REAL_ROOT
-from tests.support.hook import DEADLINE, PYZ
+from tests.support.hook import DEADLINE, shipped
 from tests.unit.nodes import NodeFiles
 
 pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
@@ -116,7 +116,7 @@ def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def run(node: NodeFiles, *arguments: str) -> list[str]:
-    return [str(PYZ), arguments[0], *node.places, *arguments[1:]]
+    return [str(shipped()), arguments[0], *node.places, *arguments[1:]]
 
 
 def plain(text: str) -> list[str]:

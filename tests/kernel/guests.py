@@ -6,6 +6,7 @@ This module is also a plugin of the pytest in the guest: there it leaves out the
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import pytest
 
 from tests.kernel.inside import VARIABLE
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
+from tests.support.hook import FORM
 
 AT_ONCE = 4
 """So many guests run at a time, but one while other tiers run, which leave a CPU idle on a small machine.
@@ -91,9 +93,10 @@ def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
     """Run a guest; an emulator that hangs costs it once, and it is booted again."""
     begin = time.monotonic()
     words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.guests", "-p", "no:cacheprovider", *kind.files]
+    environment = {**ENVIRONMENT, FORM: os.environ[FORM]}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
-            status = run_in_guest(words, kind.vm, env=ENVIRONMENT, cwd=ROOT, stdout=output, stderr=output)
+            status = run_in_guest(words, kind.vm, env=environment, cwd=ROOT, stdout=output, stderr=output)
         except (GuestFailed, GuestTimeout) as error:
             if not again:
                 raise

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
-from native import native
+from native import cpython, native
 
 from hook import __version__
 from pyz import COMPILED
@@ -83,6 +83,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ELF file of these sources. There is all that packing and looking at packages takes."""
     if absent := provision.install(provision.PACKAGES):
         pytest.skip("; ".join(absent))
+    if cpython.find() is None:
+        pytest.skip("no static CPython: run `python3 build.py native`")
     return native.build(output=tmp_path_factory.mktemp("program") / native.OUTPUT.name)
 
 

@@ -11,7 +11,7 @@ import tempfile
 
 import pytest
 
-from tests.support.containers import HOOK, REPOSITORY, missing
+from tests.support.containers import REPOSITORY, missing
 
 
 def test_demo_ends_well_and_clean() -> None:
@@ -22,7 +22,7 @@ def test_demo_ends_well_and_clean() -> None:
         done = subprocess.run(
             [sys.executable, "-m", "tests.demo"],
             cwd=REPOSITORY,
-            env={**os.environ, "TMPDIR": directory, "RESCTRL_MON_HOOK_PYZ": str(HOOK)},
+            env={**os.environ, "TMPDIR": directory},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -16,12 +16,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from native import native
 
 from hook.node.paths import STUB
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart, watching
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
+from tests.support.hook import NATIVE
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
 
@@ -32,7 +32,7 @@ PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") 
 """This machine's Python for the image: there may be no registry."""
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
 
-absent = "" if (REPOSITORY / native.OUTPUT).is_file() else f"no {native.OUTPUT}: run `python3 build.py native`"
+absent = "" if NATIVE.is_file() else f"no {NATIVE}: run `python3 build.py native`"
 reason = missing() or chart.missing() or absent
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 

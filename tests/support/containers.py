@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cgroups import end_cgroups, path_of, pids_below
+from tests.support.hook import shipped
 from tests.support.waiting import wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Another build of the hook (an installed package, say) can be put to the same tests
-HOOK = Path(os.environ.get("RESCTRL_MON_HOOK_PYZ", REPOSITORY / "dist" / "resctrl-mon-hook.pyz"))
 DEADLINE = 300.0
 MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
@@ -64,8 +63,8 @@ def missing(*, model: bool = True) -> str | None:
     for program in ("podman", "runc", "conmon", "busybox"):
         if not _find(program):
             return f"no {program}"
-    if not HOOK.is_file():
-        return f"no {HOOK}: run `python3 build.py`"
+    if not shipped().is_file():
+        return f"no {shipped()}: run `python3 build.py`"
     return None
 
 
@@ -196,7 +195,7 @@ class Lab:
         """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
         self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir=_short_temporary_directory()))
         self.base.chmod(0o755)
-        self.hook = HOOK
+        self.hook = shipped()
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
         self.place = ["--network=none", f"--cgroup-parent={self.cgroups.path}"]

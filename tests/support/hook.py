@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shipped .pyz as a process, with the stdin, arguments, environment and cwd that a runtime gives it."""
+"""The shipped file as a process, with the stdin, arguments, environment and cwd that a runtime gives it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ from tests.support.cgroups import place_in_pod, remove_of_pods
 DIST = Path(__file__).resolve().parents[2] / "dist"
 PYZ = DIST / "resctrl-mon-hook.pyz"
 NATIVE = DIST / f"resctrl-mon-hook-{platform.machine()}"
+FORMS = {"pyz": PYZ, "native": NATIVE}
+FORM = "RESCTRL_MON_HOOK_FORM"
+"""Names in the environment the form that is tested, also for other processes and guests; `pytest --form` sets it."""
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 DEADLINE = 300  # only to end what hangs: a hundred hooks at once on an emulated machine take their time
 Task = subprocess.Popen[bytes]
 PATIENT = "--lock-timeout=60"
 """For tests on a machine that is slow or busy: what they are about is not how long a lock may take."""
+
+
+def shipped() -> Path:
+    """Return the file under test. A test that is of one form only names PYZ or NATIVE."""
+    return FORMS[os.environ.get(FORM, "pyz")]
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,7 @@ class Hook:
     python: Sequence[str] = ()
     options: Sequence[str] = (PATIENT,)
     wrapper: Sequence[str] = field(default=())
+    program: Path | None = None  # None: the file under test
 
     def with_options(self, *options: str) -> Hook:
         """The same with further options."""
@@ -51,7 +60,7 @@ class Hook:
 
     def command(self, verb: str) -> list[str]:
         places = [f"--resctrl-root={self.resctrl_root}", f"--run-dir={self.run_dir}"]
-        return [*self.wrapper, *self.python, str(PYZ), verb, *places, *self.options]
+        return [*self.wrapper, *self.python, str(self.program or shipped()), verb, *places, *self.options]
 
     def start(
         self,

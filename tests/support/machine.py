@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.cgroups import mount_point
-from tests.support.hook import DEADLINE, PYZ
+from tests.support.hook import DEADLINE, shipped
 
 CPUINFO = Path(__file__).with_name("cpuinfo")
 """What /proc/cpuinfo shows there, whatever CPU this machine has: of AMD's `doctor` says what they cannot count."""
@@ -119,7 +119,7 @@ class ScratchMachine:
 
     def run(self, *words: str | Path, before: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
         """Run a command there; by default the shipped file, if the first word is no path."""
-        command = [*words] if str(words[0]).startswith("/") else [PYZ, *words]
+        command = [*words] if str(words[0]).startswith("/") else [shipped(), *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE, "cwd": "/", **more}
         entered = [*self.enter(), *before, *command]
         with shown_to_all(alone=False):
@@ -129,7 +129,7 @@ class ScratchMachine:
         """The shipped file where anybody can start it: a checkout may be its owner's alone."""
         copied = self.path("/usr/bin/public.pyz")
         copied.parent.mkdir(exist_ok=True)
-        shutil.copy(PYZ, copied)
+        shutil.copy(shipped(), copied)
         return "/usr/bin/public.pyz"
 
     def path(self, path: str) -> Path:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hook import NATIVE
+
 ROOT = Path(__file__).resolve().parents[2]
 
 PASSES = "def test_it() -> None:\n    pass\n"
@@ -25,6 +27,7 @@ def project(tmp_path: Path) -> Path:
         (tmp_path / "tests" / tier / f"test_{tier}.py").write_text(text)
     for name in ("conftest.py", "provision.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    shutil.copytree(ROOT / "tests" / "support", tmp_path / "tests" / "support")
     return tmp_path
 
 
@@ -56,3 +59,31 @@ def test_ci_requires_every_tier_but_cluster_and_of_a_selection_of_tests(project:
     assert (status, "cluster: 1 skipped" in lines) == (0, True)
     status, lines = run(project, "-m", 'tier(name="podman")', CI="true")
     assert (status, "1 passed, 3 deselected" in lines[-1]) == (0, True)
+
+
+OF_FORMS = """\
+import subprocess, sys
+
+import pytest
+
+SHOW = "from tests.support.hook import shipped; print(shipped().name)"
+
+@pytest.mark.parametrize("name", ["pyz", pytest.param("native", marks=pytest.mark.form("native"))])
+def test_form(name: str) -> None:
+    shown = subprocess.run([sys.executable, "-c", SHOW], check=True, capture_output=True, text=True).stdout.strip()
+    assert shown.endswith("pyz") == (name == "pyz")
+"""
+
+
+def test_form_is_that_of_the_option_in_processes_too_and_what_is_of_the_other_is_left_out(project: Path) -> None:
+    (project / "tests/podman/test_podman.py").write_text(OF_FORMS)
+    status, lines = run(project, "tests/podman")
+    assert (status, "1 passed, 1 deselected" in lines[-1]) == (0, True)
+    status, lines = run(project, "tests/podman", "--form=native")
+    assert status == 4
+    assert not any("passed" in line for line in lines)
+    (project / "dist").mkdir()
+    (project / "dist" / NATIVE.name).touch()
+    status, lines = run(project, "tests/podman", "--form=native")
+    assert (status, "1 failed, 1 passed" in lines[-1]) == (1, True)
+    assert run(project, "tests/podman", RESCTRL_MON_HOOK_FORM="native")[0] == 1

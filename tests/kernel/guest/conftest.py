@@ -13,7 +13,7 @@ import pytest
 
 from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.support.containers import Lab
-from tests.support.hook import PYZ, Hook, task
+from tests.support.hook import Hook, task
 
 Set = Callable[[str, object], None]
 
@@ -32,7 +32,6 @@ def root() -> Iterator[Path]:
 
 @pytest.fixture
 def hook(root: Path, tmp_path: Path) -> Hook:
-    assert PYZ.exists(), "python3 build.py makes the file that these tests run"
     return Hook(root, tmp_path / "run")
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.fuse.test_watch import exec_into
 from tests.support.cgroups import Cgroup, container_cgroup
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, stopped, task
+from tests.support.hook import DEADLINE, UID, Hook, created, shipped, stopped, task
 from tests.support.waiting import wait
 
 HOOK = Hook(Path("/sys/fs/resctrl"), Path("/run/resctrl-mon-hook"))
@@ -47,7 +47,8 @@ def state(unit: str, name: str) -> str:
 def installed() -> None:
     wait(lambda: systemctl("is-system-running") in ("running", "degraded"))
     assert Path("/proc/1/comm").read_text() == "systemd\n"
-    done = subprocess.run([PYZ, "install", "--watch"], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    command = [str(shipped()), "install", "--watch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -102,7 +103,7 @@ def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
 def test_watch_that_cannot_begin_has_failed_and_says_why() -> None:
     systemctl("stop", WATCH)
     systemctl("reset-failed", WATCH)
-    with subprocess.Popen([PYZ, "watch"], stderr=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen([shipped(), "watch"], stderr=subprocess.PIPE, text=True) as other:
         assert other.stderr is not None
         assert "listening" in other.stderr.readline()
         systemctl("start", WATCH)
