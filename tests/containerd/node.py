@@ -35,7 +35,7 @@ from tests.support.containers import (
     task,
     users,
 )
-from tests.support.hook import shipped
+from tests.support.hook import PYZ, shipped
 from tests.support.observed import Observed
 
 Hooks = dict[str, list[dict[str, Any]]]
@@ -260,7 +260,7 @@ class OfBaseSpec(Containerd):
         return {name: {stage: [*hooks, watch] for stage, hooks in printed.items()} for name in RUNTIMES}
 
     def _configure(self) -> None:
-        program = self.base / "libexec/oci/hooks.d" / shipped().name  # as `install --prefix` puts it
+        program = self.base / "libexec/oci/hooks.d" / PYZ.name  # as `install --prefix` puts it
         program.parent.mkdir(parents=True)
         program.symlink_to(shipped())
         plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout

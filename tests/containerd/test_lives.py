@@ -16,7 +16,7 @@ import pytest
 from tests.containerd.conftest import CONTAINERDS, StartNode
 from tests.containerd.node import PLAIN, RUNTIMES, UID, ContainerdNode, Pod
 from tests.support.containers import REPOSITORY
-from tests.support.hook import shipped
+from tests.support.hook import PYZ, shipped
 from tests.support.observed import with_hooks_file
 
 GROUP = f"oci-{UID}"
@@ -103,7 +103,9 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     pod = Pod(node.containerd, UID, PLAIN)
     container = pod.start("app")
     hooks_file = json.loads((REPOSITORY / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())
-    hooks_file["hook"] |= {"path": str(shipped()), "args": ["resctrl-mon-hook", "hook", *node.directories]}
+    program = tmp_path / PYZ.name  # as both forms are installed: containers' hooks are known by that
+    program.symlink_to(shipped())
+    hooks_file["hook"] |= {"path": str(program), "args": ["resctrl-mon-hook", "hook", *node.directories]}
     path = tmp_path / "10-resctrl-mon-hook-kubernetes.json"
     path.write_text(json.dumps(hooks_file))
 

@@ -18,7 +18,7 @@ from tests.support import watching
 from tests.support.containers import REPOSITORY
 from tests.support.interpreters import python_name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.form("pyz")]
 
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
 SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), crowd=3, instructions=0)

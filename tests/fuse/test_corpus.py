@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every state that a real runtime was seen to send, byte for byte but for the pid, on every Python that is here."""
+"""Every state that a real runtime was seen to send, byte for byte but for the pid."""
 
 from __future__ import annotations
 
@@ -29,16 +29,12 @@ CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))
 
 
-PYTHONS: list[tuple[str, ...]] = (
-    [()]
-    if shipped() == NATIVE
-    else [(str(found.path), "-I", "-S") for found in interpreters.find()[:: len(interpreters.MINORS) - 1]]
-)
+PYTHONS = [(str(found.path), "-I", "-S") for found in interpreters.oldest_and_newest()]
 
 
-@pytest.fixture(params=PYTHONS, ids=lambda python: "-".join(python[:1]))
+@pytest.fixture(params=[()] if shipped() == NATIVE else PYTHONS, ids=lambda python: "".join(python[:1]))
 def any_hook(request: pytest.FixtureRequest, hook: Hook) -> Hook:
-    """The hook under one Python, without site-packages: nothing but the standard library is there to be found."""
+    """The ELF file; or the .pyz under one Python without site-packages, so that only the standard library is found."""
     return Hook(hook.resctrl_root, hook.run_dir, python=request.param)
 
 

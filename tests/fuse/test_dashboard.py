@@ -186,8 +186,8 @@ Series = dict[frozenset[tuple[str, str]], float]
 def make_node_samples() -> Iterator[Sample]:
     """The program's own metrics with the labels that Prometheus attaches to them."""
     for name, family in FAMILIES.items():
-        for (labels, millionths), at in product(family.samples.items(), range(START, START + HOUR + 1, 15)):
-            value = RATE * (at - START) if name.endswith("_total") else millionths / 1e6
+        for (labels, constant), at in product(family.samples.items(), range(START, START + HOUR + 1, 15)):
+            value = RATE * (at - START) if name.endswith("_total") else constant
             yield name, attach(dict(labels), {**TARGET, "instance": "a"}), value, at
 
 
@@ -202,7 +202,7 @@ def each(label: str, values: Mapping[str, float]) -> Series:
 POD = one(RATE, namespace="n", pod="p")
 ALONE = {"instance": "a", "key": "c2", "name": "p"}
 STATES = {"live": 1, "taken": 1, **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0)}
-UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values()) / 1e6
+UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values())
 TRUTH: dict[tuple[str, str], Series] = {
     ("Power by namespace (rate)", "A"): one(RATE, namespace="n"),
     ("Power by pod (rate)", "A"): POD,

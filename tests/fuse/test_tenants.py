@@ -11,8 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -27,7 +25,7 @@ from tests.resctrlfs import mounted
 from tests.support import machine, watching
 from tests.support.cgroups import container_cgroup, mount_point
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, stopped, task
-from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
+from tests.support.tenants import KINDS, MEMORY, POD, Tenant, limited, running
 from tests.support.waiting import wait
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,17 +175,10 @@ def test_tenants_are_what_they_are_to_be_and_leave_nothing(tmp_path: Path) -> No
     """Otherwise all of the above would hold of ordinary processes."""
     if reason := machine.missing():
         pytest.skip(reason)
-    command = [sys.executable, "-m", "tests.support.tenants"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pids = {}
-        while (line := process.stdout.readline()) != "ready\n":
-            pid, _, name = line.strip().partition(" ")
-            pids[name] = Path("/proc", pid)
-        assert list(pids) == list(KINDS)
+    with ExitStack() as stack:
+        places = {name: tmp_path / str(number) for number, name in enumerate(KINDS)}
+        tenants = {name: stack.enter_context(running(KINDS[name], place)) for name, place in places.items()}
+        pids = {name: Path("/proc", str(tenant.pid)) for name, tenant in tenants.items()}
         cgroups = {line for proc in pids.values() for line in (proc / "cgroup").read_text().splitlines()}
         for name, proc in pids.items():
             assert_shown(proc, KINDS[name])
@@ -195,8 +186,6 @@ def test_tenants_are_what_they_are_to_be_and_leave_nothing(tmp_path: Path) -> No
         assert config.is_fifo()
         zero = pids["containerd whose configuration is a device"] / "root/dev/zero"
         assert zero.is_char_device()
-        process.terminate()
-        assert process.wait(DEADLINE) == 0
     assert [proc for proc in pids.values() if proc.exists()] == []
     assert list(tmp_path.iterdir()) == []
     left = [line for line in cgroups if line.startswith("0::/") and (mount_point() / line[4:]).exists()]

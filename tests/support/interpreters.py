@@ -61,6 +61,12 @@ def find(environment: Mapping[str, str] = os.environ, minors: Sequence[tuple[int
     return sorted(found.values())
 
 
+def oldest_and_newest() -> list[Interpreter]:
+    """For what interpreters do not differ in: that there is a difference nevertheless would show in one of these."""
+    found = find()
+    return found[:: max(1, len(found) - 1)]
+
+
 def missing(found: Iterable[Interpreter]) -> list[tuple[int, int]]:
     have = {interpreter.minor for interpreter in found}
     return [minor for minor in MINORS if minor not in have]
