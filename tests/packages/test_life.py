@@ -347,14 +347,16 @@ def test_packages_for_all_architectures_are_upgraded_and_back_and_then_python_go
         assert {state for state, _ in list_keys(machine).values()} == {"completed"}
 
 
-def test_a_file_that_is_cut_is_refused_and_the_program_of_before_stays(
-    manager: Manager, packages: Packages, newer: Packages
+@pytest.mark.parametrize("damage", ["head -c 1000000", "head -c -1", "sed s/hook/hooj/"])
+def test_a_copy_that_is_cut_or_changed_is_refused_and_the_program_of_before_stays(
+    manager: Manager, packages: Packages, newer: Packages, damage: str
 ) -> None:
+    """By the digest: one that lacks its last byte would run."""
     machine = manager.machine
     manager.install(packages)
     before = machine.at(PROGRAM).read_bytes()
     copy = machine.at("/usr/sbin") / "cp"  # where scripts of both look first
-    copy.write_text('#!/bin/sh\nhead -c 1000000 "$1" >"$2"\n')
+    copy.write_text(f'#!/bin/sh\n{damage} "$1" >"$2"\n')
     copy.chmod(0o755)
     printed = machine.from_outside(*manager.command(newer), check=False).stdout
     copy.unlink()
