@@ -8,10 +8,11 @@
                              /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
                              (default: those of python3.9 to python3.14 that exist here, and the one that builds;
                              `none`: sources only, which a node compiles). --release: fail unless it has all six
-  python3 build.py native [--release]
-                             write dist/resctrl-mon-hook-ARCHITECTURE, the same program with a Python of its own: one
-                             static ELF file. That Python is built once from Debian's source package (5 minutes; needs
-                             gcc), and kept in the user's cache directory. --release: from the newest source package
+  python3 build.py native [--release] [--for=MACHINE]
+                             write dist/resctrl-mon-hook-MACHINE, the same program with a Python of its own: one static
+                             ELF file. That Python is built once from Debian's source package (5 minutes; needs gcc),
+                             and kept in the user's cache directory. --release: from the newest source package.
+                             --for: x86_64, or aarch64 by Debian's cross compiler (default: this machine's)
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
                              dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
@@ -47,6 +48,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -206,11 +208,16 @@ def package_verb(arguments: Sequence[str]) -> int:
 
 def native_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file. Its Python is built once, and kept outside of the checkout."""
-    if [*arguments] not in ([], ["--release"]):
-        raise BuildError(f"unknown option {arguments[0]} (python3 build.py --help)")
     from native import native  # noqa: PLC0415  it takes from tests/ what fetches Debian's packages
 
-    native.build(newest="--release" in arguments)
+    machine = platform.machine()
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name == "--for" and value:
+            machine = value
+        elif argument != "--release":
+            raise BuildError(f"unknown option {argument} (python3 build.py --help)")
+    native.build_for(machine, ROOT / "dist" / f"resctrl-mon-hook-{machine}", newest="--release" in arguments)
     return 0
 
 

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,12 +49,37 @@ OPTIONS = (
 )
 # Profile-guided: a hook takes a tenth less. The same run in the same place gives the same profile.
 TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-I -S -B {TRAINING.name}")
+# For another machine: Debian's cross compiler, no profile, and answers to what configure can ask only on that machine
+CROSS_OPTIONS = ("ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no", "ac_cv_buggy_getaddrinfo=no")
+CROSS_ARCHIVES = ("libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a")
 DISK = 2 << 30
 LIBRARY = "lib/python3.13"  # where the interpreter finds it
 
 
+class Machine(NamedTuple):
+    """A kind of machine, as `uname -m` names it. `triplet`: of its compiler, if that is not the usual one here."""
+
+    name: str
+    debian: str
+    triplet: str = ""
+
+    @property
+    def compiler(self) -> str:
+        return f"{self.triplet}-gcc" if self.triplet else "gcc"
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What has to be installed here to build for it."""
+        cross = (f"gcc-{self.triplet}", f"libc6-dev-{self.debian}-cross") if self.triplet else ()
+        return (*NEEDED, *cross)
+
+
+HERE_MACHINE = Machine(platform.machine(), {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), ""))
+MACHINES = {"aarch64": Machine("aarch64", "arm64", "aarch64-linux-gnu"), HERE_MACHINE.name: HERE_MACHINE}
+
+
 class Interpreter(NamedTuple):
-    """A CPython in the cache."""
+    """A CPython in the cache. Only one for this machine has `python`."""
 
     directory: Path
 
@@ -74,25 +100,27 @@ class Interpreter(NamedTuple):
         return found
 
 
-def ready(*, newest: bool = False) -> Interpreter:
+def ready(machine: Machine = HERE_MACHINE, *, newest: bool = False) -> Interpreter:
     """Return the CPython; built if there is none yet, or with `newest` if Debian's source package is a newer one."""
-    if absent := provision.install(NEEDED):
+    if machine.triplet:
+        ready(newest=newest)  # it compiles the other's modules
+    if absent := provision.install(machine.packages):
         raise BuildError("; ".join(absent))
     cache().mkdir(parents=True, exist_ok=True)
     try:
         with provision.alone(cache() / "lock"):  # two at once: the second takes what the first has made
-            found = find()
+            found = find(machine)
             if found is None or (newest and found.version != _newest()):
-                found = _build()
+                found = _build(machine)
             return found
     except CannotFetch as error:
         raise BuildError(f"no source of CPython: {error}") from error
 
 
-def find() -> Interpreter | None:
+def find(machine: Machine = HERE_MACHINE) -> Interpreter | None:
     """Return the CPython that was built last from what is here now; None if there is none, or no compiler."""
     try:
-        name = _inputs()
+        name = _inputs(machine)
     except (OSError, CannotFetch):
         return None
     found = [path for path in cache().glob("*/manifest.json") if json.loads(path.read_text())["inputs"] == name]
@@ -104,13 +132,16 @@ def cache() -> Path:
     return provision.cache("cpython")
 
 
-def _inputs() -> str:
+def _inputs(machine: Machine) -> str:
     """Return a digest of all that goes into a build but the source package."""
+    libraries = [name for name in machine.packages if name.startswith(("libc6", "zlib1g"))]
     tools = [
-        run(["gcc", "--version"]).splitlines()[0],
-        run(["dpkg-query", "--show", "--showformat=${binary:Package} ${Version}\n", "libc6-dev", "zlib1g-dev"]),
+        run([machine.compiler, "--version"]).splitlines()[0],
+        run(["dpkg-query", "--show", "--showformat=${binary:Package} ${Version}\n", *libraries]),
     ]
-    parts = [platform.machine(), *tools, *OPTIONS, *TRAINED, *MODULES, TRAINING.read_text(encoding="utf-8")]
+    options = CROSS_OPTIONS if machine.triplet else TRAINED
+    training = "" if machine.triplet else TRAINING.read_text(encoding="utf-8")
+    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -126,12 +157,12 @@ def _apt(place: Path) -> Apt:
     return apt
 
 
-def _build() -> Interpreter:
+def _build(machine: Machine) -> Interpreter:
     for left in cache().glob(".work-*"):
         shutil.rmtree(left)
     if shutil.disk_usage(cache()).free < DISK:
         raise BuildError(f"{cache()}: building CPython takes {DISK >> 30} GB of disk, and there is less")
-    _say("building a static one from Debian's source package, once: about 5 minutes on two idle cores")
+    _say(f"building a static one for {machine.name} from Debian's source package, once: 5 minutes on two idle cores")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as name:
         work = Path(name)
@@ -139,21 +170,28 @@ def _build() -> Interpreter:
         (description,) = work.glob("*.dsc")
         run(["dpkg-source", "--no-check", "-x", description.name, "source"], work)  # apt has checked the signature
         wanted = re.search(r"^Version: (.+)$", description.read_text(encoding="utf-8"), re.MULTILINE)
-        _compile(work)
-        kept = _keep(work, wanted[1] if wanted else "")
+        _compile(work, machine)
+        kept = _keep(work, machine, wanted[1] if wanted else "")
     _say(f"built in {time.monotonic() - began:.0f} s")
     return kept
 
 
-def _compile(work: Path) -> None:
+def _compile(work: Path, machine: Machine) -> None:
     tree = work / "source"
     stdlib = (tree / "Modules" / "Setup.stdlib.in").read_text(encoding="utf-8")
     unwanted = {*re.findall(r"^@MODULE_\w+_TRUE@#?(\w+)", stdlib, re.MULTILINE)} - {*MODULES}
     shutil.copy(TRAINING, tree)
     settings = {"SOURCE_DATE_EPOCH": "0", "PYTHONHASHSEED": "0", "CFLAGS": f"-ffile-prefix-map={tree}=."}
-    configure = ["./configure", "-q", *OPTIONS, *TRAINED, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
+    options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
+    if machine.triplet:
+        options += [*CROSS_OPTIONS, *_cross(work, machine)]
+        targets: Sequence[str] = CROSS_ARCHIVES
+    else:
+        options += TRAINED
+        targets = ["profile-opt"]
+    configure = ["./configure", "-q", *options]
     # Without random addresses (setarch), for the profile
-    make = ["setarch", "--addr-no-randomize", "nice", "make", f"-j{os.cpu_count()}", "profile-opt"]
+    make = ["setarch", "--addr-no-randomize", "nice", "make", f"-j{os.cpu_count()}", *targets]
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
         for command in (configure, make):
             done = subprocess.run(
@@ -163,16 +201,35 @@ def _compile(work: Path) -> None:
                 raise BuildError(f"CPython cannot be built: {command[0]} failed, see {log.name}")
 
 
-def _keep(work: Path, version: str) -> Interpreter:
+def _cross(work: Path, machine: Machine) -> list[str]:
+    """Return the options of configure for another machine. Its zlib is unpacked for them."""
+    apt = Apt(work / machine.name, SUITE, architecture=machine.debian)
+    apt("apt-get", "update")
+    apt("apt-get", "download", "zlib1g-dev", cwd=work)
+    (package,) = work.glob("zlib1g-dev*.deb")
+    run(["dpkg-deb", "-x", package.name, "zlib"], work)
+    native = find()
+    if native is None:
+        raise BuildError("no CPython for this machine, which compiles the modules")
+    return [
+        *(f"--host={machine.triplet}", f"--build={platform.machine()}-linux-gnu", f"CC={machine.compiler}"),
+        *(f"--with-build-python={native.python}", f"CPPFLAGS=-I{work}/zlib/usr/include"),
+        f"LDFLAGS=-static -L{work}/zlib/usr/lib/{machine.triplet}",
+    ]
+
+
+def _keep(work: Path, machine: Machine, version: str) -> Interpreter:
     """Move what is used later into place: the interpreter, the archives, headers, the library in Python, licences."""
     tree, result = work / "source", work / "result"
     result.mkdir()
-    for name in ("python", "libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a", "pyconfig.h", "LICENSE"):
+    for name in (*CROSS_ARCHIVES, "pyconfig.h", "LICENSE", *([] if machine.triplet else ["python"])):
         shutil.copy(tree / name, result)
+    for archive in work.glob("zlib/usr/lib/*/libz.a"):
+        shutil.copy(archive, result)
     shutil.copytree(tree / "Include", result / "Include")
     shutil.copytree(tree / "Lib", result / LIBRARY, ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"))
     (result / LIBRARY / "lib-dynload").mkdir()  # the interpreter looks for it
-    manifest = {"inputs": _inputs(), "version": version}
+    manifest = {"inputs": _inputs(machine), "version": version}
     (result / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
     name = hashlib.sha256(json.dumps(manifest).encode()).hexdigest()[:16]
     target = cache() / name

@@ -22,24 +22,25 @@ MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\n
 
 
 def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
-    """Write the ELF file beside its place and rename it there; returns its path. `start`: for tests, what it runs."""
-    interpreter = cpython.ready(newest=newest)
-    version = f"{cpython.SOURCE} {interpreter.version}\n"
+    """Write the ELF file for this machine; returns its path. `start`: for tests, what it runs."""
+    return build_for(platform.machine(), output or root / OUTPUT, root, newest=newest, start=start)
+
+
+def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = False, start: str = "") -> Path:
+    """Write the ELF file for a kind of machine beside its place and rename it there; returns its path."""
+    machine = cpython.MACHINES.get(name)
+    if machine is None:
+        raise BuildError(f"cannot build for {name} (known: {', '.join(cpython.MACHINES)})")
+    python, own = cpython.ready(machine, newest=newest), cpython.ready()
+    version = f"{cpython.SOURCE} {python.version}\n"
     contents = {**archive.read_sources(root), "__main__.py": MAIN.encode(), "python.txt": version.encode()}
-    target = output or root / OUTPUT
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as name:
-        work = Path(name)
+    with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as place:
+        work = Path(place)
         (work / "program.zip").write_bytes(archive.zipped(contents)[0])
-        freeze: list[str | Path] = [interpreter.python, "-ISB", "-X", "no_debug_ranges", HERE / "freeze.py"]
-        _run([*freeze, "program.zip", interpreter.library, ".", *filter(None, [start])], work)
-        include: list[str | Path] = [
-            f"-I{interpreter.directory / place}" for place in ("", "Include", "Include/internal")
-        ]
-        sources: list[str | Path] = [HERE / "launcher.c", "frozen.c", "frozen.S"]
-        archives = [interpreter.directory / name for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
-        options: list[str | Path] = ["-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror"]
-        _run(["gcc", *options, *include, *sources, "-o", "program", *archives, "-lz", "-lm"], work)
+        freeze = [str(own.python), "-ISB", "-X", "no_debug_ranges", str(HERE / "freeze.py")]
+        _run([*freeze, "program.zip", str(python.library), ".", *filter(None, [start])], work)
+        _run([machine.compiler, *_options(python.directory)], work)
         program = work / "program"
         linked = program.read_bytes()
         program.write_bytes(archive.zipped({**contents, DIGEST: digest(linked)}, linked)[0])
@@ -51,7 +52,16 @@ def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False
     return target
 
 
-def _run(command: Sequence[str | Path], cwd: Path) -> None:
+def _options(python: Path) -> list[str]:
+    """Return what the compiler gets. Another machine's zlib lies beside its CPython."""
+    headers = (f"-I{python / name}" for name in ("", "Include", "Include/internal"))
+    archives = [str(python / name) for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
+    sources = [str(HERE / "launcher.c"), "frozen.c", "frozen.S"]
+    strict = ("-static", "-s", "-O2", "-Wall", "-Wextra", "-Werror")
+    return [*strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
+
+
+def _run(command: Sequence[str], cwd: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C"}
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

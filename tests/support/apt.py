@@ -19,7 +19,7 @@ class Apt:
     It believes that nothing is installed. `place`: for what it writes.
     """
 
-    def __init__(self, place: Path, suite: str, kind: str = "deb") -> None:
+    def __init__(self, place: Path, suite: str, kind: str = "deb", architecture: str = "") -> None:
         for name in ("state/lists/partial", "cache/archives/partial"):
             (place / name).mkdir(parents=True, exist_ok=True)
         (place / "status").touch()
@@ -46,6 +46,8 @@ class Apt:
             "APT::Update::Error-Mode": "any",
             "Acquire::Languages": "none",
         }
+        if architecture:
+            settings |= {"APT::Architecture": architecture, "APT::Architectures": architecture}
         self._options = ["-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
 
     def __call__(self, program: str, *words: str, cwd: Path | None = None) -> str:
