@@ -64,6 +64,7 @@ from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
 QUICKLY = ("-m", "not slow")
+QUICK_LIVES = "tests/podman/test_life.py"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -107,7 +108,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
     """Run pytest: the lanes beside each other, the runs of each in turn; returns the worst of their exit statuses."""
     if not arguments:
         forms = _build_forms(must=False, can_wait=False)
-        quick = ["tests/podman/test_life.py", "tests/fuse/test_native.py", f"--form={forms[-1]}"]
+        quick = [QUICK_LIVES, "tests/fuse/test_native.py", f"--form={forms[-1]}"]
         lanes = [[["tests/unit", "--hypothesis-profile=dev"]], [["tests/fuse"], quick]]
         lanes = [[[*QUICKLY, *words] for words in lane] for lane in lanes]
     elif arguments == ["--all"]:
@@ -116,6 +117,8 @@ def _run_tests(arguments: Sequence[str]) -> int:
         # The lane with the guests often waits, so that three keep two cores busy.
         others = [*(f"--ignore={tier}" for tier in APART), f"--form={forms[-1]}"]
         lanes = [[others], [["tests/unit"]], [["tests/fuse", f"--form={form}"] for form in forms]]
+        if forms[-1] != "pyz":
+            lanes[0].append([QUICK_LIVES, "--form=pyz"])
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
@@ -184,7 +187,11 @@ def bench_verb(arguments: Sequence[str]) -> int:
 
 def faults_verb(arguments: Sequence[str]) -> int:
     _under(lambda it: it.ensure(apt=it.FAULTS))
+    from tests.support.hook import FORM  # noqa: PLC0415  as above
+
     archive.build(interpreters=bytecode.find_interpreters())
+    if os.environ.get(FORM) == "native":
+        _build_forms(must=True, can_wait=True)
     return _run("tests.faults", arguments)
 
 
