@@ -14,8 +14,9 @@
                              and kept in the user's cache directory. --release: from the newest source package.
                              --for: x86_64, or aarch64 by Debian's cross compiler (default: this machine's)
   python3 build.py package [deb] [rpm] [--check] [--release]
-                             build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
-                             dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
+                             build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
+                             dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
+                             accept them
   python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each; and make packaging/completions
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
@@ -63,6 +64,7 @@ from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
 QUICKLY = ("-m", "not slow")
+QUICK_LIVES = "tests/podman/test_life.py"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -106,7 +108,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
     """Run pytest: the lanes beside each other, the runs of each in turn; returns the worst of their exit statuses."""
     if not arguments:
         forms = _build_forms(must=False, can_wait=False)
-        quick = ["tests/podman/test_life.py", "tests/fuse/test_native.py", f"--form={forms[-1]}"]
+        quick = [QUICK_LIVES, "tests/fuse/test_native.py", f"--form={forms[-1]}"]
         lanes = [[["tests/unit", "--hypothesis-profile=dev"]], [["tests/fuse"], quick]]
         lanes = [[[*QUICKLY, *words] for words in lane] for lane in lanes]
     elif arguments == ["--all"]:
@@ -115,6 +117,8 @@ def _run_tests(arguments: Sequence[str]) -> int:
         # The lane with the guests often waits, so that three keep two cores busy.
         others = [*(f"--ignore={tier}" for tier in APART), f"--form={forms[-1]}"]
         lanes = [[others], [["tests/unit"]], [["tests/fuse", f"--form={form}"] for form in forms]]
+        if forms[-1] != "pyz":
+            lanes[0].append([QUICK_LIVES, "--form=pyz"])
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
@@ -183,19 +187,25 @@ def bench_verb(arguments: Sequence[str]) -> int:
 
 def faults_verb(arguments: Sequence[str]) -> int:
     _under(lambda it: it.ensure(apt=it.FAULTS))
+    from tests.support.hook import FORM  # noqa: PLC0415  as above
+
     archive.build(interpreters=bytecode.find_interpreters())
+    if os.environ.get(FORM) == "native":
+        _build_forms(must=True, can_wait=True)
     return _run("tests.faults", arguments)
 
 
 def package_verb(arguments: Sequence[str]) -> int:
-    """Build for the interpreters found here, and pack the .pyz by packaging/package.py."""
+    """Build the ELF file, and pack it by packaging/package.py."""
+    from native import native  # noqa: PLC0415  as in native_verb
+
     from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]
     for reason in provision.install(provision.needed_to_package(rest)):
         print(f"build.py: {reason}", file=sys.stderr)
-    archive.build(interpreters=bytecode.find_interpreters(), release="--release" in arguments)
-    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(ROOT / archive.OUTPUT), *rest]
+    program = native.build(newest="--release" in arguments)
+    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(program), *rest]
     return subprocess.run(command, check=False).returncode
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the packages of a .pyz: `python3 build.py package` starts this.
+"""Makes the packages of the ELF file: `python3 build.py package` starts this.
 
-  python3 packaging/package.py PYZ [--output DIR] [--check] [deb] [rpm]
+  python3 packaging/package.py FILE [--output DIR] [--check] [deb] [rpm]
 
 Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm). --check:
-lintian and rpmlint have to accept them. The version is that of the .pyz. The same .pyz gives the same
+lintian and rpmlint have to accept them. Version and architecture are those of the file. The same file gives the same
 bytes wherever and whenever it is packed by the same tools; times are $SOURCE_DATE_EPOCH, or that of the last commit.
 """
 
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import textwrap
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -31,6 +32,10 @@ NAME = "resctrl-mon-hook"
 # Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
 LOGROTATE = f"etc/logrotate.d/{NAME}"
+PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
+SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, and its digest
+# The names of an architecture in an ELF header (e_machine), for dpkg and for rpm
+ARCHITECTURES = {62: ("amd64", "x86_64"), 183: ("arm64", "aarch64")}
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
 
 
@@ -39,21 +44,33 @@ class PackageError(Exception):
 
 
 class Source(NamedTuple):
-    """The .pyz to pack. `epoch`: Unix time (s) of all files in a package."""
+    """The ELF file to pack. `epoch`: Unix time (s) of all files in a package."""
 
-    pyz: Path
+    program: Path
     version: str
     epoch: int
+    for_dpkg: str  # the architecture
+    for_rpm: str
+
+    def read(self, name: str) -> str:
+        """Return the text of a file in its zip."""
+        with zipfile.ZipFile(self.program) as file:
+            return file.read(name).decode()
 
     def date(self, form: str) -> str:
         return time.strftime(form, time.gmtime(self.epoch))
 
 
-def source(pyz: Path) -> Source:
-    words = _run([sys.executable, pyz, "--version"]).split()
+def source(program: Path) -> Source:
+    with program.open("rb") as file:
+        head = file.read(20)
+    architecture = ARCHITECTURES.get(int.from_bytes(head[18:20], "little"))
+    if not head.startswith(b"\x7fELF") or architecture is None:
+        raise PackageError(f"{program} is no ELF file for {' or '.join(name for _, name in ARCHITECTURES.values())}")
+    words = _run([sys.executable, program, "--version"]).split()
     if len(words) != 2 or words[0] != NAME:
-        raise PackageError(f"{pyz} --version prints {' '.join(words)!r}")
-    return Source(pyz, words[1], _epoch())
+        raise PackageError(f"{program} --version prints {' '.join(words)!r}")
+    return Source(program, words[1], _epoch(), *architecture)
 
 
 def _epoch() -> int:
@@ -73,9 +90,11 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
 
     The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place.
     """
-    _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
-    (tree / "usr/lib" / NAME).mkdir()
-    (tree / f"usr/libexec/oci/hooks.d/{NAME}.pyz").rename(tree / "usr/lib" / NAME / f"{NAME}.pyz")
+    _run([sys.executable, what.program, "install", f"--destdir={tree}", "--for=both"])
+    (tree / SHIPPED).mkdir()
+    shipped = (tree / PROGRAM).rename(tree / SHIPPED / NAME)
+    digest = hashlib.sha256(shipped.read_bytes()).hexdigest()
+    _write(tree / SHIPPED / "sha256", f"{digest}  /{PROGRAM}.new\n".encode())  # the scripts check the copy
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
@@ -88,7 +107,7 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
         "fish": f"fish/vendor_completions.d/{NAME}.fish",
     }
     for shell, place in completions.items():
-        _write(tree / "usr/share" / place, _run([sys.executable, what.pyz, "completion", shell]).encode())
+        _write(tree / "usr/share" / place, _run([sys.executable, what.program, "completion", shell]).encode())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -99,6 +118,17 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 def _gzip(content: bytes) -> bytes:
     return subprocess.run(["gzip", "-9n"], input=content, capture_output=True, check=True).stdout
+
+
+def _copyright(what: Source) -> str:
+    """All licenses, and the source packages of what is linked in, in Debian's format."""
+    license_text = "\n".join(f" {line.strip() or '.'}" for line in what.read("licenses/CPython").splitlines())
+    sources = "\n".join(f"  * {line}" for line in what.read("licenses/sources").splitlines())
+    text = (HERE / "copyright").read_text(encoding="utf-8")
+    values = {"SOURCES": sources, "VERSION": what.version, "CPYTHON": license_text}
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
 
 
 def _changes(version: str) -> list[str]:
@@ -131,20 +161,25 @@ def deb(what: Source, work: Path) -> Path:
     stage(what, tree, "deb", "vendor-completions")
     shutil.rmtree(tree / "var")  # postinst makes it, for root alone
     documents = tree / "usr/share/doc" / NAME
-    _write(documents / "copyright", (HERE / "deb" / "copyright").read_bytes())
+    _write(documents / "copyright", _copyright(what).encode())
     _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
     files = {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*"))}
     sums = [f"{_md5(path)}  {name}\n" for name, path in files.items() if path.is_file() and not path.is_symlink()]
     size = sum(-(-path.lstat().st_size // 1024) if path.is_file() else 1 for path in files.values())
-    values = {"VERSION": what.version, "MAINTAINER": MAINTAINER, "SIZE": size}
-    control = _filled(HERE / "deb" / "control", **values)
-    _write(tree / "DEBIAN/control", control.encode())
+    built = [line.split() for line in what.read("licenses/sources").splitlines()]
+    values = {
+        "VERSION": what.version,
+        "ARCHITECTURE": what.for_dpkg,
+        "MAINTAINER": MAINTAINER,
+        "SIZE": size,
+        "SOURCES": ", ".join(f"{name} (= {version})" for name, version in built),
+    }
+    _write(tree / "DEBIAN/control", _filled(HERE / "deb" / "control", **values).encode())
     _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
-    _write(tree / "DEBIAN/triggers", _filled(HERE / "deb" / "triggers").encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
     for script in ("preinst", "postinst", "prerm", "postrm"):
         _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
-    out = work / f"{NAME}_{what.version}_all.deb"
+    out = work / f"{NAME}_{what.version}_{what.for_dpkg}.deb"
     # One thread: else xz would cut its blocks by the number of cores
     environment = {"SOURCE_DATE_EPOCH": str(what.epoch), "DPKG_DEB_THREADS_MAX": "1"}
     _run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, out], **environment)
@@ -171,7 +206,10 @@ def rpm(what: Source, work: Path) -> Path:
     tree, top = work / "staged", work / "rpmbuild"
     stage(what, tree, "rpm", "site-functions")
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
-    _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
+    licenses = tree / "usr/share/licenses" / NAME
+    _write(licenses / "LICENSE", (ROOT / "LICENSE").read_bytes())
+    _write(licenses / "LGPL-2.1", what.read("licenses/LGPL-2.1").encode())
+    _write(licenses / "copyright", _copyright(what).encode())
     changes = "".join(_wrapped(point, "- ", "  ") for point in _changes(what.version))
     _write(work / "changes", changes.replace("%", "%%").encode())
     macros = {
@@ -193,8 +231,8 @@ def rpm(what: Source, work: Path) -> Path:
     }
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
     spec = HERE / "rpm" / f"{NAME}.spec"
-    _run(["rpmbuild", "-bb", "--target=noarch", *defines, spec], SOURCE_DATE_EPOCH=str(what.epoch))
-    (found,) = top.glob("RPMS/noarch/*.rpm")
+    _run(["rpmbuild", "-bb", f"--target={what.for_rpm}", *defines, spec], SOURCE_DATE_EPOCH=str(what.epoch))
+    (found,) = top.glob(f"RPMS/{what.for_rpm}/*.rpm")
     return found
 
 
@@ -215,15 +253,18 @@ KINDS = {
             *("lintian", "--fail-on=error,warning,info,pedantic", "--display-info", "--pedantic", "--allow-root"),
             # watch is optional, and another init can start it by hand as well
             "--suppress-tags=package-supports-alternative-init-but-no-init.d-script",
+            # One static file is what is wanted. Texts and sections are those of CPython and glibc
+            "--suppress-tags=statically-linked-binary,embedded-library",
+            "--suppress-tags=spelling-error-in-binary,binary-has-unneeded-section",
         ),
     ),
     "rpm": Kind(rpm, "rpmbuild", ("rpmlint", "--strict", f"--config={HERE / 'rpm' / 'rpmlint.toml'}")),
 }
 
 
-def package(pyz: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
+def package(program: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
     """Make the packages and rename them into place; returns their paths. `check`: only if the linters accept them."""
-    what = source(pyz)
+    what = source(program)
     output.mkdir(parents=True, exist_ok=True)
     made = []
     for kind in kinds:
@@ -260,7 +301,7 @@ def _run(command: Sequence[str | Path], **environment: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pyz", type=Path, help="what `python3 build.py` makes")
+    parser.add_argument("file", type=Path, help="what `python3 build.py native` makes")
     parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
     parser.add_argument("--check", action="store_true", help="by lintian and rpmlint")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
@@ -269,7 +310,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:
-        package(given.pyz, given.output, given.kinds or KINDS, check=given.check)
+        package(given.file, given.output, given.kinds or KINDS, check=given.check)
     except (PackageError, OSError) as error:
         print(f"package.py: {error}", file=sys.stderr)
         return 2

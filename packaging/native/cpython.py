@@ -56,8 +56,10 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0", "S
 # For another machine: Debian's cross compiler, no profile, and answers to what configure can ask only on that machine
 CROSS_OPTIONS = ("ac_cv_file__dev_ptmx=yes", "ac_cv_file__dev_ptc=no", "ac_cv_buggy_getaddrinfo=no")
 CROSS_ARCHIVES = ("libpython3.13.a", "Modules/_hacl/libHacl_Hash_SHA2.a")
+SOURCE_LINE = "${source:Package} ${source:Version}\n"
 DISK = 2 << 30
 LIBRARY = "lib/python3.13"  # where the interpreter finds it
+LIBRARIES = "libraries.txt"  # the source packages of another machine's glibc and zlib
 
 
 class Machine(NamedTuple):
@@ -103,6 +105,13 @@ class Interpreter(NamedTuple):
         found: str = json.loads((self.directory / "manifest.json").read_text(encoding="utf-8"))["version"]
         return found
 
+    @property
+    def libraries(self) -> str:
+        """The source packages of glibc and zlib, each with its version, a line each."""
+        if (self.directory / LIBRARIES).exists():
+            return (self.directory / LIBRARIES).read_text(encoding="utf-8")
+        return run(["dpkg-query", "--show", f"--showformat={SOURCE_LINE}", "libc6-dev", "zlib1g-dev"])
+
 
 def ready(machine: Machine = HERE_MACHINE, *, newest: bool = False) -> Interpreter:
     """Return the CPython; built if there is none yet, or with `newest` if Debian's source package is a newer one."""
@@ -144,7 +153,7 @@ def _inputs(machine: Machine) -> str:
         run(["dpkg-query", "--show", "--showformat=${binary:Package} ${Version}\n", *libraries]),
     ]
     options = CROSS_OPTIONS if machine.triplet else TRAINED
-    training = "" if machine.triplet else TRAINING.read_text(encoding="utf-8")
+    training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
     parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -234,8 +243,13 @@ def _keep(work: Path, machine: Machine, version: str) -> Interpreter:
     result.mkdir()
     for name in (*CROSS_ARCHIVES, "pyconfig.h", "LICENSE", *([] if machine.triplet else ["python"])):
         shutil.copy(tree / name, result)
-    for archive in work.glob("zlib/usr/lib/*/libz.a"):
-        shutil.copy(archive, result)
+    if machine.triplet:
+        shutil.copy(work / "zlib/usr/lib" / machine.triplet / "libz.a", result)
+        (package,) = work.glob("zlib1g-dev*.deb")
+        zlib = run(["dpkg-deb", "--show", f"--showformat={SOURCE_LINE}", package.name], work)
+        used = run(["dpkg-query", "--show", "--showformat=${Built-Using}", f"libc6-dev-{machine.debian}-cross"])
+        glibc = re.search(r"\bglibc \(= (.+?)\)", used)
+        (result / LIBRARIES).write_text(f"glibc {glibc[1] if glibc else 'of ' + used}\n{zlib}", encoding="utf-8")
     shutil.copytree(tree / "Include", result / "Include")
     shutil.copytree(tree / "Lib", result / LIBRARY, ignore=shutil.ignore_patterns("test", "__pycache__", "idlelib"))
     (result / LIBRARY / "lib-dynload").mkdir()  # the interpreter looks for it

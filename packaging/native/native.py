@@ -32,8 +32,7 @@ def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = Fals
     if machine is None:
         raise BuildError(f"cannot build for {name} (known: {', '.join(cpython.MACHINES)})")
     python, own = cpython.ready(machine, newest=newest), cpython.ready()
-    version = f"{cpython.SOURCE} {python.version}\n"
-    contents = {**archive.read_sources(root), "__main__.py": MAIN.encode(), "python.txt": version.encode()}
+    contents = {**archive.read_sources(root), **_read_licenses(python), "__main__.py": MAIN.encode()}
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as place:
         work = Path(place)
@@ -48,8 +47,17 @@ def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = Fals
         program.replace(target)
     whole = target.read_bytes()
     print(f"{hashlib.sha256(whole).hexdigest()}  {target}  {len(whole)} bytes", flush=True)
-    print(f"CPython: {version}", end="", flush=True)
+    print(f"CPython: {cpython.SOURCE} {python.version}", flush=True)
     return target
+
+
+def _read_licenses(python: cpython.Interpreter) -> dict[str, bytes]:
+    """Return the licenses of what is linked in, and a list of the source packages, as entries of the zip."""
+    return {
+        "licenses/sources": f"{cpython.SOURCE} {python.version}\n{python.libraries}".encode(),
+        "licenses/CPython": (python.directory / "LICENSE").read_bytes(),
+        "licenses/LGPL-2.1": Path("/usr/share/common-licenses/LGPL-2.1").read_bytes(),
+    }
 
 
 def _options(python: Path) -> list[str]:

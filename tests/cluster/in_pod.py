@@ -14,7 +14,7 @@ from typing import Any
 
 
 def ask(*words: str) -> Any:  # noqa: ANN401  JSON
-    command = ["python3", "/app/resctrl-mon-hook.pyz", *words, "--json", *wanted["options"]]
+    command = ["/app/resctrl-mon-hook", *words, "--json", *wanted["options"]]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
 
 

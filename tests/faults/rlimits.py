@@ -19,7 +19,8 @@ MEMORY = range(8 << 20, 20 << 20, 256 << 10)
 
 
 def run(campaign: Campaign) -> None:
-    _limited(campaign, "descriptors", [("prlimit", f"--nofile={number}") for number in range(MOST_DESCRIPTORS)])
+    # With none at all poll(2) fails, which each report begins with.
+    _limited(campaign, "descriptors", [("prlimit", f"--nofile={number}") for number in range(1, MOST_DESCRIPTORS)])
     # Without the addresses by chance the same limit has the same effect each time.
     _limited(campaign, "memory", [("setarch", "-R", "prlimit", f"--as={number}") for number in MEMORY])
 
@@ -33,7 +34,8 @@ def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -
         for stage, limit in product(STAGES, limits[begin:])
     )
     campaign.all(f"few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
-    campaign.note(f"with {limits[begin - 1][-1]} and less Python does not come as far as the end of our first line")
+    if begin > 0:
+        campaign.note(f"with {limits[begin - 1][-1]} and less the program does not start")
 
 
 def _starts(limit: Sequence[str]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages of the .pyz that the other tests run, and machines to install them in."""
+"""Packages of the ELF file, and machines without Python to install them in."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
+from native import cpython, native
 
 from hook import __version__
-from pyz import COMPILED, archive
+from pyz import COMPILED
 from tests import provision
 from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
@@ -24,7 +25,6 @@ from tests.resctrlfs import mounted
 from tests.support import debian
 from tests.support.containers import REPOSITORY
 from tests.support.debian import CannotMake
-from tests.support.hook import PYZ
 
 NEWER = "1000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
@@ -33,7 +33,7 @@ SUITES = {12: "bookworm", 13: "trixie"}
 DEBIAN = (
     "--variant=apt",
     "--include=podman,runc,systemd",  # with all that they need; systemd says which units would be started
-    # Python is at hand in apt's cache, so that apt can install it without a network.
+    # No Python. One is at hand in apt's cache, so that apt can install it without a network.
     '--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get install -qq -d python3',
     "--skip=cleanup/apt",
 )
@@ -64,7 +64,7 @@ class Packages(NamedTuple):
 
 
 def pack(
-    pyz: Path,
+    program: Path,
     output: Path,
     *words: str,
     root: Path = REPOSITORY,
@@ -74,31 +74,45 @@ def pack(
 ) -> None:
     """packaging/package.py, as a process."""
     script = root / "packaging" / "package.py"
-    command = [*before, sys.executable, str(script), str(pyz), f"--output={output}", *words]
+    command = [*before, sys.executable, str(script), str(program), f"--output={output}", *words]
     subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=300, umask=umask)
 
 
 @pytest.fixture(scope="session")
-def pyz() -> Path:
-    """What is packed: the program that the other tests run. There is all that packing and looking at packages takes."""
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ELF file of these sources. There is all that packing and looking at packages takes."""
     if absent := provision.install(provision.PACKAGES):
         pytest.skip("; ".join(absent))
-    if not PYZ.is_file():
-        pytest.skip(f"no {PYZ}: run `python3 build.py`")
-    return PYZ
+    if cpython.find() is None:
+        pytest.skip("no static CPython: run `python3 build.py native`")
+    return native.build(output=tmp_path_factory.mktemp("program") / native.OUTPUT.name)
 
 
 @pytest.fixture(scope="session")
-def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Those of the .pyz that is there."""
-    return _packages(pyz, __version__, tmp_path_factory.mktemp("packages"))
+def packages(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    return _packages(program, __version__, tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def earlier(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """Those of the last commit whose packages were for all architectures: with a .pyz, which needs Python."""
+    tree, git = tmp_path_factory.mktemp("earlier"), ["git", "-C", str(REPOSITORY)]
+    search = [*git, "log", "-1", "--format=%H^", "-SArchitecture: all", "--", "packaging/deb/control"]
+    commit = subprocess.run(search, capture_output=True, text=True, check=True).stdout.strip()
+    archived = subprocess.run([*git, "archive", commit], capture_output=True, check=False)
+    if not commit or archived.returncode != 0:
+        pytest.skip("a shallow clone: its history has no package for all architectures")
+    subprocess.run(["tar", "-x", "-C", tree], input=archived.stdout, check=True)
+    subprocess.run([sys.executable, tree / "build.py", "package"], check=True, timeout=300)
+    (deb,), (rpm,) = (tree / "dist").glob("*_all.deb"), (tree / "dist").glob("*.noarch.rpm")
+    return Packages(packages.version, deb, rpm)
 
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program in a later version, whose records have a further field, without bytecode."""
+    """The same program in a later version, whose records have a further field."""
     tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version)
-    return _packages(archive.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
+    return _packages(native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages"))
 
 
 def _make_tree(tree: Path, present: str) -> Path:
@@ -123,8 +137,8 @@ def _make_tree(tree: Path, present: str) -> Path:
     return tree
 
 
-def _packages(pyz: Path, version: str, output: Path) -> Packages:
-    pack(pyz, output)
+def _packages(program: Path, version: str, output: Path) -> Packages:
+    pack(program, output)
     (deb,), (rpm,) = output.glob("*.deb"), output.glob("*.rpm")
     return Packages(version, deb, rpm)
 
@@ -160,9 +174,7 @@ def _machine(make_machine: MakeMachine, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def machine(_machine: Machine) -> Iterator[Machine]:
-    """A machine that has Python, and none of our packages. All tests have the same one, which is cleaned after each."""
-    if not _machine.has_python():
-        _machine.apt("install", "python3")
+    """A machine that has none of our packages. All tests have the same one, which is cleaned after each."""
     yield _machine
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")
@@ -174,8 +186,8 @@ def machine(_machine: Machine) -> Iterator[Machine]:
 def fresh(
     request: pytest.FixtureRequest, _machine: Machine, make_machine: MakeMachine, tmp_path: Path
 ) -> Iterator[Machine]:
-    """A machine that nothing was installed on: the one of all tests, as long as it is that."""
-    if request.param == USUAL and not _machine.has_python():
+    """A machine with each Debian: the one of all tests, and one more."""
+    if request.param == USUAL:
         yield _machine
     else:
         with make_machine(tmp_path, request.param) as machine:

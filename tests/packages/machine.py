@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pyz import archive
 from tests.resctrlfs import Mounted
 from tests.support.containers import ULIMITS, Cgroups, Gate, make_rootfs
 from tests.support.root import ENVIRONMENT, Root
@@ -120,17 +119,6 @@ class Machine:
 
     def has_python(self) -> bool:
         return self.at("/usr/bin/python3").exists()
-
-    def bytecode(self) -> Path:
-        """The one file of it that was made here, as the host sees it."""
-        (found,) = self.at("/usr/libexec/oci/hooks.d").glob("resctrl-mon-hook.pyz.*")
-        return found
-
-    def runs_sources(self) -> bool:
-        """Whether the program that is installed starts from its sources."""
-        program = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-        words = ("-X", "importtime", "-ISc", archive.BOOT, program, "--help")
-        return "hook.errors" in self.run("/usr/bin/python3", *words).stdout
 
     def apt(self, *words: str) -> str:
         """As people call it. Slower than dpkg, which does the same for a package that needs no other."""

@@ -3,22 +3,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import re
 import shutil
 import stat
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.packages.conftest import Packages, pack
 from tests.support.containers import REPOSITORY
-from tests.support.hook import PYZ
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
-SHIPPED = f"usr/lib/{NAME}/{NAME}.pyz"
+SHIPPED, DIGEST = f"usr/lib/{NAME}/{NAME}", f"usr/lib/{NAME}/sha256"
 OWNER = f"usr/libexec/oci/hooks.d/{NAME}.owner"
 HOOKS_D = "usr/share/containers/oci/hooks.d"
 LOGROTATE = f"etc/logrotate.d/{NAME}"
@@ -26,6 +28,7 @@ LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
 BOTH = {
     SHIPPED,
+    DIGEST,
     OWNER,
     f"usr/bin/{NAME}",
     f"{HOOKS_D}/10-{NAME}-kubernetes.json",
@@ -51,6 +54,8 @@ RPM_ALONE = {
     f"usr/share/zsh/site-functions/_{NAME}",
     f"usr/lib/systemd/system-preset/80-{NAME}.preset",
     f"usr/share/licenses/{NAME}/LICENSE",
+    f"usr/share/licenses/{NAME}/LGPL-2.1",
+    f"usr/share/licenses/{NAME}/copyright",
 }
 KINDS = ("deb", "rpm")
 
@@ -78,7 +83,7 @@ def files(tree: Path) -> set[str]:
 
 @pytest.mark.parametrize(("kind", "alone"), [("deb", DEB_ALONE), ("rpm", RPM_ALONE)])
 def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
-    trees: dict[str, Path], kind: str, alone: set[str]
+    trees: dict[str, Path], program: Path, kind: str, alone: set[str]
 ) -> None:
     tree = trees[kind]
     assert files(tree) == BOTH | alone
@@ -91,7 +96,9 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
             continue
         assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
     assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
-    assert (tree / SHIPPED).read_bytes() == PYZ.read_bytes()
+    assert (tree / SHIPPED).read_bytes() == program.read_bytes()
+    digest = hashlib.sha256(program.read_bytes()).hexdigest()
+    assert (tree / DIGEST).read_text() == f"{digest}  /{PROGRAM}.new\n"
     assert (tree / OWNER).read_text() == f"{kind}\n"
     assert (tree / f"usr/bin/{NAME}").resolve() == (tree / PROGRAM).resolve()
     for directory, place in ("oci-hooks", HOOKS_D), ("packaging/systemd", "usr/lib/systemd/system"):
@@ -108,14 +115,18 @@ def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> 
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_version_needs_and_changes_are_those_of_the_program(packages: Packages, trees: dict[str, Path]) -> None:
-    version = told(PYZ, "--version").split()[-1]
-    assert packages.deb.name == f"{NAME}_{version}_all.deb"
-    assert told("dpkg-deb", "--field", packages.deb, "Version").strip() == version
-    assert told("dpkg-deb", "--field", packages.deb, "Depends").strip() == "python3 (>= 3.9)"
-    assert told("rpm", "-qp", "--queryformat=%{VERSION}", packages.rpm) == version
+def test_version_architecture_and_changes_are_those_of_the_program_and_it_needs_no_python(
+    program: Path, packages: Packages, trees: dict[str, Path]
+) -> None:
+    version = told(program, "--version").split()[-1]
+    for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[platform.machine()]
+    assert packages.deb.name == f"{NAME}_{version}_{for_dpkg}.deb"
+    assert packages.rpm.name == f"{NAME}-{version}-1.{for_rpm}.rpm"
+    fields = [told("dpkg-deb", "--field", packages.deb, name) for name in ("Version", "Architecture", "Depends")]
+    assert fields == [f"{version}\n", f"{for_dpkg}\n", "\n"]
+    assert told("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm) == f"{version} {for_rpm}"
     needed = {it for it in told("rpm", "-qp", "--requires", packages.rpm).splitlines() if not it.startswith("rpmlib(")}
-    assert needed == {"/bin/sh", "/usr/bin/python3", "python3 >= 3.9"}
+    assert needed == {"/bin/sh"}
     points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     for text in (
         told("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
@@ -124,11 +135,37 @@ def test_version_needs_and_changes_are_those_of_the_program(packages: Packages, 
         assert " ".join(points[0].split()) in " ".join(text.split())
 
 
-def test_the_linters_accept_them(pyz: Path, tmp_path: Path) -> None:
-    pack(pyz, tmp_path, "--check")
+def test_the_licenses_and_source_packages_of_all_that_is_linked_in_are_named(
+    packages: Packages, trees: dict[str, Path]
+) -> None:
+    """The program's zip has them, too, for those who get the file alone."""
+    text = (trees["deb"] / "usr/share/doc" / NAME / "copyright").read_text()
+    licenses = trees["rpm"] / "usr/share/licenses" / NAME
+    assert (licenses / "copyright").read_text() == text
+    assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in text
+    assert "GNU LESSER GENERAL PUBLIC LICENSE" in (licenses / "LGPL-2.1").read_text()
+    built = told("dpkg-deb", "--field", packages.deb, "Built-Using").strip()
+    found = re.fullmatch(r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built)
+    assert found is not None, built
+    sources = [f"{name} {version}" for name, version in zip(found.groups()[::2], found.groups()[1::2])]
+    assert [line.strip(" *") for line in text.splitlines() if line.startswith("  * ")] == sources
+    with zipfile.ZipFile(trees["deb"] / SHIPPED) as file:
+        assert file.read("licenses/sources").decode().splitlines() == sources
+        assert {"licenses/CPython", "licenses/LGPL-2.1"} <= set(file.namelist())
 
 
-def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Packages, tmp_path: Path) -> None:
+def test_what_is_no_elf_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("#!/bin/true\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        pack(tmp_path / "file", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_linters_accept_them(program: Path, tmp_path: Path) -> None:
+    pack(program, tmp_path, "--check")
+
+
+def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages: Packages, tmp_path: Path) -> None:
     """Another directory and time, another umask, locale, time zone and number of cores."""
     tree, output = tmp_path / "elsewhere", tmp_path / "output"
     for name in ("oci-hooks", "packaging"):
@@ -137,6 +174,6 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Pac
         shutil.copy(REPOSITORY / name, tree)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     settings = {"SOURCE_DATE_EPOCH": told("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
-    pack(pyz, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
+    pack(program, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix

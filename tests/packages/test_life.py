@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packages.conftest import FURTHER, Packages
+from tests.packages.conftest import FURTHER, USUAL, MakeMachine, Packages
 from tests.packages.machine import ENERGY, SHARED, Machine
+from tests.support import watching
 from tests.support.containers import REPOSITORY
+from tests.support.waiting import wait
 
 NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
@@ -25,12 +28,12 @@ AT_BOOT = f"/etc/tmpfiles.d/{NAME}-stub-usr.conf"
 APT = "apt install ./dist/resctrl-mon-hook_*.deb"
 LIST = "resctrl-mon-hook list"
 LISTEN = "resctrl-mon-hook metrics --listen=127.0.0.1:9753"
-FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())"
+FETCH = r"""exec 3<>/dev/tcp/127.0.0.1/9753; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"""
 PODMAN = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
 class Manager(NamedTuple):
-    """dpkg or rpm, on a machine that has Python."""
+    """dpkg or rpm, on a machine."""
 
     machine: Machine
     kind: str
@@ -41,7 +44,9 @@ class Manager(NamedTuple):
             words = ["-r", NAME] if packages is None else ["-i", "--force-downgrade", f"{SHARED}/{packages.deb.name}"]
             return ["chroot", self.machine.root, "dpkg", *words]
         shared = self.machine.shared
-        words = ["-e", NAME] if packages is None else ["-U", "--oldpackage", str(shared / packages.rpm.name)]
+        words = ["-e", NAME]
+        if packages is not None:
+            words = ["-U", "--oldpackage", "--replacepkgs", str(shared / packages.rpm.name)]
         return ["rpm", *self.machine.rpm_options, "--nodeps", *words]
 
     def install(self, packages: Packages) -> None:
@@ -85,7 +90,7 @@ def is_enabled(machine: Machine) -> bool:
 
 
 def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine, packages: Packages) -> None:
-    """Python comes with it: what is declared to be needed is what is needed, if apt brings no more than that.
+    """It needs no other package, and no Python.
 
     It prints how long each step takes from the start on: docs/performance.md has these figures.
     """
@@ -104,8 +109,8 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     assert row[:3] == ["web", container, "live"]
     assert "5.00*" in row
     listed = time.monotonic() - since
-    with fresh.started(*LISTEN.split()) as line:
-        served = fresh.run("python3", "-c", FETCH, line.split()[-1]).stdout.splitlines()
+    with fresh.started(*LISTEN.split()):
+        served = fresh.run("bash", "-c", FETCH).stdout.splitlines()
     joules = [line for line in served if line.startswith("resctrl_mon_core_energy_joules_total{") and container in line]
     assert [float(line.split()[-1]) for line in joules if not line.endswith(" 0")] == [5]
     scraped = time.monotonic() - since
@@ -122,6 +127,55 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     fresh.apt("purge", NAME)
     assert is_stub(fresh)
     assert set(ours(fresh)) == {PROGRAM, AT_BOOT}
+    assert not fresh.has_python()
+
+
+@pytest.mark.parametrize("by", ["the package", "install"])
+def test_all_of_the_hook_works_on_a_debian_without_python(
+    machine: Machine, packages: Packages, program: Path, by: str
+) -> None:
+    if by == "install":
+        shutil.copy(program, machine.shared)
+        machine.run(f"{SHARED}/{program.name}", "install", "--for=podman")
+    else:
+        machine.dpkg("-i", packages.deb.name)
+    assert not machine.has_python()
+    job = machine.podman_run("job-17")
+    assert machine.groups() == {f"oci-{job}": [machine.pid("job-17")]}
+    machine.spend(job, 5)
+    assert list_keys(machine) == {job: ("live", 5)}
+    assert f'key="{job}"' in machine.run(NAME, "metrics").stdout
+    assert "FAIL" not in machine.run(NAME, "doctor").stdout
+
+    (machine.resctrl.root / "mon_groups" / f"oci-{job}").rmdir()
+    assert machine.groups() == {}
+    assert machine.run(*read_start(machine, "reconcile")).stdout.startswith("remake job-17 ")
+    assert machine.groups() == {f"oci-{job}": [machine.pid("job-17")]}
+    if watching.missing() is None:
+        words = shlex.join(read_start(machine, "watch"))
+        net = f"--net=/proc/{os.getpid()}/ns/net"  # the kernel's connector is in the host's alone
+        with machine.started("nsenter", net, "sh", "-c", f"exec {words} 2>&1") as line:
+            assert "listening to execs" in line
+            machine.run("podman", "exec", "-d", "job-17", "sleep", "1000")
+            wait(lambda: len(machine.groups()[f"oci-{job}"]) > 1)
+
+    machine.podman_rm("job-17")
+    assert machine.groups() == {}
+    (found,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
+    assert (found["name"], found["key"]) == ("job-17", job)
+    if by == "install":
+        machine.run(NAME, "uninstall")
+    else:
+        machine.dpkg("-r", NAME)
+    assert is_stub(machine)
+    assert in_usr(machine) == [PROGRAM]
+
+
+def read_start(machine: Machine, unit: str) -> list[str]:
+    """Return the command of a unit's ExecStart line."""
+    text = (machine.at("/usr/lib/systemd/system") / f"{NAME}-{unit}.service").read_text()
+    (command,) = (line.partition("=")[2] for line in text.splitlines() if line.startswith("ExecStart="))
+    return command.split()
 
 
 def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_use(
@@ -202,7 +256,6 @@ def test_what_a_job_used_is_found_by_its_name_and_outlives_the_package(manager: 
 
 
 def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager: Manager, newer: Packages) -> None:
-    """With the bytecode that was made here."""
     machine = manager.machine
     manager.install(newer)
     container = machine.podman_run("web")
@@ -213,7 +266,6 @@ def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager:
     assert set(machine.groups()) == {f"oci-{container}"}
     assert machine.at(AT_BOOT).exists()
     assert machine.at(PROGRAM).stat().st_size > len(b"#!/bin/true\n"), "the program is there until the next boot"
-    assert not machine.runs_sources()
     machine.run(PROGRAM, "uninstall")
     assert machine.groups() == {}
     assert is_stub(machine)
@@ -264,62 +316,61 @@ def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
     assert f"unlink {program}" not in [*install, *upgrade, *remove, *again]
 
 
-# --- Bytecode, which the newer package does not contain
-
-
-def test_an_installation_makes_bytecode_that_hooks_run_unless_the_package_has_it(
-    manager: Manager, packages: Packages, newer: Packages
+@pytest.mark.parametrize("kind", ["deb", "rpm"])
+def test_packages_for_all_architectures_are_upgraded_and_back_and_then_python_goes(
+    kind: str, packages: Packages, earlier: Packages, make_machine: MakeMachine, tmp_path: Path
 ) -> None:
+    """Their program needs /usr/bin/python3. Containers of one program end with the other one."""
+    with make_machine(tmp_path, USUAL) as machine:
+        machine.apt("install", "python3")
+        for file in earlier[1:]:
+            shutil.copy(file, machine.shared)
+        manager, shown = Manager(machine, kind), {}
+        for name, version in ("web", earlier), ("db", packages), ("job", earlier), ("app", packages):
+            manager.install(version)
+            is_elf = machine.at(PROGRAM).read_bytes().startswith(b"\x7fELF")
+            assert is_elf is (version is packages)
+            left = machine.at(f"{PROGRAM}.cpython-311")  # bytecode, as earlier packages made where they had none
+            if not is_elf:
+                left.touch()
+            assert left.exists() is not is_elf
+            container = machine.podman_run(name)
+            machine.spend(container, 5)
+            shown[container] = ("live", 5)
+            assert list_keys(machine) == shown
+            assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
+        machine.podman_rm("db")
+        machine.podman_rm("web")
+        machine.apt("purge", "--autoremove", "python3-minimal")
+        assert not machine.has_python()
+        last = machine.podman_run("last")
+        assert machine.groups()[f"oci-{last}"] == [machine.pid("last")]
+        machine.podman_rm()
+        assert machine.groups() == {}
+        assert {state for state, _ in list_keys(machine).values()} == {"completed"}
+
+
+@pytest.mark.parametrize("damage", ["head -c 1000000", "head -c -1", "sed s/hook/hooj/"])
+def test_a_copy_that_is_cut_or_changed_is_refused_and_the_program_of_before_stays(
+    manager: Manager, packages: Packages, newer: Packages, damage: str
+) -> None:
+    """By the digest: one that lacks its last byte would run."""
     machine = manager.machine
-    manager.install(newer)
-    found = machine.bytecode().stat()
-    assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
-    assert not machine.runs_sources()
+    manager.install(packages)
+    before = machine.at(PROGRAM).read_bytes()
+    copy = machine.at("/usr/sbin") / "cp"  # where scripts of both look first
+    copy.write_text(f'#!/bin/sh\n{damage} "$1" >"$2"\n')
+    copy.chmod(0o755)
+    printed = machine.from_outside(*manager.command(newer), check=False).stdout
+    copy.unlink()
+    assert f"/usr/lib/{NAME}/{NAME} was not put into place; remedy: " in printed
+    assert machine.at(PROGRAM).read_bytes() == before
+    assert [path.name for path in machine.at(HOOKS).iterdir() if path.suffix == ".new"] == []
     assert f"oci-{machine.podman_run('web')}" in machine.groups()
     machine.podman_rm("web")
-    manager.install(packages)
-    assert list(machine.at(HOOKS).glob("*.cpython-*")) == []
-    assert not machine.runs_sources()
+    assert machine.groups() == {}
     manager.install(newer)
-    manager.remove()
-    assert [it.name for it in machine.at(HOOKS).iterdir()] == [f"{NAME}.pyz"]
-
-
-PYTHON = """
-Name: python3
-Version: 4
-Release: 1
-Summary: Stands for another Python
-License: None
-BuildArch: noarch
-%description
-A file of its standard library.
-%install
-mkdir -p %{buildroot}/usr/lib64/python3.99
-touch %{buildroot}/usr/lib64/python3.99/os.py
-%files
-/usr/lib64/python3.99/os.py
-"""
-
-
-def test_another_python_has_bytecode_made_again(manager: Manager, newer: Packages, tmp_path: Path) -> None:
-    """For dpkg, a package that is unpacked again is as good as another one."""
-    machine = manager.machine
-    manager.install(newer)
-    made = machine.bytecode()
-    right = made.read_bytes()
-    made.rename(made.with_name(f"{NAME}.pyz.cpython-38"))
-    assert machine.runs_sources()
-    if manager.kind == "deb":
-        machine.apt("install", "--reinstall", "python3-minimal")
-    else:
-        (tmp_path / "python3.spec").write_text(PYTHON)
-        build = ["rpmbuild", "-bb", "--target=noarch", f"--define=_topdir {tmp_path}", f"{tmp_path}/python3.spec"]
-        subprocess.run(build, check=True, capture_output=True, timeout=300)
-        machine.rpm("-i", str(*tmp_path.glob("RPMS/noarch/*.rpm")))
-        machine.rpm("-e", "python3")
-    assert machine.bytecode() == made
-    assert made.read_bytes() == right
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
 
 
 # --- Whose the files are

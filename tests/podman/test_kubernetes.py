@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The chart's image and what its containers do, under real Podman and runc, with the privileges that the chart gives.
 
-This machine is the node: its Python is looked at, its /proc and cgroups are seen. Only the two directories that are
+This machine is the node: its /proc and cgroups are seen. Only the two directories that are
 installed to are scratch, and resctrl is the model.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -20,6 +21,7 @@ from hook.node.paths import STUB
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart, watching
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
+from tests.support.hook import NATIVE
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
 
@@ -30,7 +32,8 @@ PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") 
 """This machine's Python for the image: there may be no registry."""
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
 
-reason = missing() or chart.missing() or ""
+absent = "" if NATIVE.is_file() else f"no {NATIVE}: run `python3 build.py native`"
+reason = missing() or chart.missing() or absent
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 
 
@@ -164,7 +167,8 @@ def lab() -> Iterator[Lab]:
     with closing(Lab()) as lab:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         lab.import_image(BASE)
-        words = ["--layers=false", f"--build-arg=BASE={BASE}", f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
+        given = [f"--build-arg=BASE={BASE}", f"--build-arg=ARCH={platform.machine()}"]
+        words = ["--layers=false", *given, f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
         lab.podman("build", *words, str(REPOSITORY))
         yield lab
 

@@ -23,6 +23,7 @@ from pyfakefs.fake_os import FakeOsModule
 import hook
 from hook import report, system
 from hook.cli.verbs import VERBS
+from hook.install.program import DIGEST, digest
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.report import printable
@@ -158,3 +159,10 @@ def compiled(source: Path, pythons: list[str]) -> dict[str, Bytecode]:
 def pyz(source: Path, pythons: list[str]) -> Path:
     """The .pyz of these sources."""
     return archive.build(root=source, python=pythons[-1], interpreters=pythons)
+
+
+@pytest.fixture(scope="session")
+def shipped() -> bytes:
+    """A file as the ELF file is: the zip of the sources, after other bytes."""
+    other = b"\x7fELF"
+    return archive.zipped({**archive.read_sources(ROOT), DIGEST: digest(other)}, other)[0]

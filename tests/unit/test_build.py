@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from native import cpython, native
 
 import build
-from pyz import archive
+from pyz import BuildError, archive
 from tests.unit.files import ROOT, start
 
 
@@ -46,3 +47,62 @@ def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pyte
     assert bytecode == "bytecode: none"
     done = start(["sha256sum", target])
     assert line.split() == [*done.stdout.split(), str(target.stat().st_size), "bytes"]
+
+
+# --- The forms that are tested
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What pytest would be run with, one run a line."""
+    found: list[str] = []
+
+    def run_lane(lane: list[list[str]], aloud: bool) -> list[tuple[int, list[str]]]:
+        assert aloud in {True, False}
+        found.extend(" ".join(words) for words in lane)
+        return [(0, [])]
+
+    monkeypatch.setattr(build, "_run_lane", run_lane)
+    monkeypatch.setattr(build, "_say_what_is_built_first", lambda: None)
+    monkeypatch.delenv("CI", raising=False)
+    return found
+
+
+def test_all_runs_fuse_on_both_forms_and_other_tiers_on_the_elf_file(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native, "build", lambda: None)
+    assert build._run_tests(["--all"]) == 0
+    assert sorted(runs) == [
+        "--ignore=tests/unit --ignore=tests/fuse --form=native",
+        "tests/fuse --form=native",
+        "tests/fuse --form=pyz",
+        "tests/podman/test_life.py --form=pyz",
+        "tests/unit",
+    ]
+
+
+def test_without_an_elf_file_all_runs_on_the_pyz_and_says_so_but_fails_in_ci(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise BuildError("no gcc")
+
+    monkeypatch.setattr(native, "build", fail)
+    assert build._run_tests(["--all"]) == 0
+    assert capsys.readouterr().err == "build.py: no test of the ELF file: no gcc\n"
+    assert sorted(runs) == ["--ignore=tests/unit --ignore=tests/fuse --form=pyz", "tests/fuse --form=pyz", "tests/unit"]
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(BuildError, match="no ELF file: no gcc"):
+        build._run_tests(["--all"])
+
+
+@pytest.mark.parametrize(("is_cached", "form"), [(True, "native"), (False, "pyz")])
+def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
+    runs: list[str], monkeypatch: pytest.MonkeyPatch, is_cached: bool, form: str
+) -> None:
+    monkeypatch.setattr(native, "build", lambda: None)
+    monkeypatch.setattr(cpython, "find", lambda: is_cached or None)
+    assert build._run_tests([]) == 0
+    assert f"-m not slow tests/podman/test_life.py tests/fuse/test_native.py --form={form}" in runs
+    assert "-m not slow tests/fuse" in runs

@@ -13,19 +13,12 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from pyz import archive
-
 import host
 import mounts
 import node
 import ready
 
 RUN = "/run/resctrl-mon-hook"
-
-
-@pytest.fixture(scope="module")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return archive.build(output=tmp_path_factory.mktemp("image") / "resctrl-mon-hook.pyz").read_bytes()
 
 
 @pytest.fixture(autouse=True)
@@ -97,12 +90,14 @@ def test_none_is_ready_before_resctrl_is_mounted_and_all_are_where_it_cannot_be(
     os.mkdir(f"{ready._RESCTRL}/info")
     assert ready.find_problem(name, ["--run-dir=/none"]) is None, "it cannot monitor"
     os.mkdir(f"{ready._RESCTRL}/mon_groups")
-    Path(ready.UNSUPPORTED).write_text("Some Linux 12 has no /usr/bin/python3")
+    Path(ready.UNSUPPORTED).write_text("no resctrl")
     assert ready.find_problem(name, ["--run-dir=/none"]) is None
 
 
-def test_a_port_in_use_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch, fs: FakeFilesystem, pyz: bytes) -> None:
-    fs.create_file(host.PYZ, contents=pyz)
+def test_a_port_in_use_is_named_with_its_value(
+    monkeypatch: pytest.MonkeyPatch, fs: FakeFilesystem, shipped: bytes
+) -> None:
+    fs.create_file(host.SHIPPED, contents=shipped)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{port}")
@@ -115,22 +110,21 @@ def test_a_port_in_use_is_named_with_its_value(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_check_says_why_a_node_cannot_monitor_and_ends_well(
-    fs: FakeFilesystem, pyz: bytes, capsys: pytest.CaptureFixture[str]
+    fs: FakeFilesystem, shipped: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fs.create_file(host.PYZ, contents=pyz)
+    fs.create_file(host.SHIPPED, contents=shipped)
+    os.rmdir(f"{ready._RESCTRL}/mon_groups")
     words = ["check", "--prefix=/usr", "--hooks-dir=/usr/share/containers/oci/hooks.d", "--release=a/b"]
     assert node.main(words) == 0
     message = Path(node.MESSAGE).read_text()
-    assert "this host has no /usr/bin/python3: hooks cannot run there" in message
+    assert "the node's CPU or its kernel has no resctrl that monitors" in message
     assert message.endswith("Nothing is installed. Delete this pod to look again.")
     assert capsys.readouterr().out == message + "\n"
-    assert "no /usr/bin/python3" in Path(ready.UNSUPPORTED).read_text()
+    assert Path(ready.UNSUPPORTED).read_text() == message
     assert ready.main(["install", *words[1:]]) == 0, "there is nothing to install"
     capsys.readouterr()
 
-    fs.create_file("/host/usr/bin/python3.11", st_mode=0o100755)
-    fs.create_symlink("/host/usr/bin/python3", "python3.11")
-    fs.create_file("/host/usr/lib/python3.11/os.py")
+    os.mkdir(f"{ready._RESCTRL}/mon_groups")
     assert node.main(words) == 0
     assert Path(node.MESSAGE).read_text() == "This node can monitor."
     assert not os.path.exists(ready.UNSUPPORTED)

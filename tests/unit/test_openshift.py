@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MachineConfig for OpenShift equals the Butane file, which has what the project ships."""
+"""The MachineConfig for OpenShift equals the Butane file, which has what the project ships; and that for Ignition."""
 
 from __future__ import annotations
 
 import base64
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -160,14 +161,32 @@ def test_resctrl_is_mounted_before_crio_starts_and_by_the_timer_at_the_latest(ma
     assert dropin["contents"] == "[Unit]\nWants=sys-fs-resctrl.mount\n"
 
 
+IGNITION: dict[str, Any] = yaml.safe_load((ROOT / "packaging/ignition/resctrl-mon-hook.bu").read_text("utf-8"))
+
+
+def test_systems_without_python_get_the_elf_file_by_its_digest_and_it_installs_itself() -> None:
+    by_path = {file["path"]: file for file in IGNITION["storage"]["files"]}
+    by_name = {unit["name"]: unit for unit in IGNITION["systemd"]["units"]}
+    (line,) = re.findall("^ExecStart=(.*)$", by_name["resctrl-mon-hook-install.service"]["contents"], re.MULTILINE)
+    program, verb, *words = line.split()
+    assert (verb, by_path[program]["mode"]) == ("install", 0o755)
+    assert re.fullmatch("sha256-[0-9a-f]{64}", by_path[program]["contents"]["verification"]["hash"])
+    assert "--prefix=/usr/local" in words
+    conf = by_path["/etc/containers/containers.conf.d/10-resctrl-mon-hook.conf"]["contents"]["inline"]
+    assert f'"{PLACES.hooks_dir}"' in conf
+    assert f" {PLACES.program}\n" in by_name["resctrl-mon-hook-install.service"]["contents"]
+    assert (ROOT / by_name["sys-fs-resctrl.mount"]["contents_local"]).is_file()
+
+
 @needs_analyze
 def test_systemd_has_no_complaint(made: dict[str, Any], tmp_path: Path) -> None:
-    for name, unit in units(made).items():
+    install = IGNITION["systemd"]["units"][1]
+    for name, unit in {**units(made), install["name"]: install}.items():
         (tmp_path / name).write_text(unit["contents"])
         for dropin in unit.get("dropins", []):
             (tmp_path / f"{name}.d").mkdir()
             (tmp_path / f"{name}.d" / dropin["name"]).write_text(dropin["contents"])
-    paths = [str(tmp_path / name) for name in units(made)]
+    paths = [str(tmp_path / name) for name in (*units(made), install["name"])]
     done = analyze(tmp_path, "verify", "--man=no", "--generators=no", *paths)
     complaints = [line for line in done.stderr.splitlines() if "resctrl" in line and "not executable" not in line]
     assert complaints == []

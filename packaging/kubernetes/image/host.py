@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs and removes the chart's files on the host, and checks whether hooks can run there.
+"""Installs and removes the chart's files on the host.
 
 The steps are those of hook/install/, without the ones that need systemd. /host is the host's root, of which a container
 has mounted /usr, read-only, and the directories that it writes to.
@@ -13,8 +13,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hook.entry import parse as parse_options
@@ -22,25 +20,26 @@ from hook.install import install as installing
 from hook.install import steps
 from hook.install.program import Program
 from hook.install.steps import Refused, Step, remove_file, write_file
-from hook.node import files, hooksd
+from hook.node import hooksd
 from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
-from hook.node.programs import OLDEST
 from hook.reconcile.run import end_all_keys
 
 from ready import can_monitor
 
-PYZ = "/app/resctrl-mon-hook.pyz"
+SHIPPED = "/app/resctrl-mon-hook"
+"""The ELF file for the host, in the image."""
 HOST = "/host"
 OWNER = "chart"
 """The word that begins the owner's file beside the program, which `install`, `doctor` and a later pod read."""
 _KEEP_OFF = "keep this DaemonSet off such nodes (nodeSelector, affinity)"
 _REMEDY = "remedy: uninstall it on the node first, or keep the chart off the node"
-_MOST_LINKS = 8
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and the installation that it should have. Raises Refused if one of `words`, the hook's options, is wrong.
+    """A host, and the installation that it should have.
+
+    Raises Refused if one of `words`, the hook's options, is wrong, or if the image's file is damaged.
 
     `release` is the namespace and the name of the Helm release, and `before` the Unix time at which its removal began,
     which does not touch what was installed later.
@@ -58,7 +57,11 @@ class Host:
         if complaints:
             raise Refused(*complaints)
         places = Places(self.prefix, self.hooks_dir, HOST)
-        wanted = installing.Wanted(Program(PYZ), places, (KUBERNETES,), self.words, options)
+        try:
+            shipped = Program(SHIPPED)
+        except ValueError as error:
+            raise Refused(f"{error}; remedy: make the image again") from None
+        wanted = installing.Wanted(shipped, places, (KUBERNETES,), self.words, options)
         object.__setattr__(self, "wanted", wanted)
 
     @property
@@ -92,7 +95,7 @@ class Host:
         return [
             write_file(owner, f"{OWNER}\n{self.release}\n{self.hooks_dir}\n".encode()),
             remove_file(places.at(places.stub_tmpfiles)),
-            write_file(program, self.wanted.shipped.with_python(self.wanted.interpreter), 0o755),
+            write_file(program, self.wanted.shipped.data, 0o755),
             write_file(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
         ]
 
@@ -148,12 +151,11 @@ class Host:
         return (read_owner(self._paths[0]) or "").splitlines()
 
     def find_unfit(self) -> list[str]:
-        """Return why this node can run no hooks, or why they would be useless."""
-        if not can_monitor(self.resctrl_root):
-            reason = "its CPU or its kernel has no resctrl that monitors: there is nothing to monitor with"
-            return [f"{_system()}: {reason}; remedy: {_KEEP_OFF}"]
-        python = self.wanted.interpreter
-        return [] if python is None else find_unfit_python(python)
+        """Return why hooks would be useless on this node."""
+        if can_monitor(self.resctrl_root):
+            return []
+        reason = "the node's CPU or its kernel has no resctrl that monitors: there is nothing to monitor with"
+        return [f"{reason}; remedy: {_KEEP_OFF}"]
 
     def _in_the_way(self) -> list[str]:
         """Return a line for each file that another release, a package or `install` has installed."""
@@ -177,40 +179,3 @@ class Host:
 
 def _take(planned: list[Step]) -> list[str]:
     return steps.format_steps(steps.take_steps(planned, dry_run=False))
-
-
-def find_unfit_python(python: str) -> list[str]:
-    """Return why hooks could not start on the host, so that each container would fail.
-
-    The host's Python cannot run here, without the host's libraries. So this checks the name that the links lead to, and
-    that the standard library of that version exists.
-    """
-    path = python
-    for _ in range(_MOST_LINKS):
-        if not path.startswith("/usr/"):
-            remedy = f"remedy: an image whose .pyz was built with --python={os.path.dirname(python)}/python3.N"
-            return [f"{_system()}: {python} leads to {path}, which is not in sight here; {remedy}"]
-        if not os.path.islink(HOST + path):
-            break
-        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(HOST + path)))
-    if not (os.path.isfile(HOST + path) and os.access(HOST + path, os.X_OK)):
-        return [
-            f"{_system()} has no {python}: hooks cannot run there. Fedora CoreOS and Flatcar come without Python; "
-            f"remedy: add it to the system, or {_KEEP_OFF}"
-        ]
-    version = re.fullmatch(r"python3\.([0-9]+)", os.path.basename(path))
-    oldest = ".".join(map(str, OLDEST))
-    if version is None or int(version[1]) < OLDEST[1]:
-        return [f"{_system()}: {python} is {path}; remedy: Python {oldest} or newer"]
-    if not any(os.path.isfile(f"{HOST}/usr/{lib}/{version[0]}/os.py") for lib in ("lib", "lib64")):
-        return [f"{_system()}: {path} is there, but not its standard library"]
-    return []
-
-
-def _system() -> str:
-    """Return the name and version of the host's system, from os-release."""
-    with suppress(OSError):
-        text = files.read_text(f"{HOST}/usr/lib/os-release", files.CONFIGURATION)
-        if found := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.MULTILINE):
-            return found[1]
-    return "this host"

@@ -206,7 +206,7 @@ def _reconcile_once(node: host.Host) -> None:
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
-    command = [sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options]
+    command = [host.SHIPPED, "reconcile", *node.options]
     _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         _child.wait(LONGEST)

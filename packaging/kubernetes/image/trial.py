@@ -39,7 +39,7 @@ AT_ONCE = 10.0  # seconds for watch
 _MOST_AT_ONCE = 20  # nodes
 _TRIES = 3  # of an exec that starts nothing
 _HELP = "docs/troubleshooting.md#"
-_PYZ = "/app/resctrl-mon-hook.pyz"
+_PROGRAM = "/app/resctrl-mon-hook"
 _RUN_DIR = "/run/resctrl-mon-hook"
 _INSIDE = ["python3", "-c", "import time; print('in', flush=True); time.sleep(60)"]
 
@@ -218,7 +218,7 @@ class Trial:
 
     def _command(self, verb: str, *words: str) -> list[str]:
         places = [word for word in self._plan["options"] if word.startswith(("--resctrl-root=", "--group-prefix="))]
-        return ["python3", _PYZ, verb, *words, "--json", *places]
+        return [_PROGRAM, verb, *words, "--json", *places]
 
     def _show(self, uid: str) -> Object:
         """Return what `show` prints of a key; empty if there is none."""
