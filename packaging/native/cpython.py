@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import re
 import shutil
@@ -18,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +50,12 @@ OPTIONS = (
 # Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same bytes: in a directory
 # of one name, with this environment, and without random addresses (setarch).
 TRAINED = ("--enable-optimizations", f"PROFILE_TASK=-S {TRAINING.name}")
+MAKE = 'setarch --addr-no-randomize nice make -j"$(nproc)"'
+LEARN = (
+    f"{MAKE} profile-gen-stamp",
+    "find . -name '*.gcda' -delete",  # what the build's own runs have left differs each time
+    f"{MAKE} profile-opt",
+)
 PLACE = Path("/tmp/resctrl-mon-hook-cpython")  # noqa: S108  made with mkdir, which fails if it is there
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "0"}
 # For another machine: Debian's cross compiler, no profile, and answers to what configure can ask only on that machine
@@ -152,7 +157,7 @@ def _inputs(machine: Machine) -> str:
         run([machine.compiler, "--version"]).splitlines()[0],
         run(["dpkg-query", "--show", "--showformat=${binary:Package} ${Version}\n", *libraries]),
     ]
-    options = CROSS_OPTIONS if machine.triplet else TRAINED
+    options = CROSS_OPTIONS if machine.triplet else (*TRAINED, *LEARN)
     training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
     parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -207,17 +212,15 @@ def _compile(work: Path, machine: Machine) -> None:
     options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
     if machine.triplet:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]
-        targets: Sequence[str] = CROSS_ARCHIVES
     else:
         options += TRAINED
-        targets = ["profile-opt"]
-    configure = ["./configure", "-q", *options]
-    make = ["setarch", "--addr-no-randomize", "nice", "make", f"-j{os.cpu_count()}", *targets]
+    make = [f"{MAKE} {' '.join(CROSS_ARCHIVES)}"] if machine.triplet else LEARN
+    commands = [["./configure", "-q", *options], *(["sh", "-c", command] for command in make)]
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
-        for command in (configure, make):
+        for command in commands:
             done = subprocess.run(command, cwd=tree, env=ENVIRONMENT, stdout=log, stderr=log, check=False)
             if done.returncode != 0:
-                raise BuildError(f"CPython cannot be built: {command[0]} failed, see {log.name}")
+                raise BuildError(f"CPython cannot be built: {command[-1]} failed, see {log.name}")
 
 
 def _cross(work: Path, machine: Machine) -> list[str]:
