@@ -287,14 +287,14 @@ def make_podman_samples() -> Iterator[Sample]:
     for number, (key, name, begin, seconds) in enumerate(PODMAN):
         state = KeyState(key=key, kind="container", name=name or "")
         for family in make_families(make_inventory(**{**vars(EVERYTHING), "keys": [make_key(state)], "failures": []})):
-            for labels, millionths in family.samples.items():
+            for labels, value in family.samples.items():
                 is_own = dict(labels).get("key") == key
                 if not is_own and number:
                     continue
                 first, life = (begin, seconds) if is_own else (0, HOUR)
                 stay = 0 if family.name.endswith("_llc_occupancy_bytes") else TTL
                 for at in range(first, min(first + life + stay, HOUR) + 1, 15):
-                    grown = RATE * min(at - first, life) if family.name.endswith("_total") else millionths / 1e6
+                    grown = RATE * min(at - first, life) if family.name.endswith("_total") else value
                     yield family.name, {**dict(labels), "job": "podman", "instance": "p"}, grown, START + at
 
 
