@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field
 from hook import names
 from hook.cli.options_compiled import ARGUMENTS
 from hook.models import Model
+from hook.node import paths
 
 __all__ = ["ARGUMENTS"]
 
@@ -91,19 +92,25 @@ class Top(Model):
 class History(Model):
     """Show what containers used that have ended.
 
-    history job-17 --since=7d: show what each job-17 of the last week used
+    history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that used the most energy
     """
 
     name: list[str] = _field(
         "NAME", "only `namespace/pod`, a pod, a container's name or ID, or a key", [], alias="NAME"
     )
     since: str | None = _field(
-        "TIME", "only what ended since: 90s, 15m, 12h, 7d or 2w ago, or a date (2026-11-24, UTC)"
+        "TIME",
+        "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last night` (18:00 to 8:00), a date "
+        "(2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
     )
+    until: str | None = _field("TIME", "only what ended before, or by the end of that day or night")
     by: Literal["name", "pod", "namespace", "day"] | None = _field("", "sums by name, pod, namespace or day of the end")
-    history: str = _field(
-        "FILE", "the file that hooks write, with its rotated ones", "/var/log/resctrl-mon-hook/history.jsonl"
+    sort: Literal["energy", "traffic", "start"] | None = _field(
+        "BY",
+        "what comes first: most energy or memory traffic, or the latest start (default: as they ended; sums by name)",
     )
+    limit: Count | None = _field("N", "no more rows than this many; without --sort the last ones")
+    history: str = _field("FILE", "the file that hooks write, with its rotated ones", paths.HISTORY)
     csv: bool = _field("", "print CSV, for a spreadsheet", False)
 
 

@@ -167,7 +167,7 @@ def show_key(given: options.Show, request: Request) -> None:
 
     _check_directories(request)
     seen = snapshot.take_snapshot(request.hook)
-    key = _find_key(seen, given.key)
+    key = _find_key(seen, given.key, request.hook.history or paths.HISTORY)
     of_key = [failure for failure in seen.failures if failure.key == key.state.key or failure.container in key.alive]
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
@@ -175,13 +175,13 @@ def show_key(given: options.Show, request: Request) -> None:
         print_answer(lists.format_key(key, of_key))
 
 
-def _find_key(seen: Inventory, name: str) -> SeenKey:
+def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
     """Find the key with this name, or the only one with a name that begins so.
 
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
-    container that is not monitored with the reason.
+    container that is not monitored with the reason, for a job in the history with the command that shows it.
     """
-    from hook.show import lists
+    from hook.show import history, lists
 
     keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
@@ -207,7 +207,8 @@ def _find_key(seen: Inventory, name: str) -> SeenKey:
             raise Usage(f"{broken[key].file}: {broken[key].problem}")
         why = f"{failures[key].reason}: {failures[key].problem}"
         raise Usage(f"container {shown[key]} is not monitored: {why}; see list unmonitored")
-    raise Usage(f"no key, pod or container matches {name[:80]!r}")
+    ended = history.find_ended(history_file, name)
+    raise Usage(f"no key, pod or container matches {name[:80]!r}{ended and '; '}{ended}")
 
 
 @_verb("top", options.Top, limit=None)
@@ -240,24 +241,39 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> None:
     from hook.show import history
 
+    since, until = _parse_times(given)
+    choice = history.RowChoice(given.by, given.sort, given.limit)
     try:
-        since = history.parse_since(given.since, system.unix_time()) if given.since is not None else ""
-        found = history.read(given.history, given.name, since)
-    except ValueError as error:
-        raise Usage(f"--since: {error}") from None
+        found = history.read(given.history, given.name, since, until)
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
     if request.is_json:
-        print_answer(history.rows_to_json(given.history, found, given.by))
+        print_answer(history.rows_to_json(given.history, found, choice))
     elif given.csv:
-        write(history.format_csv(found, given.by))
+        write(history.format_csv(found, choice))
         if text := found.explain():
             report.say(text, to_syslog=False)
     else:
-        print_answer(history.format_rows(found, given.by, get_screen()))
+        print_answer(history.format_rows(found, choice, get_screen()))
+
+
+def _parse_times(given: options.History) -> tuple[str, str]:
+    """Parse --since and --until to times in UTC, which are empty if they are not given. Raises Usage."""
+    from hook.show.history import parse_time, to_local
+
+    times = {"--since": "", "--until": ""}
+    for option, text in zip(times, (given.since, given.until)):
+        try:
+            times[option] = "" if text is None else parse_time(text, system.unix_time(), is_end=option == "--until")
+        except ValueError as error:
+            raise Usage(f"{option}: {error}") from None
+    since, until = times.values()
+    if until and since >= until:
+        raise Usage(f"--since, {to_local(since)}, is not before --until, {to_local(until)}")
+    return since, until
 
 
 # The units and the chart end metrics and reconcile after 50 s.

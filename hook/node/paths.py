@@ -14,6 +14,7 @@ NAME = hooksd.NAME
 MARK = f"# Made by `{NAME} install`"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
+HISTORY = "/var/log/resctrl-mon-hook/history.jsonl"  # the default of `history`, and in the hooks.d file for Podman
 STUB = b"#!/bin/true\n"
 """What a removal leaves at the program's path, until the next boot: live containers call that path when they end."""
 _IN_PROGRAM = "hook/__init__.py"  # a name in the zip

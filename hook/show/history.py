@@ -14,10 +14,10 @@ import io
 import os
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from hook import system
@@ -26,8 +26,8 @@ from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
-from hook.show.lists import LEAST_NAME, LIST_HEADS, format_total, lay_out_uses
-from hook.show.snapshot import Uses, make_total, sum_uses, to_number, to_word
+from hook.show.lists import LEAST_NAME, LIST_HEADS, ORDERS, format_command, format_ratio, format_total, lay_out_uses
+from hook.show.snapshot import Total, Uses, make_total, sum_uses, to_number, to_word
 from hook.show.terminal import Column, Screen, list_pod_names, numbers
 
 LINE = 256 << 10
@@ -36,7 +36,8 @@ _BEGIN = b'{"version"'
 """How a line begins. No text in one has these bytes: JSON escapes the quotes."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?Z?)?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
+_FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 # What logrotate puts behind a name: .1, or with dateext -20261124; and what compresses a file.
 _ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
@@ -44,19 +45,24 @@ _ROUNDS = 2  # of reading: the second one finds what logrotate moved during the 
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 _FORMULA = ("=", "+", "-", "@")
+_KWH = 3_600_000 * MILLION
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 
 
 @dataclass
 class Jobs:
-    """The jobs that were read and selected, by their names (none: all) and the time of their end."""
+    """The jobs that were read and selected, by their names (none: all) and the time of their end.
+
+    They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits.
+    """
 
     names: Sequence[str] = ()
     since: str = ""
+    until: str = ""
     by_id: dict[str, Job] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
     problems: list[str] = field(default_factory=list)  # a line for each file that could not be read to its end
-    found: set[str] = field(default_factory=set)  # the names that a job has, also one that ended before `since`
+    found: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
 
     @property
     def absent(self) -> list[str]:
@@ -64,8 +70,9 @@ class Jobs:
         return [name for name in self.names if name not in self.found]
 
     def list_jobs(self) -> list[Job]:
-        """List the selected jobs in the order of their ends."""
-        return sorted(self.by_id.values(), key=lambda job: (job.end, job.id))
+        """List the selected jobs in the order of their ends. Only now each has its last line, and so its end."""
+        jobs = (job for job in self.by_id.values() if not self.until or job.end < self.until)
+        return sorted(jobs, key=lambda job: (job.end, job.id))
 
     def add(self, job: Job) -> None:
         """Add a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
@@ -83,26 +90,51 @@ class Jobs:
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
 
 
-def parse_since(text: str, now: float) -> str:
-    """Parse an age or a date to a time as RFC 3339. Raises ValueError."""
+def parse_time(text: str, now: float, *, is_end: bool) -> str:
+    """Parse a time to one in UTC, as in lines. A time without a zone is local. Raises ValueError.
+
+    A day or a night begins with the time that is returned, or ends with it if `is_end`.
+    """
+    local = datetime.fromtimestamp(now, timezone.utc).astimezone()
+    day, today = timedelta(days=1), datetime(local.year, local.month, local.day)  # noqa: DTZ001  no zone is local
+    words = {
+        "today": (today, today + day),
+        "yesterday": (today - day, today),
+        "last night": (today - timedelta(hours=6), today + timedelta(hours=8)),
+    }
     if age := _AGE.fullmatch(text):
         return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
-    if _DATE.fullmatch(text):
-        with suppress(ValueError):  # there is no such day
-            return datetime.fromisoformat(text.rstrip("Z")).isoformat(timespec="seconds") + "Z"
-    raise ValueError(f"{text[:80]!r} is neither an age (90s, 15m, 12h, 7d, 2w) nor a date (2026-11-24)")
+    with suppress(ValueError, OverflowError):  # there is no such day
+        if text in words:
+            return _to_utc(words[text][is_end])
+        if _DATE.fullmatch(text):
+            begin = datetime.fromisoformat(text.replace("Z", "+00:00"))
+            return _to_utc(begin + day if is_end and "T" not in text else begin)
+    raise ValueError(f"{text[:80]!r} is no time; use {_FORMS}")
+
+
+def _to_utc(time: datetime) -> str:
+    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+
+
+def to_local(time: str) -> str:
+    """Convert a time of a line to local time with its zone. One that is impossible stays as it is."""
+    with suppress(ValueError, OverflowError):
+        local = datetime.fromisoformat(time.replace("Z", "+00:00")).astimezone()
+        return local.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return time
 
 
 # --- Reading
 
 
-def read(path: str, names: Sequence[str], since: str) -> Jobs:
+def read(path: str, names: Sequence[str], since: str = "", until: str = "") -> Jobs:
     """Read a file and its rotated ones. Raises Unreadable if there is none of them, or if the directory is unreadable.
 
     logrotate may rename them in between: so they are listed again, and what is new is read, too. What is read twice
     counts once, by its ID.
     """
-    found = Jobs(names, since)
+    found = Jobs(names, since, until)
     seen: set[tuple[int, int]] = set()
     for _ in range(_ROUNDS):
         for modified, inode, file in sorted(_list_files(path)):  # a file's last line decides, see Jobs.add
@@ -172,6 +204,15 @@ def _parse(text: bytes) -> Job | None:
 # --- A job
 
 
+def find_ended(path: str, name: str) -> str:
+    """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
+    try:
+        jobs = read(path, [name]).list_jobs()
+    except Unreadable:
+        return ""
+    return f"it ended {to_local(jobs[-1].end)}: {format_command(path, name)}" if jobs else ""
+
+
 def _list_names_of(job: Job) -> Iterator[str]:
     """List all names by which a job can be found; an ID also by its first 12 digits, as tables show it."""
     yield name_job(job)
@@ -207,6 +248,7 @@ class Row:
 
     name: str
     use: Uses  # with the seconds under _ALL
+    begin: str  # the begin of the job, or of the last one; it may be empty
     job: Job | None = None  # None: it is a sum
 
     @property
@@ -215,49 +257,99 @@ class Row:
         return self.use[_ALL].counted + self.use[_ALL].unknown
 
 
-def make_rows(jobs: Iterable[Job], by: str | None) -> list[Row]:
-    """Make a row for each job, or for each name, pod, namespace or day."""
-    if by is None:
-        return [Row(name_job(job), count_job(job), job) for job in jobs]
-    sums: dict[str, Uses] = {}
-    for job in jobs:
-        pod, namespace = name_pod(job.namespace, job.pod), job.namespace or ""
-        name = {"name": name_job(job), "pod": pod, "namespace": namespace, "day": job.end[:10]}[by]
-        sums[name] = sum_uses([sums.get(name, {}), count_job(job)])
-    return [Row(name, use) for name, use in sorted(sums.items())]
+@dataclass(frozen=True)
+class Rows:
+    """The rows that are shown, the total of all that are selected, and how many these are."""
+
+    shown: list[Row]
+    total: Row | None
+    count: int
 
 
-def add_up_rows(rows: Sequence[Row]) -> Row:
-    """Make the row of the total. There must be a row."""
-    return Row("total", sum_uses(row.use for row in rows))
+@dataclass(frozen=True)
+class RowChoice:
+    """The choice of rows: sums `by` a name, what comes first, and at most how many."""
+
+    by: str | None = None
+    sort: str | None = None
+    limit: int | None = None
 
 
-def format_rows(found: Jobs, by: str | None, screen: Screen) -> list[str]:
-    """Format a table of jobs or sums, and their total."""
-    rows = make_rows(found.list_jobs(), by)
-    jobs = [row.job for row in rows if row.job]
-    if len(rows) > 1:
-        rows.append(add_up_rows(rows))
-    seconds = [format_total(row.use[_ALL], lambda value: f"{value / MILLION:.1f}") for row in rows]
+def make_rows(jobs: Sequence[Job], choice: RowChoice) -> Rows:
+    """Make a row for each job, or for each name, pod, namespace or day.
+
+    If they are not sorted, the limit leaves the last ones: the jobs that ended last.
+    """
+    rows = [Row(name_job(job), count_job(job), job.begin or "", job) for job in jobs]
+    total = Row("total", sum_uses(row.use for row in rows), "") if rows else None
+    limit, sort = choice.limit, choice.sort
+    if choice.by is not None:
+        sums: dict[str, list[Row]] = {}
+        for job, row in zip(jobs, rows):
+            sums.setdefault(_name_sum(job, choice.by), []).append(row)
+        rows = [
+            Row(name, sum_uses(row.use for row in parts), max(row.begin for row in parts))
+            for name, parts in sorted(sums.items())
+        ]
+    if sort is None:
+        return Rows(rows if limit is None else rows[-limit:], total, len(rows))
+    rows.sort(key=lambda row: _rank(row, sort), reverse=True)
+    return Rows(rows[:limit], total, len(rows))
+
+
+def _name_sum(job: Job, by: str) -> str:
+    """Name the sum that a job belongs to. The day is that of its end, in local time."""
+    if by == "day":
+        return to_local(job.end)[:10]
+    return {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}[by]
+
+
+def _rank(row: Row, sort: str) -> tuple[str | int, ...]:
+    """Return what sorts a row, as `--sort` says. An equal energy is often no energy at all, on a CPU without AET."""
+    if sort == "start":
+        return (row.begin,)
+    return tuple(row.use.get(event, Total()).known for event in (ORDERS[sort], ORDERS["traffic"]))
+
+
+def format_rows(found: Jobs, choice: RowChoice, screen: Screen) -> list[str]:
+    """Format a table of jobs or sums, their total, and of two rows the ratio of the second to the first."""
+    rows, by = make_rows(found.list_jobs(), choice), choice.by
+    jobs = [row.job for row in rows.shown if row.job]
+    table = [*rows.shown, *([rows.total] if rows.total and rows.count > 1 else [])]
+    names = [to_word(row.name) or "-" for row in table]
+    seconds = [format_total(row.use[_ALL], lambda value: f"{value / MILLION:.1f}") for row in table]
+    ratio = dict[str, str]()
+    if len(rows.shown) == 2:
+        first, second = (row.use for row in rows.shown)
+        ratio = {event: format_ratio(first.get(event), second.get(event)) for event in (_ALL, *LIST_HEADS)}
+        names.append("ratio")
+        seconds.append(ratio[_ALL])
     columns = [
-        Column((by or "name").upper(), [to_word(row.name) or "-" for row in rows], least=LEAST_NAME),
-        numbers("JOBS", [str(row.jobs) for row in rows]) if by else Column("END", [job.end for job in jobs]),
+        Column((by or "name").upper(), names, least=LEAST_NAME),
+        numbers("JOBS", [str(row.jobs) for row in table]) if by else Column("END", [to_local(job.end) for job in jobs]),
         numbers("SECONDS", seconds),
         *([numbers("RUNS", [str(job.runs) for job in jobs])] if any(job.runs != 1 for job in jobs) else []),
     ]
-    skipped = found.explain()
-    return [*lay_out_uses(columns, [row.use for row in rows], LIST_HEADS, screen), *(["", skipped] if skipped else [])]
+    notes = [f"{len(rows.shown)} of {rows.count} shown"] if len(rows.shown) < rows.count else []
+    limits = {"at or after": found.since, "before": found.until}
+    if times := [f"{word} {to_local(time)}" for word, time in limits.items() if time]:
+        notes.append(f"ended {' and '.join(times)}")
+    notes += filter(None, [found.explain()])
+    uses = [row.use for row in table]
+    return [*lay_out_uses(columns, uses, LIST_HEADS, screen, ratio), *([""] if notes else []), *notes]
 
 
-def rows_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
+def rows_to_json(path: str, found: Jobs, choice: RowChoice) -> dict[str, Any]:
     """Make the object of `history --json`."""
-    rows = make_rows(found.list_jobs(), by)
-    if by is None:
-        lines: dict[str, Any] = {"jobs": [*map(_to_json, rows)]}
+    rows = make_rows(found.list_jobs(), choice)
+    if choice.by is None:
+        lines: dict[str, Any] = {"jobs": [*map(_to_json, rows.shown)]}
     else:
-        lines = {"by": by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows]}
-    total = _to_json(add_up_rows(rows)) if rows else None
-    return {"file": path, "skipped": sum(found.skipped.values()), "problems": found.problems, **lines, "total": total}
+        lines = {"by": choice.by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows.shown]}
+    times = {"since": found.since or None, "until": found.until or None}
+    total = rows.total and _to_json(rows.total)
+    skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
+    return {"file": path, **times, **skipped, **lines, "total": total}
 
 
 def _to_json(row: Row) -> dict[str, Any]:
@@ -269,23 +361,26 @@ def _to_json(row: Row) -> dict[str, Any]:
     return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
 
 
-def format_csv(found: Jobs, by: str | None) -> str:
+def format_csv(found: Jobs, choice: RowChoice) -> str:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
-    rows = make_rows(found.list_jobs(), by)
+    rows, by = make_rows(found.list_jobs(), choice).shown, choice.by
     shown = {event for row in rows for event in row.use if event != _ALL}
     events = [*(event for event in _USUAL if event in shown), *sorted(shown - {*_USUAL})]
     first, last = [by or "name", "jobs", "seconds"], ["unknown"]
+    energy = ["core_energy_kwh"] if "core_energy" in shown else []
     if by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
         last = ["unknown", "late_cpu_seconds", "id"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    table.writerow(map(_to_cell, [*first, *events, *last]))
+    table.writerow(map(_to_cell, [*first, *events, *energy, *last]))
     for row in rows:
         fields = {by or "name": row.name, **_to_json(row)}
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         cells = {**fields, **fields["use"], "containers": containers, "unknown": " ".join(fields["unknown"])}
-        table.writerow(_to_cell(cells.get(name)) for name in [*first, *events, *last])
+        if "core_energy" in fields["use"]:
+            cells["core_energy_kwh"] = f"{row.use['core_energy'].known / _KWH:.9f}"
+        table.writerow(_to_cell(cells.get(name)) for name in [*first, *events, *energy, *last])
     return text.getvalue()
 
 

@@ -7,12 +7,14 @@ is one word, so it never spans two cells.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hook import counters, names, procfs, system
 from hook.counters import EVENTS, MILLION
 from hook.models import Failure
+from hook.node import paths
 from hook.node.records import name_unhooked
 from hook.report import format_count, printable, who
 from hook.show.snapshot import (
@@ -34,7 +36,7 @@ from hook.show.terminal import Column, Screen, lay_out, list_pod_names, name_fir
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
 """SeenKey.condition, in the order in which keys are shown: running ones first."""
-_ORDERS = {"energy": "core_energy", "traffic": "mbm_total_bytes", "cache": "llc_occupancy"}
+ORDERS = {"energy": "core_energy", "traffic": "mbm_total_bytes", "cache": "llc_occupancy"}
 """The event by which --sort sorts, if not by age or name."""
 LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
 """The columns of use in `list` and `history`, by event."""
@@ -75,7 +77,7 @@ def _rank(row: KeyUse, sort: str) -> tuple[Any, ...]:
     if sort == "name":
         return name
     # An equal energy is often no energy at all, on a CPU without AET.
-    return (*(-row.use.get(event, Total()).known for event in (_ORDERS[sort], _ORDERS["traffic"])), *name)
+    return (*(-row.use.get(event, Total()).known for event in (ORDERS[sort], ORDERS["traffic"])), *name)
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
@@ -169,9 +171,19 @@ def _lay_out_rows(
     return lay_out_uses([name, key, *columns], [use for _, _, use in rows], heads, screen)
 
 
-def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
-    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks."""
-    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
+def lay_out_uses(
+    columns: Sequence[Column],
+    uses: Sequence[Uses],
+    heads: dict[str, str],
+    screen: Screen,
+    last: dict[str, str] = {},  # noqa: B006  it is not changed
+) -> list[str]:
+    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks.
+
+    `last` has the cells of a last row, by event.
+    """
+    cells = {event: [format_sum(use.get(event), event) for use in uses] for event in heads}
+    sums = [numbers(head, [*cells[event], *([last[event]] if last else [])]) for event, head in heads.items()]
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
@@ -238,6 +250,10 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         "completed": state.completed_at,
         "lingering": lingering and f"since {lingering}",
         "generation": str(state.generation),
+        "history": state.completed_at
+        and state.history_file
+        and not state.owed
+        and format_command(state.history_file, state.key),
         "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
@@ -251,6 +267,11 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
     for failure in failures:
         lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
     return lines
+
+
+def format_command(path: str, name: str) -> str:
+    """Format the command that shows a job in a file of the history."""
+    return shlex.join([paths.NAME, "history", name, *([] if path == paths.HISTORY else [f"--history={path}"])])
 
 
 def _format_sums(key: SeenKey) -> list[str]:
@@ -463,6 +484,16 @@ def format_total(total: Total | None, format_value: Callable[[int], str]) -> str
         return NOTHING if total is None else _UNKNOWN
     at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
     return f"{at_least}{format_value(total.value)}{from_nothing}"
+
+
+def format_ratio(first: Total | None, second: Total | None) -> str:
+    """Format the ratio of a second total to a first one: `-` without a counter, `?` if a part is unknown."""
+    if first is None or second is None:
+        return NOTHING
+    if first.unknown or second.unknown or not first.known:
+        return _UNKNOWN
+    ratio = second.known / first.known
+    return format_number(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def explain_marks(totals: Iterable[Total]) -> list[str]:

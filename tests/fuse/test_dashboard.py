@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 from hook import __version__
+from hook.models import KeyState
 from hook.reconcile.diagnose import VERBS
+from hook.show.prometheus import make_families
 from tests.support import prometheus
 from tests.support.chart import ROOT
 from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
-from tests.unit.metrics import FAMILIES
+from tests.unit.metrics import EVERYTHING, FAMILIES, make_inventory, make_key
 
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
@@ -108,6 +110,7 @@ def make_samples() -> Iterator[Sample]:
         yield from scrape("jobs", interval, see_endpoint, pod="steady")
         yield from scrape("jobs", interval, see_restarted, pod="restarted")
     yield from make_node_samples()
+    yield from make_podman_samples()
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +148,7 @@ def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, lo
 
 def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus) -> None:
     for interval in INTERVALS:
-        asked = fill_in(TARGETS["Energy by pod"], "jobs", namespace=f"every-{interval}")
+        asked = fill_in(TARGETS["Energy by pod or container"], "jobs", namespace=f"every-{interval}")
         found = {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()}
         steady, restarted = found.pop("steady"), found.pop("restarted")
         assert found == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
@@ -200,24 +203,29 @@ def each(label: str, values: Mapping[str, float]) -> Series:
 
 
 POD = one(RATE, namespace="n", pod="p")
-ALONE = {"instance": "a", "key": "c2", "name": "p"}
+ALONE = {"instance": "a", "name": "p"}
 STATES = {"live": 1, "taken": 1, **dict.fromkeys(("completed", "lingering", "recovering", "unreadable"), 0)}
 UNKNOWN = sum(FAMILIES["resctrl_mon_use_unknown"].samples.values())
 TRUTH: dict[tuple[str, str], Series] = {
     ("Power by namespace (rate)", "A"): one(RATE, namespace="n"),
-    ("Power by pod (rate)", "A"): POD,
+    ("Power by namespace (rate)", "B"): one(RATE),
+    ("Power by pod or container (rate)", "A"): POD,
+    ("Power by pod or container (rate)", "B"): one(RATE, **ALONE),
     ("Energy by namespace", "A"): one(RATE * HOUR / 2, namespace="n"),
-    ("Energy by pod", "A"): one(RATE * HOUR / 2, namespace="n", pod="p"),
-    ("Energy of containers without a pod", "A"): one(RATE * HOUR / 2, **ALONE),
-    ("Power of containers without a pod (rate)", "A"): one(RATE, **ALONE),
+    ("Energy by namespace", "B"): one(RATE * HOUR / 2),
+    ("Energy by pod or container", "A"): one(RATE * HOUR / 2, namespace="n", pod="p"),
+    ("Energy by pod or container", "B"): one(RATE * HOUR / 2, **ALONE),
     ("What is charged to no pod (rate)", "A"): one(RATE, ctrl_group="/"),
     ("What is charged to no pod (rate)", "B"): one(2 * RATE),
     ("Energy that is charged (rate)", "A"): one(2 / 3, instance="a"),
     **{("Nodes that lack counters", ref): one(0) for ref in "ABC"},
-    ("Memory traffic by pod (rate)", "A"): POD,
-    ("Local memory traffic by pod (rate)", "A"): POD,
+    ("Memory traffic by pod or container (rate)", "A"): POD,
+    ("Memory traffic by pod or container (rate)", "B"): one(RATE, **ALONE),
+    ("Local memory traffic by pod or container (rate)", "A"): POD,
+    ("Local memory traffic by pod or container (rate)", "B"): one(RATE, **ALONE),
     **{("Memory traffic that is charged to no pod (rate)", ref): one(RATE, ctrl_group="/") for ref in "AB"},
-    ("Last level cache by pod", "A"): one(1, namespace="n", pod="p"),
+    ("Last level cache by pod or container", "A"): one(1, namespace="n", pod="p"),
+    ("Last level cache by pod or container", "B"): one(1, **ALONE),
     ("Last level cache of tasks without a group", "A"): one(1, ctrl_group="/"),
     ("RMIDs in use", "A"): {**one(1, instance="a", owner="ours"), **one(1, instance="a", owner="others")},
     ("RMIDs in use", "B"): one(8, instance="a"),
@@ -253,3 +261,71 @@ def test_each_panel_shows_what_is_true(server: Prometheus) -> None:
     for asked, expression in EXPRESSIONS.items():
         found = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
         assert found == {series: pytest.approx(it, rel=0.01) for series, it in TRUTH[asked].items()}, asked
+
+
+# --- A node with Podman alone, and the jobs of one hour
+
+UNNAMED = "f" * 64
+PODMAN: list[tuple[str, str | None, int, int]] = [
+    ("0" * 64, "db", 0, HOUR + TTL),
+    (UNNAMED, None, 0, HOUR + TTL),
+    ("1" * 64, "job-17", 600, 200),  # its counters have gone before the last half of the hour
+    ("2" * 64, "job-17", 2100, 200),
+    ("3" * 64, "job-17", HOUR - 90, 200),
+]
+"""The key, name, begin and duration of each container."""
+WHEN_WELL = {
+    "Duration of reconcile, and what it left",
+    "Lines of history that wait",
+    "Unmonitored containers by reason",
+}
+"""Panels with parts that show a problem only while it lasts."""
+
+
+def make_podman_samples() -> Iterator[Sample]:
+    """Each counter of a container grows by RATE a second while it runs, and stays for TTL; the node's always grow."""
+    for number, (key, name, begin, seconds) in enumerate(PODMAN):
+        state = KeyState(key=key, kind="container", name=name or "")
+        for family in make_families(make_inventory(**{**vars(EVERYTHING), "keys": [make_key(state)], "failures": []})):
+            for labels, value in family.samples.items():
+                is_own = dict(labels).get("key") == key
+                if not is_own and number:
+                    continue
+                first, life = (begin, seconds) if is_own else (0, HOUR)
+                stay = 0 if family.name.endswith("_llc_occupancy_bytes") else TTL
+                for at in range(first, min(first + life + stay, HOUR) + 1, 15):
+                    grown = RATE * min(at - first, life) if family.name.endswith("_total") else value
+                    yield family.name, {**dict(labels), "job": "podman", "instance": "p"}, grown, START + at
+
+
+def ask_podman(server: Prometheus, title: str, ref: str) -> Series:
+    expression = {"expr": EXPRESSIONS[title, ref]}
+    return server.ask(fill_in(expression, "podman", window="60s"), START + HOUR)
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("Power by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
+        ("Memory traffic by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
+        ("Local memory traffic by pod or container (rate)", dict.fromkeys(("db", "job-17", UNNAMED[:12]), RATE)),
+        ("Last level cache by pod or container", dict.fromkeys(("db", "job-17", UNNAMED[:12]), 1.0)),
+        (
+            "Energy by pod or container",
+            {"db": RATE * HOUR / 2, UNNAMED[:12]: RATE * HOUR / 2, "job-17": RATE * (200 + 90)},
+        ),
+    ],
+)
+def test_podmans_containers_are_shown_by_their_names(server: Prometheus, title: str, shown: dict[str, float]) -> None:
+    """Jobs of one name are one series, and what they used in the last half hour is added up."""
+    found = {tuple(sorted(dict(labels).items())): value for labels, value in ask_podman(server, title, "B").items()}
+    truth = {(("instance", "p"), ("name", name)): value for name, value in shown.items()}
+    assert found == pytest.approx(truth, rel=0.01)
+    assert ask_podman(server, title, "A") == {}
+
+
+def test_no_panel_is_empty_on_a_node_with_podman_alone(server: Prometheus) -> None:
+    found: dict[str, Series] = {}
+    for title, ref in EXPRESSIONS:
+        found.setdefault(title, {}).update(ask_podman(server, title, ref))
+    assert {title for title, series in found.items() if not series} <= WHEN_WELL

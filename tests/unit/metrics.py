@@ -13,7 +13,8 @@ _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
 _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})
 
 
-def _make_key(state: KeyState) -> SeenKey:
+def make_key(state: KeyState) -> SeenKey:
+    """A key with a group that has every counter. Another tool has a container of c2."""
     group = Group(_GROUP, exists=True, now=_COUNTERS)
     return SeenKey(state, [group], {}, {"c9": "/r/mon_groups/theirs"} if state.key == "c2" else {})
 
@@ -28,8 +29,8 @@ def make_inventory(**parts: object) -> Inventory:
 EVERYTHING = make_inventory(
     at=0.0,
     keys=[
-        _make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
-        _make_key(KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})),
+        make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
+        make_key(KeyState(key="c2", kind="container", pod_name="p", labels={"pod": "0d174e60a699"})),
     ],
     unreadable=[],
     failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],

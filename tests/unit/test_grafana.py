@@ -86,7 +86,8 @@ def test_expressions_are_about_metrics_and_labels_that_there_are() -> None:
         asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
         for name in named(expression):
             has = {label for labels in FAMILIES[name].samples for label, _ in labels}
-            assert asked <= has | ADDED_BY_PROMETHEUS | ({"owner"} if "rmids" in expression else set())
+            joined = {"owner"} if "rmids" in expression else {"name"} if "group_left (name)" in expression else set()
+            assert asked <= has | ADDED_BY_PROMETHEUS | joined
 
 
 def test_a_counter_is_shown_as_a_rate_whose_panel_says_so_or_as_what_was_used() -> None:
@@ -109,6 +110,16 @@ def test_a_series_for_each_pod_is_one_of_twenty() -> None:
     for expression in EXPRESSIONS:
         each = re.search(r"by \([^)]*\b(pod|key)\b", expression)
         assert expression.startswith("topk(20, ") == bool(each)
+
+
+def test_what_pods_use_is_shown_of_containers_without_a_pod_too_with_their_names() -> None:
+    for panel in GRAPHS:
+        of_pods, of_containers = (
+            [it for it in panel["targets"] if re.search(rf"[{{,]key{sign}", it["expr"])] for sign in ('=""', '!=""')
+        )
+        assert len(of_pods) == len(of_containers), panel["title"]
+        for target in of_containers:
+            assert target["legendFormat"] in ("{{instance}} {{name}}", "containers without a pod")
 
 
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:

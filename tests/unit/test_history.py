@@ -7,7 +7,8 @@ import csv
 import gzip
 import io
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +23,22 @@ from hook.show import history, snapshot
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
+EUROPE = "CET-1CEST,M3.5.0,M10.5.0/3"
+"""An hour before UTC, and two in summer: a zone of TZ that needs no file."""
+
+
+@pytest.fixture(autouse=True)
+def zone() -> Iterator[None]:
+    """Local time after a test is what it was before."""
+    with pytest.MonkeyPatch.context() as patched:
+        set_zone(patched, "UTC0")
+        yield
+    time.tzset()
+
+
+def set_zone(patched: pytest.MonkeyPatch, zone: str) -> None:
+    patched.setenv("TZ", zone)
+    time.tzset()
 
 
 @pytest.fixture
@@ -38,7 +55,7 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 def read(*arguments: str) -> history.Jobs:
-    return history.read(str(FILE), arguments, "")
+    return history.read(str(FILE), arguments)
 
 
 def ids(found: history.Jobs) -> list[int]:
@@ -227,7 +244,7 @@ def test_sums_are_those_of_the_lines_that_are_whole(
         name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
         (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = history.read(str(top / "history.jsonl"), (), "")
-    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), None))
+    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), history.RowChoice()).shown)
     assert {event: use.known for event, use in total.items() if event} == truth
     assert (torn > 0) <= sum(found.skipped.values()) <= torn
 
@@ -265,13 +282,150 @@ SOME = [
         ("--since=2d", [1, 3, 4, 5, 2]),
         ("--since=999999999w", [6, 1, 3, 4, 5, 2]),
         ("job-17 --since=1h", []),
+        ("--until=2026-11-17", [6, 1, 3, 4, 5]),  # that day, too
+        ("--until=2026-11-17T01:02:03", [6]),  # before, not at
+        ("--since=2026-11-17 --until=2026-11-17", [1, 3, 4, 5]),
+        ("--since=yesterday --until=yesterday", [1, 3, 4, 5]),
+        ("--since=today", [2]),
+        ("--until=1h", [6, 1, 3, 4, 5]),
+        ("--limit=2", [5, 2]),
+        ("--limit=9", [6, 1, 3, 4, 5, 2]),
+        ("--until=yesterday --limit=2", [4, 5]),
     ],
 )
 def test_names_and_times_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
     write_lines("history.jsonl", b"".join(map(line, SOME)))
     found = json.loads(shown("--json", *arguments.split()))
     assert [int(job["id"], 16) for job in found["jobs"]] == expected
-    assert found["total"] is None if not expected else found["total"]["jobs"] == len(expected)
+    most = len(expected) if "--limit" not in arguments else 5 if "--until" in arguments else 6
+    assert found["total"] is None if not expected else found["total"]["jobs"] == most
+
+
+USED = [
+    make(1, "a", begin="2026-11-17T00:00:02Z", use={"core_energy": 2.5, "mbm_total_bytes": 1024}),
+    make(2, "b", begin="2026-11-17T00:00:03Z", use={"core_energy": 2.5, "mbm_total_bytes": 2048}),
+    make(3, "c", begin=None, use={"mbm_total_bytes": 4096}),
+    make(4, "d", begin="2026-11-17T00:00:01Z", use={"core_energy": 1e9}, unknown=["core_energy"]),
+    make(5, "a", begin="2026-11-17T00:00:04Z", use={"core_energy": 7.0, "mbm_total_bytes": 1}),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ("--sort=energy", "d a b a c"),
+        ("--sort=traffic", "c b a a d"),
+        ("--sort=start", "a b a d c"),
+        ("--sort=energy --limit=2", "d a"),
+        ("--sort=start --limit=1", "a"),
+        ("--by=name --sort=energy", "d a b c"),
+        ("--by=name --sort=traffic", "c b a d"),
+        ("--by=name --sort=start", "a b d c"),
+        ("--by=name --limit=3", "b c d"),
+        ("--by=name --sort=traffic --limit=1", "c"),
+    ],
+)
+def test_rows_are_sorted_and_limited_in_all_forms(shown: Print, arguments: str, names: str) -> None:
+    """What is known counts. The total is of all, and the table says how many rows there are."""
+    write_lines("history.jsonl", b"".join(map(line, USED)))
+    words, expected = arguments.split(), names.split()
+    found = json.loads(shown("--json", *words))
+    assert [it["name"] for it in found.get("jobs", found.get("sums"))] == expected
+    assert found["total"]["jobs"] == len(USED)
+    assert [row["name"] for row in csv.DictReader(io.StringIO(shown("--csv", *words)))] == expected
+    rows = shown(*words).splitlines()
+    assert [row.split()[0] for row in rows[1:][: len(expected)]] == expected
+    count = 4 if "--by" in arguments else 5
+    assert (f"{len(expected)} of {count} shown" in rows) == (len(expected) < count)
+    assert rows[1 + len(expected)].startswith("total")
+
+
+# --- Times
+
+SUMMER = 1_784_325_600.0
+"""2026-07-17T22:00:00Z, which is midnight in Europe"""
+
+
+@pytest.mark.parametrize(
+    ("text", "now", "begin", "end"),
+    [
+        ("90s", NOW, "2026-11-18T11:05:10Z", None),
+        ("today", NOW, "2026-11-17T23:00:00Z", "2026-11-18T23:00:00Z"),
+        ("yesterday", NOW, "2026-11-16T23:00:00Z", "2026-11-17T23:00:00Z"),
+        ("last night", NOW, "2026-11-17T17:00:00Z", "2026-11-18T07:00:00Z"),
+        ("today", SUMMER - 1, "2026-07-16T22:00:00Z", "2026-07-17T22:00:00Z"),
+        ("today", SUMMER, "2026-07-17T22:00:00Z", "2026-07-18T22:00:00Z"),
+        ("2026-10-25", NOW, "2026-10-24T22:00:00Z", "2026-10-25T23:00:00Z"),  # of 25 hours
+        ("2026-03-29", NOW, "2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z"),  # of 23
+        ("2026-11-24T18:30", NOW, "2026-11-24T17:30:00Z", None),
+        ("2026-11-24T18:30:05", NOW, "2026-11-24T17:30:05Z", None),
+        ("2026-11-24T18:30Z", NOW, "2026-11-24T18:30:00Z", None),
+        ("2026-11-24T18:30-08:00", NOW, "2026-11-25T02:30:00Z", None),
+    ],
+)
+def test_a_time_is_local_and_a_day_or_a_night_has_a_begin_and_an_end(
+    monkeypatch: pytest.MonkeyPatch, text: str, now: float, begin: str, end: str | None
+) -> None:
+    set_zone(monkeypatch, EUROPE)
+    assert history.parse_time(text, now, is_end=False) == begin
+    assert history.parse_time(text, now, is_end=True) == (end or begin)
+
+
+def test_screens_have_local_times_with_their_zone_and_programs_get_utc(
+    shown: Print, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a screen shows is a TIME, too."""
+    set_zone(monkeypatch, EUROPE)
+    write_lines("history.jsonl", line(make(1, end="2026-11-16T23:30:00Z")) + line(make(2, end="2026-10-01T00:00:00Z")))
+    lines = shown("--since=2026-10-01", "--until=2026-11-17").splitlines()
+    assert [row.split()[1] for row in lines[1:3]] == ["2026-10-01T02:00:00+02:00", "2026-11-17T00:30:00+01:00"]
+    since, until = "2026-10-01T00:00:00+02:00", "2026-11-18T00:00:00+01:00"
+    assert lines[-1] == f"ended at or after {since} and before {until}"
+    assert shown(f"--since={since}", f"--until={until}").splitlines() == lines
+    found = json.loads(shown(f"--since={since}", "--json"))
+    assert (found["since"], found["until"]) == ("2026-09-30T22:00:00Z", None)
+    assert [it["end"] for it in found["jobs"]] == ["2026-10-01T00:00:00Z", "2026-11-16T23:30:00Z"]
+    assert [it["name"] for it in json.loads(shown("--by=day", "--json"))["sums"]] == ["2026-10-01", "2026-11-17"]
+
+
+def test_an_end_that_is_no_day_is_shown_as_it_is(shown: Print) -> None:
+    write_lines("history.jsonl", line(make(1, end="2026-02-30T00:00:00Z")))
+    assert "2026-02-30T00:00:00Z" in shown()
+    assert shown("--by=day").splitlines()[1].startswith("2026-02-30")
+
+
+def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) -> None:
+    """A crash came between the two."""
+    write_lines("history.jsonl", line(make(1)) + line(make(1, end="2026-11-18T01:00:00Z")))
+    assert json.loads(shown("--json", "--until=yesterday"))["jobs"] == []
+
+
+# --- Two rows
+
+
+@pytest.mark.parametrize(
+    ("jobs", "arguments", "ratio"),
+    [
+        ([USED[0], USED[4]], "", ["1.00", "2.80", "0.00098"]),
+        ([USED[0], USED[1]], "", ["1.00", "1.00", "2.00"]),
+        ([USED[0], USED[2]], "", ["1.00", "-", "4.00"]),
+        ([USED[0], USED[3]], "", ["1.00", "?", "-"]),
+        ([USED[3], USED[0]], "", ["1.00", "?", "-"]),
+        ([make(1, seconds=None), make(2, use={"core_energy": 0.0})], "", ["?", "0", "-"]),
+        ([make(1, use={"core_energy": 0.0}), make(2)], "", ["1.00", "?", "-"]),
+        (USED, "a b --by=name", ["0.50", "0.26", "2.00"]),
+        (USED, "a --limit=2", ["1.00", "2.80", "0.00098"]),
+        (USED, "--sort=energy --limit=2", ["1.00", "?", "-"]),
+        (USED, "", None),
+        (USED[:1], "", None),
+    ],
+)
+def test_two_rows_have_the_ratio_of_the_second_to_the_first(
+    shown: Print, jobs: list[dict[str, Any]], arguments: str, ratio: list[str] | None
+) -> None:
+    write_lines("history.jsonl", b"".join(map(line, jobs)))
+    found = [row.split()[1:] for row in shown(*arguments.split()).splitlines() if row.startswith("ratio")]
+    assert found == ([ratio] if ratio is not None else [])
 
 
 @pytest.mark.parametrize(
@@ -294,11 +448,19 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
         ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("job-17 nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
-        ("--since=soon", "--since: 'soon' is neither an age"),
-        ("--since=2026-02-30", "--since: '2026-02-30' is neither an age"),
-        ("--since=-1d", "--since: '-1d' is neither an age"),
+        ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
+        ("--since=2026-02-30", "--since: '2026-02-30' is no time; use an age (90s, "),
+        ("--since=-1d", "--since: '-1d' is no time; use an age (90s, "),
         ("--history=/nowhere/history.jsonl", "cannot read /nowhere: ENOENT; a hook with --history=FILE"),
         ("--history=/var/log/resctrl-mon-hook/x", "a hook with --history=FILE writes it when"),
+        ("--since=2026-11-24Z", 'today, yesterday or "last night"'),
+        ("--since=0001-01-01", "--since: '0001-01-01' is no time"),
+        ("--until=9999-12-31", "--until: '9999-12-31' is no time"),
+        ("--until=", "--until: '' is no time"),
+        ("--since=today --until=yesterday", "2026-11-18T00:00:00Z, is not before --until, 2026-11-18T00:00:00Z"),
+        ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
+        ("--sort=cpu", "--sort"),
+        ("--limit=0", "--limit"),
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
@@ -375,6 +537,7 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     assert {event: first[event] for event in use} == {event: str(value) for event, value in use.items()}
     assert (first["unknown"], first["seconds"], first["runs"]) == ("mbm_total_bytes", "12.5", "1")
     assert (second["later_event"], second["name"]) == ("", "000000000002")
+    assert (first["core_energy_kwh"], second["core_energy_kwh"]) == ("0.000003429", "0.000000694")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
 
 

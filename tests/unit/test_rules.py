@@ -56,7 +56,7 @@ WRONG = [
     (">= time() - 300", "> 0"),
     ("run_directory_full) == 1", "run_directory_full) == 2"),
     ("unless on (job, instance) resctrl_mon_run_directory_full == 1", ""),
-    ('unless on (job, instance) resctrl_mon_unmonitored_containers{reason="no_rmids"} > 0', ""),
+    ('unless on (job, instance) resctrl_mon_unmonitored_containers{reason=~"no_rmids|rmids_in_limbo"} > 0', ""),
     ('{reason=~"no_rmids|rmids_in_limbo"}', '{reason="io"}'),
     ("(job, instance, group)", "(job, instance)"),
     ("unless on (job, instance, uid, key, container_id, sandbox_id) resctrl_mon_taken_containers", ""),

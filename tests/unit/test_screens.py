@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -18,8 +19,9 @@ from hook import system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.node.records import Records
-from hook.show import lists, snapshot, terminal
+from hook.show import history, lists, snapshot, terminal
 from hook.show.terminal import Screen
+from tests.unit.lines import FILE, line, make, write_lines
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
 from tests.unit.simulated import UID, fails
 
@@ -298,8 +300,8 @@ def test_lines_that_wait_are_named_with_their_file_and_why(node: NodeFiles, run:
     assert shown["history"]["owed"][0] == {"file": "/a", "why": why, "lines": 3}
     assert (shown["history"]["dropped"], shown["dropped_snapshots"]) == (4, 1)
     metrics = run("metrics").splitlines()
-    for line in ('history_owed{reason="ENOSPC"} 4', "history_dropped_total 4", "snapshots_dropped_total 1"):
-        assert f"resctrl_mon_{line}" in metrics
+    for sample in ('history_owed{reason="ENOSPC"} 4', "history_dropped_total 4", "snapshots_dropped_total 1"):
+        assert f"resctrl_mon_{sample}" in metrics
 
 
 # --- Which keys, and in which order
@@ -389,6 +391,35 @@ def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
     else:
         assert status == 2
         assert found in "".join(complaints)
+
+
+@pytest.mark.parametrize("name", ["job-17", "job-17's", "000000000001"])
+def test_show_of_a_key_that_has_ended_names_the_command_that_shows_its_line(
+    node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[str], name: str
+) -> None:
+    own = "job-17's" if "'" in name else "job-17"
+    write_lines("history.jsonl", line(make(1, own)) + line(make(1, own, end="2026-11-18T01:02:03Z")))
+    node.record("job-1")
+    assert cli.main(["show", *node.places, name]) == 2
+    (said,) = complaints
+    assert f"; it ended {history.to_local('2026-11-18T01:02:03Z')}: resctrl-mon-hook history " in said
+    command = said.partition(": resctrl-mon-hook ")[2]
+    assert cli.main(shlex.split(command)) == 0
+    assert own in capsys.readouterr().out
+    assert cli.main(["show", *node.places, "job-18"]) == 2
+    assert "it ended" not in complaints[-1]
+
+
+@pytest.mark.parametrize(("file", "more"), [("", None), (str(FILE), ""), ("/x/y.jsonl", " --history=/x/y.jsonl")])
+@pytest.mark.parametrize("is_owed", [False, True])
+def test_show_of_a_completed_key_names_that_command_once_its_line_is_written(
+    node: NodeFiles, run: Run, file: str, more: str | None, is_owed: bool
+) -> None:
+    node.completed("c1", history_file=file, **({"owed": {"lines": ["{}"], "why": "no room"}} if is_owed else {}))
+    named = [row.split(maxsplit=1)[1] for row in run("show", "c1").splitlines() if row.startswith("history ")]
+    assert named == ([] if more is None or is_owed else [f"resctrl-mon-hook history c1{more}"])
+    node.live("c2", history_file=file)
+    assert "resctrl-mon-hook history" not in run("show", "c2")
 
 
 # --- JSON

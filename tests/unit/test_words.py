@@ -126,4 +126,4 @@ def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None
 def test_history_has_no_slip(job: Job, screen: Screen, by: str | None) -> None:
     found = history.Jobs(skipped={"x": 1})
     found.add(job)
-    assert find_slips([*history.format_rows(found, by, screen), found.explain()]) == []
+    assert find_slips([*history.format_rows(found, history.RowChoice(by), screen), found.explain()]) == []
