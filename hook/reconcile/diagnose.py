@@ -273,8 +273,10 @@ def _add_names(action: Action, state: KeyState) -> Action:
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:
-    """Whether the list of --live has a key; None if there is no such list."""
-    return key in seen.live if seen.live is not None else None
+    """Whether the list of --live has a key; None if there is no such list, or for a job, which no list has."""
+    state = seen.states.get(key or "")
+    is_job = state is not None and state.kind == "job"
+    return key in seen.live if seen.live is not None and not is_job else None
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
