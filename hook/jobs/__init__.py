@@ -21,7 +21,7 @@ from hook.create import create_runtime
 from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop
+from hook.key import drop, remove_group
 from hook.models import Failure, Index, KeyState, Member, Options
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
 from hook.reconcile.act import bring_in
@@ -113,10 +113,12 @@ def release(context: Context, name: str) -> bool:
         raise _bad_key(name)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
-        if state is None or state.completed_at is not None:
+        if state is None:
             return False
         if state.kind != "job":
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
+        if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
+            return sum(remove_group(context, group.path) for group in state.groups) > 0
         drop(context, locked, [*state.members], is_own=True)
     return True
 
