@@ -21,10 +21,10 @@ from hook.create import create_runtime
 from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop, remove_group
+from hook.key import drop
 from hook.models import Failure, Index, KeyState, Member, Options
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
-from hook.reconcile.act import bring_in
+from hook.reconcile.act import bring_in, end_released
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import StillOutside, move_until
 from hook.resctrl import Resctrl
@@ -118,7 +118,7 @@ def release(context: Context, name: str) -> bool:
         if state.kind != "job":
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
-            return sum(remove_group(context, group.path) for group in state.groups) > 0
+            return end_released(context, state)
         drop(context, locked, [*state.members], is_own=True)
     return True
 

@@ -17,7 +17,7 @@ from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop, end, end_group, history_of
+from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
 from hook.node.processes import cpu_seconds, parse_job_process
@@ -131,7 +131,10 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "drop":
         drop(context, locked, [action.container])
     elif verb == "end":
-        end(context, locked, state)
+        if state.completed_at is None:
+            end(context, locked, state)
+        else:
+            end_released(context, state)
     elif verb == "evict":
         _evict(context, action)
     elif verb == "retire":
@@ -156,6 +159,19 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         records.remove_leftovers(context.run, action.key)
         if not state.generation:
             context.view.remove(action.key)
+
+
+def end_released(context: Context, state: KeyState) -> bool:
+    """Remove the groups that a completed job still has, with the tasks in them: its release was killed before that.
+
+    Returns whether there was one. Raises HookError, OSError.
+    """
+    left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
+    if left:
+        context.view.show(state)  # before its links dangle
+    for path in left:
+        remove_group(context, path)
+    return bool(left)
 
 
 def _show(context: Context, locked: LockedKey, state: KeyState) -> None:

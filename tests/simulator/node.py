@@ -80,7 +80,8 @@ class JobProcess(ContainerLife):
 class SimulatedNode:
     """A node with its containers.
 
-    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init;
+    `released`: of a job that was.
     `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
     joules that each key's groups have counted.
     """
@@ -93,6 +94,7 @@ class SimulatedNode:
         self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
+        self.released: set[int] = set()
         self.is_damaged = self.is_off = False
         self.spent: Counter[str] = Counter()
         self._last_pid = 100
@@ -205,9 +207,8 @@ class SimulatedNode:
             except (HookError, OSError) as error:
                 return error
 
-        life = self._live(SimulatedProcess("release", body))
-        if life.is_killed or life.had_fault:  # its group may be left, with the tasks in it
-            self.ghosts.update(pid for it in of_job for pid in it.pids)
+        self.released.update(self.ghosts, *(it.pids for it in of_job))
+        self._live(SimulatedProcess("release", body))
 
     def _open(self) -> Context:
         return Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
