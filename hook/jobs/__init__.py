@@ -165,6 +165,8 @@ def _check_key(context: Context, name: str) -> None:
 
 def _find(pid: int) -> Container:
     """Return a live process as a member to be. Raises HookError."""
+    if pid == 1:
+        raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     fields = procfs.stat_fields(pid)
     if fields is None:
         raise HookError(Reason.TASK_GONE, f"there is no process {pid}")
@@ -172,8 +174,6 @@ def _find(pid: int) -> Container:
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended: it is a zombie")
     if int(fields[6]) & _KERNEL_THREAD:
         raise HookError(Reason.USAGE, f"{pid} is a kernel thread")
-    if pid == 1:
-        raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     leader = read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
