@@ -172,7 +172,7 @@ class Run(Model):
 class Assign(Model):
     """Put processes that run into a job's group.
 
-    assign --key=nightly 4711: put process 4711, its threads and its children into the group of the job nightly
+    assign --key=nightly 4711: put process 4711, with its threads and children, into the job nightly
     """
 
     key: str | None = _JOB
