@@ -19,7 +19,7 @@ from typing import NoReturn
 from hook import identity, names, procfs, report, system
 from hook.create import create_runtime
 from hook.entry import Context
-from hook.errors import HookError, Reason
+from hook.errors import GONE, HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop
 from hook.models import Failure, Index, KeyState, Member, Options
@@ -229,14 +229,20 @@ def _list_members(seen: Survey) -> list[tuple[str, str, Member]]:
 
 
 def _bring_in(seen: Survey, key: str, name: str) -> None:
-    """Move the other threads of a member, and its children, into the group; what takes longer is left to reconcile."""
+    """Move the other threads of a member, and its children, into the group; what takes longer is left to reconcile.
+
+    So is a group that is gone by now: the job was released at this moment, or another tool has removed it.
+    """
+    error: HookError | OSError | None = None
     try:
         bring_in(seen, key, name, None)
-    except StillOutside as error:
-        if error.mover is not None:
-            for mover in move_until([error.mover], system.monotonic() + _PATIENCE):
-                if mover.error is not None:
-                    raise mover.error from None
+    except StillOutside as caught:
+        if caught.mover is not None:
+            error = next((mover.error for mover in move_until([caught.mover], system.monotonic() + _PATIENCE)), None)
+    except HookError as caught:
+        error = caught
+    if error is not None and not (isinstance(error, HookError) and error.kind in GONE):
+        raise error
 
 
 def _undo(context: Context, key: str, joined: list[Container]) -> None:

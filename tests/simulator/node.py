@@ -183,12 +183,13 @@ class SimulatedNode:
                 return error
 
         life = self._live(SimulatedProcess(f"assign of {number}", body))
-        it.is_member = life.result == JOB and not life.is_killed
-        is_fine = it.is_member or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
+        has_joined = life.result == JOB and not life.is_killed
+        it.is_member = has_joined and it.pid not in self.released
+        is_fine = has_joined or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
         expect(is_fine or not it.is_alive, life.what, "failed:", life.result)
         if it.is_member and it.is_alive:
             self.run.after_change("put", RESCTRL)
-        return it.is_member
+        return has_joined
 
     def run_job(self, number: int, *_: object) -> None:
         """A process begins as `run`, and ends where that fails or is killed, before it has executed its command."""

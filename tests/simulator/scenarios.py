@@ -162,6 +162,7 @@ SCENARIOS = (
     "history=1; n21 | d21 r | n22 q",
     "history=1; j21 | q j22 q | R",
     "j21 c9 | U | q",
+    "shows_groups=0; j21 | j22 | q r",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",
