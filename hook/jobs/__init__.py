@@ -49,8 +49,8 @@ class Unstartable(Exception):
 def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
-    The command has this pid, the environment, the umask and the signals that this process was started with. Raises
-    Unstartable, and what `assign` raises; then the process is in no group.
+    The command has this pid, the environment, the umask and the signals that this process was started with, but that
+    SIGPIPE and SIGXFSZ are not ignored. Raises Unstartable, and what `assign` raises; then it is in no group.
     """
     program = _find_program(command[0])
     own = os.getpid()
