@@ -60,11 +60,18 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
         os.umask(system.umask_before)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
-        os.execv(program, command)  # noqa: S606  without a shell
+        os.execve(program, command, _read_environment())  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
         _undo(context, key, [_find(own)])
         raise Unstartable(command[0], error.errno or 0) from error
+
+
+def _read_environment() -> dict[bytes, bytes]:
+    """Return the environment that this process was started with: in the locale C, Python has changed LC_CTYPE since."""
+    with open("/proc/self/environ", "rb") as file:
+        entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+    return {name: value for name, equals, value in entries if equals}
 
 
 def _find_program(command: str) -> str:

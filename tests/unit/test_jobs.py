@@ -317,7 +317,7 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
         seen.append(node.groups())
         fails(8)()
 
-    monkeypatch.setattr(os, "execv", execute)
+    monkeypatch.setattr(os, "execve", execute)
     with pytest.raises(jobs.Unstartable) as caught:
         jobs.run(node.context(), "a", ["/bin/sh"])
     assert (caught.value.status, seen, node.groups()) == (126, [{"oci-a": {7}}], {})
