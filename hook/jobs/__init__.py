@@ -23,6 +23,7 @@ from hook.errors import GONE, HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop
 from hook.models import Failure, Index, KeyState, Member, Options
+from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
 from hook.reconcile.act import bring_in, end_released
 from hook.reconcile.diagnose import Survey
@@ -34,6 +35,7 @@ LONGEST_NAME = 64
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
+_LARGEST = 16 << 20  # bytes of an environment; the kernel's limit is a quarter of the stack's
 _HEX = frozenset("0123456789abcdef")
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
@@ -52,7 +54,7 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
     SIGPIPE and SIGXFSZ are not ignored. Raises Unstartable, and what `assign` raises; then it is in no group.
     """
-    program = _find_program(command[0])
+    program, environment = _find_program(command[0]), _read_environment()
     own = os.getpid()
     key = assign(context, name, [own])
     warn(context)
@@ -60,7 +62,7 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
         os.umask(system.umask_before)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
             signal.signal(number, signal.SIG_DFL)
-        os.execve(program, command, _read_environment())  # noqa: S606  without a shell
+        os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
         _undo(context, key, [_find(own)])
@@ -69,8 +71,7 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
 
 def _read_environment() -> dict[bytes, bytes]:
     """Return the environment that this process was started with: in the locale C, Python has changed LC_CTYPE since."""
-    with open("/proc/self/environ", "rb") as file:
-        entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+    entries = (entry.partition(b"=") for entry in files.read("/proc/self/environ", _LARGEST).split(b"\0"))
     return {name: value for name, equals, value in entries if equals}
 
 
