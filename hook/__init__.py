@@ -9,6 +9,7 @@ in this list:
 
     node       this machine: its files, programs, runtimes and their settings, and our installation
     reconcile  repairs after lost or failed hooks
+    jobs       puts processes that are no containers into groups: run, assign, release
     watch      moves processes that exec starts in a container into its group at once
     show       output for people and Prometheus; reads only
     install    installs and removes the program

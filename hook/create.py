@@ -96,6 +96,7 @@ def _try_once(attempt: Attempt) -> None:
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
         state = locked.state
+        _check_kind(key, state)
         file = context.options.history if context.names_history else ""
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         is_new = state is None or (state.completed_at is not None and not state.groups)
@@ -210,6 +211,12 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 
 
 # --- The record
+
+
+def _check_kind(key: Key, state: KeyState | None) -> None:
+    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's."""
+    if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
+        raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
 
 
 def _join(

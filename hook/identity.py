@@ -24,7 +24,7 @@ _MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri
 
 
 class Key:
-    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs)."""
+    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs), `job` (a name: hook/jobs)."""
 
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name

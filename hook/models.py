@@ -25,7 +25,7 @@ Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Directory = Annotated[str, AfterValidator(names.directory)]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
 Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
-Kind = Literal["pod", "container", "sandbox"]
+Kind = Literal["pod", "container", "sandbox", "job"]
 
 
 class Model(BaseModel):

@@ -190,6 +190,10 @@ WORDS = {
         "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
         "run it as root; remove the directory, or make it root's with mode 0755",
     ),
+    "other kind": (
+        "the key {key} is on record as that of a {former}",
+        "a job and a container share no key: choose another --key for the job, or release it",
+    ),
     "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
     "unclear pod": (
         "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",

@@ -100,9 +100,14 @@ def ensure_standard_descriptors() -> None:
             posix.open("/dev/null", posix.O_RDWR)  # takes the lowest free number: this one
 
 
+umask_before = 0o022
+"""The umask before set_umask."""
+
+
 def set_umask() -> None:
     """Replace the umask that the runtime left, so that consumers can read our groups and records."""
-    posix.umask(0o022)
+    global umask_before  # noqa: PLW0603  of the process, as the umask itself
+    umask_before = posix.umask(0o022)
 
 
 def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:

@@ -56,6 +56,7 @@ def _is_called_by_runtime() -> bool:
 
 def _run_command(name: str, words: list[str]) -> int:
     """Run a command, and return its exit status: 2, with a line on stderr, for each exception."""
+    status = 2
     try:
         given, request = parse_command(name, words)
         if name not in WRITERS and "run_dir" in VERBS[name].options:
@@ -68,12 +69,13 @@ def _run_command(name: str, words: list[str]) -> int:
     except Usage as error:
         problems = [str(error)]
     except (HookError, OSError) as error:
-        problems = [str(report.explain(as_hook_error("cannot read or write a file", error)))]
+        failure = as_hook_error("cannot read or write a file", error)
+        problems, status = [str(report.explain(failure))], VERBS[name].statuses.get(failure.reason, 2)
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
         problems = getattr(error, "problems", [str(report.explain(error))])  # install's Refused has several
     for problem in problems:
         report.say(problem, to_syslog=False)
-    return 2
+    return status
 
 
 def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  # noqa: ANN401  its own model
@@ -182,13 +184,20 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
     verb, parser = VERBS[name], make_parser(name)
     own, shared = list_arguments(verb), [option for option in list_options(verb.options) if option.name in HOOK]
+    command: list[str] = []
+    if name == "run" and "--" in words:  # what follows is the command's
+        words, command = words[: words.index("--")], words[words.index("--") + 1 :]
     found = vars(parser.parse_intermixed_args(words))
+    if found.get("COMMAND"):
+        parser.error("write -- before the command")
     of_hook = [word for option in shared for word in option.write(found[option.name])]
     of_own = [word for option in own if option.is_option for word in option.write(found[option.name])]
     options, problems = parse(of_hook)
     values, _, more = read_words(of_own, {option.name: option.kind for option in own})
     problems += more
     values.update((argument.name, found[argument.name]) for argument in own if not argument.is_option)
+    if name == "run":
+        values["COMMAND"] = command
     given = validate(verb.form, values, problems)
     if problems:
         parser.error("; ".join(problems))
@@ -211,8 +220,8 @@ _TAIL = """\
   help COMMAND       explain a command; help hook: what runtimes call
   --version          show the version
 
-Only reconcile, watch, install and uninstall change anything. The exit
-status is 0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
+list, show, top, history, metrics and doctor change nothing. The exit status is
+0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
 """
 
 

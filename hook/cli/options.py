@@ -33,6 +33,7 @@ _DESTDIR = _field("DIR", "put all files below this directory, for example to mak
 _DRY_RUN = _field("", "print what would be done, and change nothing", False)
 _FORCE = _field("", "also where files belong to a package, to the chart or to a MachineConfig", False)
 _HOOKS_DIR = _field("DIR", "the directory for hooks.d files (default: by --prefix)")
+_JOB = _field("NAME", "the job's name")
 _NAMESPACE = _field("NS", "only pods of this namespace (repeatable)", [])
 _OUTPUT = _field("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
 _PREFIX = _field("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
@@ -161,6 +162,37 @@ class RunWatch(Model):
 
     watch --linger=600: listen to execs until it is stopped
     """
+
+
+class Run(Model):
+    """Run a command in a group of its own (jobs).
+
+    run --key=nightly -- make -j8 all: let make and all that it starts be the job nightly
+    """
+
+    key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
+    command: list[str] = _field(
+        "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
+    )
+
+
+class Assign(Model):
+    """Put processes that run into a job's group.
+
+    assign --key=nightly 4711: put process 4711, with its threads and children, into the job nightly
+    """
+
+    key: str | None = _JOB
+    pid: list[str] = _field("PID", "a process, which is in no other group yet", [], alias="PID")
+
+
+class Release(Model):
+    """End a job: its group goes, processes stay.
+
+    release --key=nightly: end the job nightly, and keep what it used
+    """
+
+    key: str | None = _JOB
 
 
 class Install(Model):

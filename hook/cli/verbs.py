@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from hook import names, report, system
@@ -38,8 +38,11 @@ if TYPE_CHECKING:
 
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
+JOB = (*PLACES, "linger", "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
+JOB_STATUSES = {Reason.NO_RMIDS: 75, Reason.RMIDS_IN_LIMBO: 75, Reason.BAD_KEY: 65, Reason.NO_CTRL_GROUP: 78}
+"""The exit statuses of `run`, `assign` and `release` by reason, as in sysexits: EX_TEMPFAIL, EX_DATAERR, EX_CONFIG."""
 _TICK = 1.0  # seconds
 
 
@@ -81,11 +84,13 @@ class Verb:
     options: tuple[str, ...] = SHARED  # the shared options that it takes
     limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
+    statuses: dict[str, int] = field(default_factory=dict)  # the exit statuses for failures, by reason; else it is 2
 
 
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
+_LONGEST_PID = 10
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
@@ -423,6 +428,44 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     from hook.watch import run
 
     run(request.hook)
+
+
+@_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES)
+def run_job(given: options.Run, request: Request) -> int:
+    from hook import jobs
+
+    if not given.command:
+        raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    with jobs.open_node(request.hook) as context:
+        try:
+            jobs.run(context, given.key, given.command)
+        except jobs.Unstartable as error:
+            report.say(f"run: {error}", to_syslog=False)
+            return error.status
+
+
+@_verb("assign", options.Assign, JOB, limit=None, statuses=JOB_STATUSES)
+def assign_to_job(given: options.Assign, request: Request) -> None:
+    from hook import jobs
+
+    if given.key is None or not given.pid:
+        raise Usage("assign: wants --key=NAME and the pids of processes")
+    for text in given.pid:
+        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
+            raise Usage(f"assign: {text[:80]!r} is no pid")
+    with jobs.open_node(request.hook) as context:
+        jobs.assign(context, given.key, [int(text) for text in given.pid])
+
+
+@_verb("release", options.Release, JOB, limit=None, statuses=JOB_STATUSES)
+def release_job(given: options.Release, request: Request) -> None:
+    from hook import jobs
+
+    if given.key is None:
+        raise Usage("release: wants --key=NAME")
+    with jobs.open_node(request.hook) as context:
+        if not jobs.release(context, given.key):
+            report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
 
 
 @_verb("install", options.Install, ALL, limit=_STEPS)

@@ -21,6 +21,7 @@ from hook.system import is_gone
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
+_JOB = "job-"
 _READINGS = 3  # of a container's cgroups, if some vanish during a reading
 UNKNOWN = ("unknown:",)
 """The cgroups of a process whose cgroups cannot be read: it may be in any container's."""
@@ -167,6 +168,18 @@ def _outwards(place: str) -> Iterator[str]:
     while "/" in place:
         yield place
         place = place.rpartition("/")[0]
+
+
+def name_job_process(pid: int, starttime: int) -> str:
+    """Return the name of a process as a member of a job, which is also the key of a job without a name."""
+    return f"{_JOB}{pid}-{starttime}"
+
+
+def parse_job_process(name: str) -> tuple[int, int] | None:
+    """Return the pid and the start time in the name of a job's member; None: it is another name."""
+    pid, _, starttime = name.removeprefix(_JOB).partition("-")
+    is_ours = name.isascii() and pid.isdecimal() and starttime.isdecimal()
+    return (int(pid), int(starttime)) if is_ours and name == name_job_process(int(pid), int(starttime)) else None
 
 
 def cpu_seconds(tid: int) -> float:

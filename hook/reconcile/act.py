@@ -17,10 +17,10 @@ from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop, end, end_group, history_of
+from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
-from hook.node.processes import cpu_seconds
+from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, has_begun, name_members
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
@@ -131,7 +131,10 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "drop":
         drop(context, locked, [action.container])
     elif verb == "end":
-        end(context, locked, state)
+        if state.completed_at is None:
+            end(context, locked, state)
+        else:
+            end_released(context, state)
     elif verb == "evict":
         _evict(context, action)
     elif verb == "retire":
@@ -156,6 +159,19 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         records.remove_leftovers(context.run, action.key)
         if not state.generation:
             context.view.remove(action.key)
+
+
+def end_released(context: Context, state: KeyState) -> bool:
+    """Remove the groups that a completed job still has, with the tasks in them: its release was killed before that.
+
+    Returns whether there was one. Raises HookError, OSError.
+    """
+    left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
+    if left:
+        context.view.show(state)  # before its links dangle
+    for path in left:
+        remove_group(context, path)
+    return bool(left)
 
 
 def _show(context: Context, locked: LockedKey, state: KeyState) -> None:
@@ -215,20 +231,31 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
     file = history_of(context, state)
-    locked.commit(change(state, groups, members={**members, **state.members}, history_file=file))
+    kind = "job" if any(map(parse_job_process, members)) else state.kind
+    locked.commit(change(state, groups, kind=kind, members={**members, **state.members}, history_file=file))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False, empty=False)
     rebuilt = locked.state or state
-    if _has_unknown(seen, rebuilt):
+    if kind != "job" and _has_unknown(seen, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
     locked.commit(validation.replace(name_members(seen, rebuilt), recovering=False))
 
 
 def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
-    """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index."""
+    """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index.
+
+    The processes of a job have their pids and start times in the index.
+    """
     run, found = seen.context.run, {}
+    for name in seen.indexed.get(key, ()):
+        pid, starttime = parse_job_process(name) or (0, 0)
+        if pid and procfs.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
+            cgroup = identity.own_cgroup(procfs.cgroups(pid), name)
+            found[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
+    if found:  # a cgroup that is named as the job is no container's
+        return found
     for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = identity.own_cgroup(list(init.cgroups), name)
@@ -340,7 +367,7 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
 def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; return their number."""
     try:
-        return _bring_in(seen, state.key, name, limit_late(seen.context, name))
+        return bring_in(seen, state.key, name, limit_late(seen.context, name))
     except HookError as error:
         if error.kind != WRONG_CTRL_GROUP:
             raise
@@ -382,7 +409,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         poststop.forget_failure(context.run, container.id, container.pid)
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
-        _bring_in(seen, key.name, container.id, None if was_in else math.inf)
+        bring_in(seen, key.name, container.id, None if was_in else math.inf)
     return key is not None
 
 
@@ -407,7 +434,7 @@ def _show_again(context: Context, key: str) -> None:
             raise
 
 
-def _bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
+def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
     """Look at the threads of a container, and move each that is outside its group; return their number.
 
     Raises HookError, and StillOutside with a mover to go on with, if two looks are not enough.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -259,7 +259,7 @@ def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "")
     if state is None:
         yield from of_files
         return
-    of_tasks = _diagnose_tasks(seen, state, only) if state.completed_at is None else ()
+    of_tasks = _diagnose_tasks(seen, state, only) if state.completed_at is None else _diagnose_released(seen, state)
     for action in chain(of_files, _diagnose_record(seen, state), of_tasks):
         yield _add_names(action, state)
 
@@ -273,8 +273,10 @@ def _add_names(action: Action, state: KeyState) -> Action:
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:
-    """Whether the list of --live has a key; None if there is no such list."""
-    return key in seen.live if seen.live is not None else None
+    """Whether the list of --live has a key; None if there is no such list, or for a job, which no list has."""
+    state = seen.states.get(key or "")
+    is_job = state is not None and state.kind == "job"
+    return key in seen.live if seen.live is not None and not is_job else None
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
@@ -285,7 +287,8 @@ def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        if not (rebuilds or is_member) and seen.records.index.get(container) == key:
+        is_awaited = state is None and key in map(partial(reclaim.parse_key, seen.context), seen.orphans)
+        if not (rebuilds or is_member or is_awaited) and seen.records.index.get(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
     for path in found.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
@@ -341,6 +344,12 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
         if strangers:
             why = f"threads of none of its containers: {', '.join(map(str, strangers[:5]))}"
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
+
+
+def _diagnose_released(seen: Survey, state: KeyState) -> Iterator[Action]:
+    """List the action that a completed key needs: a job's release may have been killed before it removed its groups."""
+    if state.kind == "job" and any(seen.context.resctrl.exists(group.path) for group in state.groups):
+        yield Action("end", state.key, why="its release did not come to its end")
 
 
 def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:

@@ -20,7 +20,7 @@ from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
 from hook.node import podman, processes, records, runtimes
 from hook.node.models import Unhooked
-from hook.reconcile.act import act, describe
+from hook.reconcile.act import act, describe, end_released
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, StillOutside, Tally, move_until
 from hook.report import format_count, printable, short_id, who
@@ -391,7 +391,9 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
                 if state.recovering:  # its record may lack groups, which have its name
                     for above in resctrl.list_ctrl_groups(options.resctrl_root):
                         remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
-            elif state is not None and state.owed is not None:
+            elif state is not None and state.kind == "job":
+                end_released(context, state)
+            if state is not None and state.completed_at is not None and state.owed is not None:
                 what = f"could not add what it used to {state.history_file}"
                 system.append_lines(state.history_file, state.owed.lines)
                 # After the lines: killed in between, they are written once more, each with the same id.

@@ -124,7 +124,9 @@ class SeenKey:
 
     @property
     def name(self) -> str | None:
-        """Podman's name for the container or pod that the key is, if that is known."""
+        """Podman's name for the container or pod that the key is, if that is known; a job's is its key."""
+        if self.state.kind == "job":
+            return self.state.key
         if self.state.pod_namespace is not None or self.state.kind == "pod":
             return None
         return names.find_name(self.state) if self.state.kind == "container" else self.state.pod_name

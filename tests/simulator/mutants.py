@@ -89,6 +89,10 @@ MUTANTS = {
         "the file of a line is that of the command which ends the key", "history=1; c1 c9 | d1 R | d9 R",
         {"return state.history_file or (": "return ("},
     ),
+    "M16": BrokenRule(
+        "no reconcile ends a release that was killed", "j21 | q | r",
+        {'if state.kind == "job" and any(': "if False and any("},
+    ),
 }  # fmt: skip
 
 

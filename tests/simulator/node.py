@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hook import __main__ as program
+from hook import jobs
 from hook.entry import Context
+from hook.errors import HookError
 from hook.models import Options
 from hook.reconcile import run as reconcile
 from hook.resctrl import Resctrl
@@ -23,8 +25,9 @@ from tests.simulator.oracle import ENERGY, HISTORY, OURS, LastOracle, StepOracle
 from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
+JOB = "batch"
 STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "crRtgXhHYU"
+_WITHOUT_CONTAINER = "cjnqrRtgXhHYU"
 
 
 class ContainerLife:
@@ -66,10 +69,19 @@ class ContainerLife:
         return f"container {self.number} (pid {self.pid})"
 
 
+class JobProcess(ContainerLife):
+    """A process of the job `batch`, in a cgroup that it shares; its ID says which process it is."""
+
+    def __init__(self, number: int, ctrl_group: str) -> None:
+        super().__init__(number, ctrl_group)
+        self.uid, self.key, self.cgroup = None, JOB, "/user.slice"
+
+
 class SimulatedNode:
     """A node with its containers.
 
-    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+    `taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init;
+    `released`: of a job that was.
     `is_damaged`: another program has damaged records; `is_off`: an administrator has taken the hook off. `spent`: the
     joules that each key's groups have counted.
     """
@@ -82,6 +94,7 @@ class SimulatedNode:
         self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
+        self.released: set[int] = set()
         self.is_damaged = self.is_off = False
         self.spent: Counter[str] = Counter()
         self._last_pid = 100
@@ -157,6 +170,50 @@ class SimulatedNode:
         is_left = is_there and is_over and not (may_stay or self._may_fail() or self.run.has_errno)
         expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
 
+    def assign(self, number: int, group: str | None, *_: object) -> bool:
+        """A process begins, and `assign` puts it into the job; returns whether it has."""
+        it = self.begin(number, group, kind=JobProcess)
+        it.id = f"job-{it.pid}-{it.born}"
+        it.was_interrupted = True  # without its `assign` it is not monitored
+
+        def body() -> object:
+            try:
+                return jobs.assign(self._open(), JOB, [it.pid])
+            except (HookError, OSError) as error:
+                return error
+
+        life = self._live(SimulatedProcess(f"assign of {number}", body))
+        has_joined = life.result == JOB and not life.is_killed
+        it.is_member = has_joined and it.pid not in self.released
+        is_fine = has_joined or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
+        expect(is_fine or not it.is_alive, life.what, "failed:", life.result)
+        if it.is_member and it.is_alive:
+            self.run.after_change("put", RESCTRL)
+        return has_joined
+
+    def run_job(self, number: int, *_: object) -> None:
+        """A process begins as `run`, and ends where that fails or is killed, before it has executed its command."""
+        if not self.assign(number, None):
+            self.end(number)
+
+    def release(self, *_: object) -> None:
+        """The job is released; its processes go on."""
+        of_job = [it for it in self.lives if it.key == JOB]
+        for it in of_job:
+            it.is_member = False
+
+        def body() -> object:
+            try:
+                return jobs.release(self._open(), JOB)
+            except (HookError, OSError) as error:
+                return error
+
+        self.released.update(self.ghosts, *(it.pids for it in of_job))
+        self._live(SimulatedProcess("release", body))
+
+    def _open(self) -> Context:
+        return Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
+
     def reconcile(self, *_: object) -> None:
         self._live(self.make("reconcile", ["reconcile"]))
 
@@ -186,8 +243,7 @@ class SimulatedNode:
 
     def _let_watch_act_on(self, pid: int) -> None:
         def body() -> None:
-            context = Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
-            Watch(context, None).bring_in(pid)  # type: ignore[arg-type]
+            Watch(self._open(), None).bring_in(pid)  # type: ignore[arg-type]
 
         self._live(SimulatedProcess("watch", body))
 
@@ -323,9 +379,11 @@ class SimulatedNode:
 
     # --- How
 
-    def begin(self, number: int, group: str | None = None, pid: int | None = None) -> ContainerLife:
-        """A container begins; no hook has been called yet."""
-        it = ContainerLife(number, self._find_class(group))
+    def begin(
+        self, number: int, group: str | None = None, pid: int | None = None, kind: type[ContainerLife] = ContainerLife
+    ) -> ContainerLife:
+        """A container begins, or a process of this `kind`; no hook has been called yet."""
+        it = kind(number, self._find_class(group))
         it.pid, it.born = self.spawn(it.cgroup, it.ctrl_group, pid)
         it.pids.append(it.pid)
         self.lives.append(it)
@@ -403,7 +461,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "m": SimulatedNode.move, "o": SimulatedNode.capture, "b": SimulatedNode.give_back,
     "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
     "h": SimulatedNode.fill_disk, "H": SimulatedNode.take_directory, "Y": SimulatedNode.mend_history,
+    "j": SimulatedNode.assign, "n": SimulatedNode.run_job, "q": SimulatedNode.release,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
-owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold."""
+owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j1`, `n1` and `q` are of the job
+JOB, whose processes have numbers of their own: 21 and up."""

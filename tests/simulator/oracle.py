@@ -62,10 +62,9 @@ class StepOracle:
         """No group with a live task is removed, but by the last member's own poststop, and as the hook is taken off."""
         if is_faulty or self._node.is_off:  # what is shown could not be brought up to date, or is ended for good
             self._node.taken.add(path)
-        fallen = self._kernel.fallen - self._node.strangers
-        expect(
-            not fallen or actor.startswith(("poststop", "uninstall")), actor, "removed", path, "with live tasks", fallen
-        )
+        fallen = self._kernel.fallen - self._node.strangers - self._node.released
+        may = actor.startswith(("poststop", "uninstall"))
+        expect(not fallen or may, actor, "removed", path, "with live tasks", fallen)
 
     def _look_at_entry(self, call: str, path: str, actor: str, is_faulty: bool) -> None:
         """A group is on record before it is made, so that it cannot leak.

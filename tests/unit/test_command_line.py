@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hook import __version__, entry, report, system
+from hook import __version__, entry, jobs, report, system
 from hook.cli import command_line, options, verbs
 from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
-from hook.cli.verbs import ALL, HOOK, SHARED, VERBS, Request, Usage
+from hook.cli.verbs import ALL, HOOK, JOB, SHARED, VERBS, Request, Usage
 from hook.errors import Reason
 from hook.models import Options
 from hook.node.paths import Places
@@ -171,7 +171,14 @@ def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_colum
 
 
 def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
-    others = {"reconcile": ALL, "watch": HOOK, "install": ALL, "base-runtime-spec": ALL, "completion": ()}
+    others = {
+        "reconcile": ALL,
+        "watch": HOOK,
+        **dict.fromkeys(("run", "assign", "release"), JOB),
+        "install": ALL,
+        "base-runtime-spec": ALL,
+        "completion": (),
+    }
     assert {name: verb.options for name, verb in VERBS.items() if verb.options != SHARED} == others
     named = HOOK_HELP.partition("also those of ")[2].partition(".\n")[0].replace(" and", ",")
     assert named.split(", ") == [name for name, options in others.items() if {*HOOK} <= {*options}]
@@ -272,7 +279,7 @@ def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
 @each_verb
 def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
     wanted = [str(argument) for argument in list_arguments(VERBS[name]) if argument.name not in ("WHAT", "SHELL")]
-    assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME)\b", ITEMS[name])[: len(wanted)] == wanted
+    assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)] == wanted
 
 
 def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -> None:
@@ -313,7 +320,8 @@ def test_man_page_has_each_environment_variable_and_no_other() -> None:
 
 
 def test_man_page_has_each_exit_status_and_signal() -> None:
-    assert list_items("EXIT STATUS") == {"0", "1", "2"}
+    own = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
+    assert list_items("EXIT STATUS") == {"0", "1", "2"} | own
     texts = [*house.sources("hook").values()]
     handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}
     assert handled == list_items("SIGNALS") - {"SIGPIPE"}

@@ -24,6 +24,7 @@ from hook import __version__, entry
 from hook.cli import verbs
 from hook.cli.command_line import list_arguments, list_options, parse_command
 from hook.errors import HookError, Reason
+from hook.jobs import NOT_EXECUTABLE, NOT_FOUND
 from hook.models import KeyState, MonGroup, Options
 from hook.node.paths import Places
 from hook.reconcile.diagnose import VERBS
@@ -155,6 +156,7 @@ def conditions() -> set[str]:
         ("commands", "command", {f"resctrl-mon-hook {verb}" for verb in verbs.VERBS}),
         ("commands", "STATE", conditions()),
         ("install", "option", own_options("install")),
+        ("jobs", "exit status", {"0", "2", *map(str, (*verbs.JOB_STATUSES.values(), NOT_EXECUTABLE, NOT_FOUND))}),
         ("metrics", "metric", {*FAMILIES}),
         ("options", "option", {f"--{name.replace('_', '-')}" for name in Options.model_fields}),
         ("reconcile", "action", {*VERBS}),
@@ -203,7 +205,7 @@ def test_options_has_each_option_with_its_value_and_default() -> None:
 
 def test_commands_says_which_commands_take_dry_run_and_the_directories() -> None:
     def take(words: list[str]) -> set[str]:
-        needed = {"show": ["KEY"], "completion": ["bash"]}
+        needed = {"show": ["KEY"], "completion": ["bash"], "assign": ["--key=a", "1"], "release": ["--key=a"]}
         return {verb for verb in verbs.VERBS if not is_refused(verb, [*needed.get(verb, []), *words])}
 
     def is_refused(verb: str, words: list[str]) -> bool:

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "show/server": {"gzip"},  # of what it sends
     "install/program": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
+    "jobs/__init__": {"shutil"},  # finds the command
     "image/node": {"pathlib"},  # what it writes into its own pod
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
