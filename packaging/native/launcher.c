@@ -5,7 +5,7 @@
  *
  * For a container runtime (hook, createRuntime, poststop) only CPython's core phase is initialized (PEP 587,
  * "Multi-Phase Initialization Private Provisional API"): builtin and frozen modules can be imported, and UTF-8, Latin-1
- * and ASCII work, but there is no open(), no sys.stderr, no other codec. For people all of Python is initialized.
+ * and ASCII work, but there is no open(), no sys.stdout, no other codec. For people all of Python is initialized.
  *
  * A hook that fails must not fail its container: whatever goes wrong, a fatal signal too, ends with one line on stderr
  * and in syslog, and with `failure_status`.

@@ -31,7 +31,8 @@ def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = Fals
     machine = cpython.MACHINES.get(name)
     if machine is None:
         raise BuildError(f"cannot build for {name} (known: {', '.join(cpython.MACHINES)})")
-    python, own = cpython.ready(machine, newest=newest), cpython.ready()
+    python = cpython.ready(machine, newest=newest)
+    own = cpython.ready() if machine.triplet else python  # it compiles the modules
     contents = {**archive.read_sources(root), **_read_licenses(python), "__main__.py": MAIN.encode()}
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".native-", dir=target.parent) as place:

@@ -60,7 +60,7 @@ RPM_ALONE = {
 KINDS = ("deb", "rpm")
 
 
-def told(*command: str | Path) -> str:
+def output_of(*command: str | Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
@@ -68,7 +68,7 @@ def told(*command: str | Path) -> str:
 def trees(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """What each of them would put into the root directory."""
     deb, rpm = (tmp_path_factory.mktemp(kind) for kind in KINDS)
-    told("dpkg-deb", "--extract", packages.deb, deb)
+    output_of("dpkg-deb", "--extract", packages.deb, deb)
     with (rpm / "archive").open("wb") as archive:
         subprocess.run(["rpm2cpio", packages.rpm], stdout=archive, check=True, timeout=300)
     with (rpm / "archive").open("rb") as archive:
@@ -118,19 +118,20 @@ def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> 
 def test_version_architecture_and_changes_are_those_of_the_program_and_it_needs_no_python(
     program: Path, packages: Packages, trees: dict[str, Path]
 ) -> None:
-    version = told(program, "--version").split()[-1]
+    version = output_of(program, "--version").split()[-1]
     for_dpkg, for_rpm = {"x86_64": ("amd64", "x86_64"), "aarch64": ("arm64", "aarch64")}[platform.machine()]
     assert packages.deb.name == f"{NAME}_{version}_{for_dpkg}.deb"
     assert packages.rpm.name == f"{NAME}-{version}-1.{for_rpm}.rpm"
-    fields = [told("dpkg-deb", "--field", packages.deb, name) for name in ("Version", "Architecture", "Depends")]
+    fields = [output_of("dpkg-deb", "--field", packages.deb, name) for name in ("Version", "Architecture", "Depends")]
     assert fields == [f"{version}\n", f"{for_dpkg}\n", "\n"]
-    assert told("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm) == f"{version} {for_rpm}"
-    needed = {it for it in told("rpm", "-qp", "--requires", packages.rpm).splitlines() if not it.startswith("rpmlib(")}
+    assert output_of("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm) == f"{version} {for_rpm}"
+    requires = output_of("rpm", "-qp", "--requires", packages.rpm).splitlines()
+    needed = {name for name in requires if not name.startswith("rpmlib(")}
     assert needed == {"/bin/sh"}
     points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     for text in (
-        told("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
-        told("rpm", "-qp", "--changelog", packages.rpm),
+        output_of("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
+        output_of("rpm", "-qp", "--changelog", packages.rpm),
     ):
         assert " ".join(points[0].split()) in " ".join(text.split())
 
@@ -144,7 +145,7 @@ def test_the_licenses_and_source_packages_of_all_that_is_linked_in_are_named(
     assert (licenses / "copyright").read_text() == text
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in text
     assert "GNU LESSER GENERAL PUBLIC LICENSE" in (licenses / "LGPL-2.1").read_text()
-    built = told("dpkg-deb", "--field", packages.deb, "Built-Using").strip()
+    built = output_of("dpkg-deb", "--field", packages.deb, "Built-Using").strip()
     found = re.fullmatch(r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built)
     assert found is not None, built
     sources = [f"{name} {version}" for name, version in zip(found.groups()[::2], found.groups()[1::2])]
@@ -173,7 +174,7 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages:
     for name in ("CHANGELOG.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, tree)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
-    settings = {"SOURCE_DATE_EPOCH": told("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
+    settings = {"SOURCE_DATE_EPOCH": output_of("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
     pack(program, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix
