@@ -65,6 +65,8 @@ from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 APART = ("tests/unit", "tests/fuse")
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
+LIVES = ("tests/podman", "tests/containerd")
+A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[two packages]"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -118,7 +120,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
         others = [*(f"--ignore={tier}" for tier in APART), f"--form={forms[-1]}"]
         lanes = [[others], [["tests/unit"]], [["tests/fuse", f"--form={form}"] for form in forms]]
         if forms[-1] != "pyz":
-            lanes[0].append([QUICK_LIVES, "--form=pyz"])
+            lanes[0].append([*LIVES, A_GUEST, "--form=pyz"])
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
