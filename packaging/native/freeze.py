@@ -26,7 +26,9 @@ PYTHONS = (
     *("abc", "codecs", "encodings", "encodings.aliases", "encodings.ascii", "encodings.latin_1", "encodings.utf_8"),
     *("encodings.cp437", "io", "os", "traceback", "zipimport"),
 )
-# The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen
+# The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen. The
+# first one is for a hook: the launcher leaves it out of the table for all other commands.
+HOOK_IMPORTLIB = "_frozen_importlib", Path(__file__).with_name("hook_importlib.py")
 IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
     "_frozen_importlib_external": "importlib/_bootstrap_external.py",
@@ -76,10 +78,11 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
         if path.endswith("/__init__.py"):
             packages.add(name)
     for name, path in IMPORTLIB.items():
-        text, shown = Path(library, path).read_bytes(), f"<frozen {bytecode.module_name(path)}>"
-        codes[name] = _without_lines(compile(text, shown, "exec", dont_inherit=True, optimize=2))
+        codes[name] = _compile_importlib(Path(library, path), bytecode.module_name(path))
+    name, own = HOOK_IMPORTLIB
+    frozen = [(name, _compile_importlib(own, bytecode.module_name(IMPORTLIB[name]))), *sorted(codes.items())]
     rows, blobs, at = [], [], 0
-    for name, code in sorted(codes.items()):
+    for name, code in frozen:
         blob = bytecode.stable(code)
         rows.append(f'{{"{name}", frozen_modules_data + {at}, {len(blob)}, {int(name in packages)}}},')
         blobs.append(blob)
@@ -89,6 +92,10 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     (target / "modules.bin").write_bytes(b"".join(blobs))
     (target / "frozen.S").write_text(ASSEMBLY)
     (target / "frozen.c").write_text(TABLE.format(rows="\n".join(rows)))
+
+
+def _compile_importlib(path: Path, name: str) -> CodeType:
+    return _without_lines(bytecode.compile_bare(ast.parse(path.read_bytes()), f"<frozen {name}>"))
 
 
 def _without_lines(code: CodeType) -> CodeType:

@@ -26,7 +26,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-/* Module -> code object, marshalled; the table of the modules that are imported by name. */
+/* Module -> code object, marshalled; the table of the modules that are imported by name. First a hook's importlib. */
 extern const struct _frozen frozen_modules[];
 /* A code object, marshalled: it makes the modules that each start imports, and then runs the program. */
 extern const unsigned char frozen_start[], frozen_start_end[];
@@ -160,7 +160,7 @@ static void start_python(void)
     config._init_main = stage == NULL;
     for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
         require(PyConfig_SetString(&config, places[i], L""));
-    _PyImport_FrozenBootstrap = frozen_modules;
+    _PyImport_FrozenBootstrap = frozen_modules + (stage == NULL);
     /* A hook needs what it makes until its end. hook/cli/command_line.py enables the garbage collector. */
     _PyRuntime._main_interpreter.gc.enabled = 0;
     require(Py_InitializeFromConfig(&config));

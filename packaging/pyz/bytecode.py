@@ -122,7 +122,7 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
 def compile_modules(texts: Mapping[str, str]) -> tuple[dict[str, CodeType], list[str]]:
     """Compile modules; returns all by their names, and the names of those that the start of a container imports."""
     trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
-    codes = {name: _code(tree, path) for path, (name, tree) in zip(texts, trees.items())}
+    codes = {name: compile_bare(tree, path) for path, (name, tree) in zip(texts, trees.items())}
     return codes, find_imports(trees, START)
 
 
@@ -184,8 +184,8 @@ class _Bare(ast.NodeTransformer):
         return None if node.module == "__future__" else node
 
 
-def _code(tree: ast.Module, path: str) -> CodeType:
-    """Compile a module without assertions and docstrings, as with -OO."""
+def compile_bare(tree: ast.Module, path: str) -> CodeType:
+    """Compile a module without assertions and docstrings, as with -OO, and without annotations of functions."""
     flags = __future__.annotations.compiler_flag
     found: CodeType = compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
     return found

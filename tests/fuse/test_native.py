@@ -63,9 +63,11 @@ def test_what_would_crash_in_the_bare_core_phase_is_an_error_there(any_code: Pat
     assert (done.returncode, done.stdout, done.stderr) == (7, CRASHES[code], "")
 
 
-@pytest.mark.parametrize(("verb", "status"), [("hook", 0), ("list", 2)])
-def test_only_people_have_open_and_stdout(any_code: Path, verb: str, status: int) -> None:
-    code = "import builtins, posix; posix._exit(hasattr(builtins, 'open') + hasattr(sys, 'stdout'))"
+@pytest.mark.parametrize(("verb", "status"), [("hook", 0), ("list", 3)])
+def test_only_people_have_open_and_stdout_and_all_of_importlib(any_code: Path, verb: str, status: int) -> None:
+    there = "hasattr(builtins, 'open') + hasattr(sys, 'stdout')"
+    there += " + hasattr(sys.modules['_frozen_importlib'], 'ModuleSpec')"
+    code = f"import builtins, posix; posix._exit({there})"
     assert run(any_code, verb, code).returncode == status
 
 
