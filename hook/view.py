@@ -150,6 +150,14 @@ def _left_at(state: KeyState) -> float | None:
     return state.lingering_since if not state.members else None
 
 
+def _lingering(state: KeyState) -> dict[str, str]:
+    """The file that says since when a key lingers, if it does."""
+    since = _left_at(state)
+    return (
+        {} if since is None else {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + since)}
+    )
+
+
 def count_files(state: KeyState) -> tuple[int, int]:
     """Count the files with content in a key's view, and its files of all kinds."""
     directories, files, links = _content(state) if state.generation else ([], {}, {})
@@ -163,13 +171,10 @@ def _generation(state: KeyState) -> str:
 
 def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """A key's view: its directories, its files with their texts, and its links with their targets."""
-    files = {"created_at": state.created_at, "generation": _generation(state)}
+    files = {"created_at": state.created_at, "generation": _generation(state), **_lingering(state)}
     links: dict[str, str] = {}
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")
-    since = _left_at(state)
-    if since is not None:
-        files["lingering_since"] = system.format_utc(system.unix_time() - system.boottime() + since)
     directories = ["mon_data"]
     shown = [group for group in state.groups if group.begin is not None]
     for group in shown:
