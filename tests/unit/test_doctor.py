@@ -586,5 +586,8 @@ def test_a_report_has_no_name_of_a_pod_container_or_group(installed: InstalledFi
     """Also if each check of the records fails, with a message of its own."""
     name_all(installed)
     installed.fs.chmod("/run/resctrl-mon-hook", mode)
-    shown = json.dumps(installed.report())
+    unmade = Finding("FAIL", "reconcile", "cannot check: groups/secret.json")
+    shown = json.dumps(
+        [installed.report(), make_report(Site(Places(), installed.files.options), [(unmade.subject, unmade)])]
+    )
     assert [name for name in ("secret", "web", "shop", *(uid[:8] for uid in UIDS)) if name in shown] == []
