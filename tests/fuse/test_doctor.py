@@ -119,7 +119,7 @@ UIDS = ["87a3fb58-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "1f0d3a52-4b6c-4d8e-9f01-2345678
 def test_a_report_has_the_counters_of_the_machine_and_no_name_of_a_pod_or_a_container(
     node: InstalledNode, tmp_path: Path
 ) -> None:
-    assert name_of(node.hook, tmp_path, ["-n", "secret-app"]) == "secret-app"
+    assert name_of(node.hook, tmp_path, ["-c", ID, "-n", "secret-app"]) == "secret-app"
     for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-web"):
         (node.resctrl.root / "mon_groups" / name).mkdir()
     done = node.machine.run("doctor", "--report", *node.options)
