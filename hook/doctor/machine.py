@@ -30,10 +30,13 @@ _OF_GROUPS = ("last_cmd_status",)  # the kernel's complaint about the last comma
 def make_report(site: Site, findings: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
     """Return the object that `doctor --report` prints. Each finding comes with the name of its check."""
     root, uname = site.options.resctrl_root, os.uname()
-    called = [found for path in site.programs if (found := system.try_call(_describe, path)) is not None]
     pmt = system.try_call(files.match, "/sys/class/intel_pmt/*/guid") or []
     return {
-        "program": {"version": __version__, "python": platform.python_version(), "called": called},
+        "program": {
+            "version": __version__,
+            "python": platform.python_version(),
+            "called": [*map(_find_form, site.programs)],
+        },
         "kernel": {"release": uname.release, "version": uname.version, "machine": uname.machine},
         "boot": [word for word in _read("/proc/cmdline").split() if word.startswith(("rdt=", "clearcpuid="))],
         "cpu": {"number": os.cpu_count(), **dict(_read_cpu())},
@@ -49,8 +52,11 @@ def make_report(site: Site, findings: Iterable[tuple[str, Finding]]) -> dict[str
     }
 
 
-def _describe(path: str) -> str:
-    return "ELF" if Program(path).python is None else "pyz"
+def _find_form(path: str) -> str:
+    try:
+        return "ELF" if Program(path).python is None else "pyz"
+    except (OSError, ValueError):
+        return "not ours"
 
 
 def _read(path: str, size: int = _LARGEST) -> str:

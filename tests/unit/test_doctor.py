@@ -566,6 +566,18 @@ def test_a_report_has_what_the_kernel_shows(installed: InstalledFiles) -> None:
     assert {"level": "warning", "check": "failures"} in found["findings"]
 
 
+@pytest.mark.parametrize("text", ["#!/bin/true\n", "#!/bin/sh\n", None])
+def test_a_report_of_a_node_without_our_program_says_so(installed: InstalledFiles, text: str | None) -> None:
+    if text is None:
+        installed.fs.remove(PROGRAM)
+    else:
+        installed.write(PROGRAM, text)
+    shutil.rmtree(installed.files.root)
+    found = installed.report()
+    assert found["program"]["called"] == ["not ours"]
+    assert (found["info"], found["mon_data"], found["groups"]["ctrl_groups"]) == ({}, {}, 0)
+
+
 def name_all(node: InstalledFiles) -> None:
     """Put the names of pods and of Podman's containers where a node has them."""
     for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-c", "secret-d", "crio-secret-e"):
