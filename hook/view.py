@@ -153,9 +153,9 @@ def _left_at(state: KeyState) -> float | None:
 def _lingering(state: KeyState) -> dict[str, str]:
     """The file that says since when a key lingers, if it does."""
     since = _left_at(state)
-    return (
-        {} if since is None else {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + since)}
-    )
+    if since is None:
+        return {}
+    return {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + since)}
 
 
 def count_files(state: KeyState) -> tuple[int, int]:
