@@ -259,9 +259,9 @@ def _join(
         from hook import retry
 
         members = retry.rejoin(state.members, container.id, member, displaces=container.displaces(former))
-    joined = replace(
+    joined = change(
         state,
-        groups=groups,
+        groups,
         members=members,
         runs=min(state.runs + (state.lingering_since is not None), validation.MOST_NATURAL),
         lingering_since=None,

@@ -216,7 +216,9 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[s
         now = system.boottime()
         groups = [replace(group, last=_read_end(context, group)) for group in locked.state.groups]
         until = now + context.options.linger
-        locked.commit(change(locked.state, groups, lingering_since=now, lingering_until=until, **fields))
+        after = change(locked.state, groups, lingering_since=now, lingering_until=until, **fields)
+        locked.commit(after)
+        context.view.show(after)
     return True
 
 

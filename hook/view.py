@@ -3,6 +3,7 @@
 
     tasks                           a link to the real one; an empty file once the key is completed
     created_at, completed_at        RFC 3339, UTC
+    lingering_since                 RFC 3339, UTC: when the last member left; only while the key lingers
     generation                      changes whenever another file does; removed before all others
     mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
     mon_data/<domain>/<event>.begin .end .before .known     see models.MonGroup
@@ -126,9 +127,8 @@ class View:
 
 def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
     """Return a state with other groups and fields. `generation` rises if the key's view changes."""
-    if _shown(groups) != _shown(state.groups):
-        fields["generation"] = next_generation(state)
-    return replace(state, groups=groups, **fields)
+    after = replace(state, groups=groups, **fields)
+    return after if _shown(after) == _shown(state) else replace(after, generation=next_generation(state))
 
 
 def next_generation(state: KeyState) -> int:
@@ -136,13 +136,26 @@ def next_generation(state: KeyState) -> int:
     return state.generation % validation.MOST_NATURAL + 1
 
 
-def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
-    """Return the part of groups that their key's view shows."""
+def _shown(state: KeyState) -> list[tuple[object, ...]]:
+    """Return the part of a state that the key's view shows. A key without a shown group has no view."""
     return [
-        (group.path, group.inode, group.begin, group.end, group.before, group.known)
-        for group in groups
+        (group.path, group.inode, group.begin, group.end, group.before, group.known, _left_at(state))
+        for group in state.groups
         if group.begin is not None
     ]
+
+
+def _left_at(state: KeyState) -> float | None:
+    """Return the time (CLOCK_BOOTTIME) since which a key lingers, or None if it does not."""
+    return state.lingering_since if not state.members else None
+
+
+def _lingering(state: KeyState) -> dict[str, str]:
+    """The file that says since when a key lingers, if it does."""
+    since = _left_at(state)
+    if since is None:
+        return {}
+    return {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + since)}
 
 
 def count_files(state: KeyState) -> tuple[int, int]:
@@ -158,7 +171,7 @@ def _generation(state: KeyState) -> str:
 
 def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """A key's view: its directories, its files with their texts, and its links with their targets."""
-    files = {"created_at": state.created_at, "generation": _generation(state)}
+    files = {"created_at": state.created_at, "generation": _generation(state), **_lingering(state)}
     links: dict[str, str] = {}
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")

@@ -141,6 +141,9 @@ class Doctor(Model):
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
     output: Literal["wide", "json"] | None = _field("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
+    report: bool = _field(
+        "", "print what the kernel shows of this machine, without names of pods and containers", False
+    )
 
 
 class Reconcile(Model):

@@ -353,18 +353,24 @@ def parse_address(text: str) -> tuple[str, int]:
         raise Usage(problem) from None
 
 
-@_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"))
+@_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
 def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Finding, Site, format_findings, to_objects
     from hook.doctor.checks import examine
+    from hook.doctor.machine import make_report
 
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
     site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories)
     findings: list[Finding] = []  # those until the end count
+    checks: list[str] = []
     try:
         for finding in examine(site):
             findings.append(finding)
+            checks.append(site.checking)
+        if given.report:
+            print_answer(make_report(site, zip(checks, findings)))
+            return 0
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))

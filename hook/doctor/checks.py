@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hook import procfs, resctrl, system
@@ -20,6 +22,20 @@ _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute,
 _RECENT = 180.0  # seconds: reconcile tries each container again every minute
 _LEAST_THRESHOLD = 65536  # bytes
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
+_UID = "[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
+_TOOLS = {
+    f"nri-{_UID}": "an NRI plugin",
+    _UID: "the NRI plugin resctrl-mon, or Kepler",
+    f"pod_{_UID}": "the NRI plugin of unvariance",
+    f"pod{_UID}": "kubelet (katalyst)",
+    "[0-9a-f]{64}": "the OCI runtime (enableMonitoring)",
+    "crio-.*": "CRI-O",
+    "cadvisor-.*": "cAdvisor",
+    "pqos-.*": "pqos",
+    "cri-resmgr[.].*": "CRI Resource Manager",
+}
+"""The tools by the names that they give to mon_groups."""
+_UNKNOWN = "unknown"
 _AGAIN = "run resctrl-mon-hook reconcile"
 
 
@@ -150,7 +166,15 @@ def _check_others(site: Site) -> Iterator[Finding]:
     others = [path for path in found if not os.path.basename(path).startswith(site.options.group_prefix)]
     if others:
         remedy = f"rmdir unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
-        yield Finding(WARNING, "RMIDs", _name_all(others, "group", " of other tools"), remedy)
+        tools = Counter(name_tool(os.path.basename(path)) for path in others)
+        by_tool = "; ".join(f"{tool}: {count}" for tool, count in tools.most_common() if tool != _UNKNOWN)
+        what = f" of other tools{by_tool and f' ({by_tool})'}"
+        yield Finding(WARNING, "RMIDs", _name_all(others, "group", what), remedy)
+
+
+def name_tool(group: str) -> str:
+    """Return the tool that gives mon_groups such a name, as far as the name tells."""
+    return next((tool for pattern, tool in _TOOLS.items() if re.fullmatch(pattern, group)), _UNKNOWN)
 
 
 def _name_all(names: Sequence[str], noun: str, what: str) -> str:
@@ -267,6 +291,7 @@ CHECKS = [
     ("RMIDs", _check_limbo),
     ("RMIDs", _check_others),
     ("program", installation.check_programs),
+    ("program", installation.check_namesakes),
     ("hooks.d", installation.check_hooks_dirs),
     ("hooks.d", installation.check_own_files),
     ("runtimes", _check_runtimes),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from hook import entry, reclaim, system
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.install import install, steps
+from hook.install.program import Program
 from hook.models import Options
 from hook.node import engines, files, hooksd, programs
 from hook.node.models import HookFile, HookProgram
@@ -45,6 +46,20 @@ def check_programs(site: Site) -> Iterator[Finding]:
             yield Finding(FAILURE, "program", str(error), remedy)
         else:
             yield Finding(OK, "program", f"{path} runs")
+
+
+def check_namesakes(site: Site) -> Iterator[Finding]:
+    """Yield what has a name of ours and is not: programs that hooks.d calls or a shell finds, and hooks.d files."""
+    of_files = [(file.hook.path, entry.path) for entry in site.entries if (file := entry.file) is not None]
+    called = {program: path for program, path in of_files if hooksd.NAME in program + path}
+    paths = [*site.programs, *called, *(f"{directory}/{hooksd.NAME}" for directory in programs.PATH.split(":"))]
+    for path in {os.path.realpath(path): path for path in paths if os.path.exists(path) and not is_stub(path)}.values():
+        try:
+            Program(path)
+        except (files.Unreadable, ValueError) as error:
+            where = f", which {called[path]} calls" if path in called else ""
+            remedy = "find out whose it is; rename it, or what calls it: containers are not monitored by that"
+            yield Finding(WARNING, "program", f"not ours{where}: {error}", remedy)
 
 
 # --- hooks.d

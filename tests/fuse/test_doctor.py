@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuse.test_names import ID, name_of
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook
@@ -110,3 +111,24 @@ def test_doctor_runs_without_root(node: InstalledNode) -> None:
     done = node.machine.run(node.machine.public(), "doctor", *node.options, before=UNPRIVILEGED)
     assert done.returncode == 1
     assert "FAIL     root: not running as root" in done.stdout
+
+
+UIDS = ["87a3fb58-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "1f0d3a52-4b6c-4d8e-9f01-23456789abcd"]
+
+
+def test_a_report_has_the_counters_of_the_machine_and_no_name_of_a_pod_or_a_container(
+    node: InstalledNode, tmp_path: Path
+) -> None:
+    assert name_of(node.hook, tmp_path, ["-c", ID, "-n", "secret-app"]) == "secret-app"
+    for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-web"):
+        (node.resctrl.root / "mon_groups" / name).mkdir()
+    done = node.machine.run("doctor", "--report", *node.options)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["groups"]["mon_groups"]["cAdvisor"] == 1
+    assert any("core_energy" in name for name in found["mon_data"])
+    assert found["info"]["info/PERF_PKG_MON/num_rmids"].isdecimal()
+    assert found["program"]["called"]
+    assert [name for name in ("secret", ID[:12], *(uid[:8] for uid in UIDS)) if name in done.stdout] == []
+    (others,) = (row["found"] for row in node.doctor()[1] if "other tools" in row["found"])
+    assert others.startswith("3 groups of other tools (")

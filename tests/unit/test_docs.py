@@ -244,7 +244,8 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
     view.make_parts()
     view.show(KeyState(key="a", kind="container", generation=1, created_at="x", groups=[group]))
     view.show(KeyState(key="b", kind="container", generation=1, created_at="x", completed_at="y", groups=[over]))
-    places = [tmp_path / "run" / "mon_groups" / key for key in "ab"]
+    view.show(KeyState(key="c", kind="container", generation=1, created_at="x", lingering_since=9.0, groups=[group]))
+    places = [tmp_path / "run" / "mon_groups" / key for key in "abc"]
     files = {str(path.relative_to(top)) for top in places for path in top.rglob("*") if not path.is_dir()}
     block = blocks(page("docs/consumer-view.md"))[0].replace("<domain>/<event>", "mon_L3_00/mbm_total_bytes")
     named = {name for line in block.splitlines()[2:] for name in re.split(r", ", re.split(r"  +", line.strip())[0])}

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from hook import entry, procfs, reclaim, system
 from hook.doctor import OK, Finding, Site, checks, format_findings, to_objects
 from hook.doctor.checks import examine
 from hook.doctor.installation import compute_longest_wait
+from hook.doctor.machine import make_report
 from hook.install import install, steps
 from hook.models import Options
 from hook.node.hooksd import ADMINISTRATOR, SYSTEM
@@ -41,6 +44,17 @@ SPEC = "base_runtime_spec = '/etc/x.json'\n"
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nreject_oci_hook_adjustment = true\n"
 
 
+UIDS = [f"87a3fb58-1c2d-4e5f-8a9b-00000000000{digit}" for digit in range(4)]
+
+
+def make_program() -> bytes:
+    """What is known as a file of this project."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("hook/__init__.py", '"""resctrl-mon-hook: x."""')
+    return b"#!/usr/bin/python3 -x\n" + data.getvalue()
+
+
 class InstalledFiles:
     """A node with an installation, CRI-O and Podman, whose reconcile ran a minute ago."""
 
@@ -52,7 +66,7 @@ class InstalledFiles:
         for name in ("crio", "podman"):
             self.program(name)
         self.write("/bin/true", "")
-        self.write(PROGRAM, "#!/usr/bin/python3\n", mode=0o755)
+        self.write(PROGRAM, make_program(), mode=0o755)
         for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
             self.write(path, self.make_json(target))
         node.run.mkdir()
@@ -77,7 +91,8 @@ class InstalledFiles:
     def write(self, path: str, text: object, mode: int = 0o644) -> None:
         if self.fs.exists(path):
             self.fs.remove(path)
-        self.fs.create_file(path, contents=text if isinstance(text, str) else json.dumps(text), st_mode=0o100000 | mode)
+        content = text if isinstance(text, (str, bytes)) else json.dumps(text)
+        self.fs.create_file(path, contents=content, st_mode=0o100000 | mode)
 
     def change(self, file: str, **fields: object) -> None:
         """Change fields of a hooks.d file, and of the hook in it. None removes a field."""
@@ -111,6 +126,11 @@ class InstalledFiles:
     def doctor(self) -> list[Finding]:
         """Everything that it finds."""
         return [*examine(Site(Places(), self.files.options))]
+
+    def report(self) -> dict[str, Any]:
+        """What `doctor --report` prints."""
+        site = Site(Places(), self.files.options)
+        return make_report(site, ((site.checking, finding) for finding in examine(site)))
 
     def problems(self) -> list[Finding]:
         """What it finds that is not well."""
@@ -221,6 +241,21 @@ def elsewhere(node: InstalledFiles) -> None:
     )
 
 
+def beside(node: InstalledFiles) -> None:
+    """Groups of other tools, with a ctrl_group's; one of ours by its prefix is an orphan, and one is on record."""
+    for name in (UIDS[0], UIDS[1].replace("-", ""), f"nri-{UIDS[2]}", f"pod_{UIDS[3]}", "pqos-12-0"):
+        node.files.make(name)
+    node.files.make("mine", "gold")
+    node.files.make(f"oci-{UIDS[3]}")
+    other = node.files.make(UIDS[3])
+    node.files.record("kept", groups=[{"path": other, "ctrl_group": "/"}])
+
+
+def called(node: InstalledFiles) -> None:
+    node.write("/opt/resctrl-mon-hook.sh", "#!/bin/sh\n")
+    node.write(OTHER, {**THEIRS, "hook": {"path": "/opt/resctrl-mon-hook.sh"}})
+
+
 AILMENTS: dict[str, Change] = {
     "FAIL resctrl: no /sys/fs/resctrl": lambda node: shutil.rmtree(node.files.root),
     "FAIL resctrl: is mounted but does not support monitoring": remove("/sys/fs/resctrl/mon_groups"),
@@ -247,6 +282,15 @@ AILMENTS: dict[str, Change] = {
     "warning RMIDs: 2 groups of other tools: /sys/fs/resctrl/mon_groups/theirs0, /sys/fs/resctrl/mon_groups/theirs1": (
         groups(2, "theirs")
     ),
+    "warning RMIDs: 6 groups of other tools (the NRI plugin resctrl-mon, or Kepler: 2; ": beside,
+    f"warning program: not ours, which {OTHER} calls: /opt/resctrl-mon-hook.sh is damaged, or no": called,
+    "warning program: not ours: /usr/bin/resctrl-mon-hook is damaged, or no program of this project": written(
+        "/usr/bin/resctrl-mon-hook", "#!/bin/sh\n"
+    ),
+    f"warning program: not ours, which {KUBERNETES} calls: /bin/true is damaged": lambda node: node.change(
+        KUBERNETES, path="/bin/true"
+    ),
+    f"warning program: not ours, which {PODMAN} calls: {PROGRAM} is damaged": written(PROGRAM, "#!/bin/sh\n"),
     "FAIL RMIDs: no RMID is free: the freed ones are in limbo; without one: 2 containers for up to 12 min": refused,
     "FAIL program: is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
     f"FAIL program: {PROGRAM} is missing": remove(PROGRAM),
@@ -474,3 +518,88 @@ def test_findings_are_objects_in_the_order_of_the_checks() -> None:
         {"level": "ok", "subject": "a", "found": "well", "remedy": None},
         {"level": "fail", "subject": "c", "found": "bad", "remedy": "fix it"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("5f3c9d0b" * 8, "the OCI runtime (enableMonitoring)"),
+        (f"pod{UIDS[0]}", "kubelet (katalyst)"),
+        ("crio-5f3c", "CRI-O"),
+        ("cadvisor-kubepods-x", "cAdvisor"),
+        ("cri-resmgr.a", "CRI Resource Manager"),
+        (f"{UIDS[0]}-x", "unknown"),
+        ("5f3c9d0b" * 7, "unknown"),
+    ],
+)
+def test_a_group_is_known_by_the_names_that_its_tool_gives(name: str, tool: str) -> None:
+    assert checks.name_tool(name) == tool
+
+
+# --- doctor --report
+
+
+def test_a_report_has_what_the_kernel_shows(installed: InstalledFiles) -> None:
+    installed.write("/proc/cpuinfo", "model\t: 173\nflags\t: fpu cqm rdt_a abmc mbar\n\nmodel\t: 9\n")
+    installed.write("/proc/cmdline", "root=/dev/vda1 rdt=energy,!mba\n")
+    installed.write("/proc/mounts", "a / ext4 rw 0 0\nresctrl /sys/fs/resctrl resctrl rw,debug 0 0\n")
+    installed.files.count_whole({"mon_PERF_PKG_00/core_energy": "5.5"})
+    installed.info(**{"event_configs/mbm_total_bytes/event_filter": "local_reads", "mon_features": "llc_occupancy\n"})
+    installed.files.live(UIDS[0])
+    installed.files.make(UIDS[1], counters={"mon_PERF_PKG_00/core_energy": "Unavailable"})
+    installed.files.fail("app")
+    found = installed.report()
+    assert found["cpu"]["flags"] == ["cqm", "rdt_a", "abmc", "mbar"]
+    assert (found["cpu"]["model"], found["boot"], found["mounts"]) == ("173", ["rdt=energy,!mba"], ["rw,debug"])
+    assert found["mon_data"] == {"mon_data/mon_PERF_PKG_00/core_energy": "5.5"}
+    assert found["info"]["info/PERF_PKG_MON/num_rmids"] == "8"
+    assert found["info"]["info/L3_MON/event_configs/mbm_total_bytes/event_filter"] == "local_reads"
+    assert found["groups"]["mon_groups"] == {"ours": 1, "the NRI plugin resctrl-mon, or Kepler": 1}
+    energy = {name: count for name, count in found["groups"]["counters"].items() if "core_energy" in name}
+    assert energy == {
+        "mon_PERF_PKG_00/core_energy: a number": 1,
+        "mon_PERF_PKG_00/core_energy: Unavailable": 1,
+    }
+    assert (found["groups"]["rmids"], found["groups"]["unmonitored"]) == (8, {"no_rmids": 1})
+    assert found["program"]["called"] == ["pyz"]
+    assert {"level": "ok", "check": "counters", "found": "L3_MON, PERF_PKG_MON"} in found["findings"]
+    assert {"level": "warning", "check": "failures"} in found["findings"]
+
+
+@pytest.mark.parametrize("text", ["#!/bin/true\n", "#!/bin/sh\n", None])
+def test_a_report_of_a_node_without_our_program_says_so(installed: InstalledFiles, text: str | None) -> None:
+    if text is None:
+        installed.fs.remove(PROGRAM)
+    else:
+        installed.write(PROGRAM, text)
+    shutil.rmtree(installed.files.root)
+    found = installed.report()
+    assert found["program"]["called"] == ["not ours"]
+    assert (found["info"], found["mon_data"], found["groups"]["ctrl_groups"]) == ({}, {}, 0)
+
+
+def name_all(node: InstalledFiles) -> None:
+    """Put the names of pods and of Podman's containers where a node has them."""
+    for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-c", "secret-d", "crio-secret-e"):
+        node.files.make(name)
+    node.files.make(f"oci-{UIDS[2]}", "secret-class")
+    taken(node)
+    node.files.live("secret-key", name="secret-name", pod_name="secret-pod", pod_namespace="secret-ns")
+    node.files.fail("secret-failed", namespace="secret-ns", pod="secret-pod", name="secret-name")
+    node.files.unhooked("secret-unhooked")
+    node.files.write("groups", f"{UIDS[3]}.json", "{")
+    node.info(last_cmd_status="mkdir secret-group\n")
+    node.write("/sys/fs/resctrl/info/last_cmd_status", "mkdir secret-group\n")
+    node.write(f"{SYSTEM}/secret.json", "{")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_report_has_no_name_of_a_pod_container_or_group(installed: InstalledFiles, mode: int) -> None:
+    """Also if each check of the records fails, with a message of its own."""
+    name_all(installed)
+    installed.fs.chmod("/run/resctrl-mon-hook", mode)
+    unmade = Finding("FAIL", "reconcile", "cannot check: groups/secret.json")
+    shown = json.dumps(
+        [installed.report(), make_report(Site(Places(), installed.files.options), [(unmade.subject, unmade)])]
+    )
+    assert [name for name in ("secret", "web", "shop", *(uid[:8] for uid in UIDS)) if name in shown] == []

@@ -161,6 +161,27 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
     assert state.groups[0].begin == COUNTERS
 
 
+def test_the_view_shows_since_when_a_key_lingers_and_with_another_generation_that_it_came_back(node: Node) -> None:
+    view = f"{RUN}/mon_groups/{UID}/"
+    seen = []
+    for happens in (node.start, node.stop, node.start):
+        happens(ID, 7, **LINGER)
+        seen.append({name[len(view) :]: text for name, text in node.machine.files(view[:-1]).items()})
+    since = [files.pop("lingering_since", None) for files in seen]
+    assert since == [None, system.now_utc().encode() + b"\n", None]
+    assert len({files.pop("generation") for files in seen}) == 3
+    assert seen[0] == seen[1] == seen[2]
+    assert {"created_at", "tasks"} < {*seen[0]}
+
+
+def test_reconcile_shows_that_a_key_lingers_if_poststop_could_not(node: Node) -> None:
+    node.start(**LINGER)
+    node.machine.refusals["symlink"] = [errno.ENOSPC]
+    node.stop(ID, 7, **LINGER)
+    assert node.verbs(options=LINGER) == ["show"]
+    assert f"mon_groups/{UID}/lingering_since" in node.files()
+
+
 OVER: dict[str, Callable[[Node], object]] = {
     "its time is over": lambda node: setattr(node.kernel, "now", node.kernel.now + 61),
     "its group was removed": Node.remove_groups,
