@@ -90,6 +90,29 @@ def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbo
     assert pods.find() == expected
 
 
+def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(pods: PodsOfNode) -> None:
+    """By that the chart's probe tells a hooksDir that the runtime does not read. A sandbox is no container of a pod."""
+
+    def last() -> float | None:
+        pods.find()
+        found = pods.context.run.read(Unhooked, "unhooked")
+        assert found is not None
+        return found.last_started_at
+
+    pods.start(SANDBOX, catches=PAUSE)
+    assert last() is None
+    boot = system.unix_time() - system.boottime()
+    pods.start(APP, starttime=procfs.TICKS * 70)
+    pods.start(SIDECAR, starttime=procfs.TICKS * 50)
+    assert last() == pytest.approx(boot + 70, abs=5)
+    pods.hook(SIDECAR)
+    assert last() == pytest.approx(boot + 70, abs=5), "an earlier one has the hook"
+    pods.start("d4" * 32, uid=OTHER, starttime=procfs.TICKS * 80)
+    pods.hook("d4" * 32)
+    assert last() is None
+    assert pods.find() == ([APP], [SANDBOX]), "it is still counted"
+
+
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:
     pods.start(APP, starttime=int(system.boottime() * procfs.TICKS))
     assert pods.find() == ([], [])

@@ -73,7 +73,11 @@ def install(node: host.Host) -> None:
     for line in node.install() or ["everything is in place"]:
         print(line)
     while True:
-        mark.touch() if node.is_installed() else mark.unlink(missing_ok=True)
+        if node.is_installed():
+            mark.touch()
+            os.utime(mark, (node.installed_at, node.installed_at))
+        else:
+            mark.unlink(missing_ok=True)
         time.sleep(LOOK)
 
 
