@@ -253,8 +253,8 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
                 found[name] = born[name]
     last = max(found.values(), default=0.0)
     at = system.unix_time() - processes.boottime + last / procfs.TICKS if last > last_hooked else None
-    containers = dict.fromkeys(found, UnhookedContainer())
-    return replace(_NONE_SEEN, containers=containers, sandboxes=sandboxes, last_started_at=at)
+    unnamed = dict.fromkeys(found, UnhookedContainer())
+    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from tests.support import chart
 from tests.support.chart import Object, render
 
 import cluster
+import runtime
 
 pytestmark = pytest.mark.skipif(chart.missing() is not None, reason=str(chart.missing()))
 OLDEST = "1.30"  # of Kubernetes
@@ -294,6 +295,25 @@ def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: l
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
+
+
+def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(defaults: list[Object]) -> None:
+    """No bundle, in which a container's file system is mounted, and no directory with a runtime's socket."""
+    adopting = render({"adopt": True})
+    for found in with_made(adopting):
+        kubernetes_validate.validate(found, OLDEST, strict=True)
+    before, after = (containers(objects) for objects in (defaults, adopting))
+    assert {name for name in after if after[name] != before[name]} == {"reconcile"}
+    new = {path: it for path, it in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
+    assert {path for path, it in new.items() if not it.get("readOnly")} == {runtime.BUNDLES}
+    shown = [path for path in new if path != runtime.BUNDLES]
+    assert all(any(f"{root}/".startswith(f"{path}/") for path in shown) for root in runtime.ROOTS)
+    volumes = only(adopting, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    paths = {
+        it["hostPath"]["path"] for it in volumes if it["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
+    }
+    assert {f"/host{path}" for path in paths} == set(shown)
+    assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], "no capability more"
 
 
 # --- Life

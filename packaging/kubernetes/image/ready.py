@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 UNSUPPORTED = "/node/unsupported"
 """Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
 INSTALLED = "/node/installed"
-"""Made by the container `install`, and there as long as the program and its JSON are in place. Its time is the JSON's."""
+"""Made by the container `install`, and there while the program and its JSON are in place. It has the JSON's time."""
 SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
