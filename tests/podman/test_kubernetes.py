@@ -209,6 +209,7 @@ def test_an_installation_is_ready_and_an_upgrade_replaces_what_has_changed(host:
         line_with(process, host.json.name)
         wait(lambda: probe(host, "install").returncode == 0)
         program, json_ = installed = host.state()
+        assert (host.node / "installed").stat().st_mtime == pytest.approx(host.json.stat().st_mtime, abs=0.01)
         host.program.chmod(0o644)
         wait(lambda: "not in place" in probe(host, "install").stdout)
         host.program.chmod(0o755)

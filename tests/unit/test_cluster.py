@@ -12,9 +12,10 @@ from tests.cluster.kube import Object
 from tests.cluster.pods import Pods, RefusedByNri, find_refusal
 
 SAYS = (
-    "failed to create containerd container: NRI: rpc error: code = ResourceExhausted desc = "
-    "message length 5404113 exceed maximum message size of 4194304"
+    "failed to create containerd container: failed to get NRI adjustment for container: rpc error: "
+    "code = ResourceExhausted desc = message length 5404113 exceed maximum message size of 4194304"
 )
+"""Of containerd 2: tests/containerd/test_tenants.py sees it."""
 
 
 def pod(state: Object) -> Object:
