@@ -26,6 +26,8 @@ SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
 """Seconds since the last run of reconcile, or the last record of watch, at most: three of each."""
+UNCALLED = "no hook is called"
+"""Begins the problem that `helm test` looks into by a pod."""
 SETTLED = 60.0
 """Seconds after the JSON is written, in which a runtime may still start containers as it knew hooksDir before."""
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
@@ -84,7 +86,7 @@ def find_unhooked(file: str, hooks_dir: str) -> str | None:
         return None
     number = len(found["containers"])
     return (
-        f"no hook is called: {number} containers run without it, and none that started later has it. Does the runtime "
+        f"{UNCALLED}: {number} containers run without it, and none that started later has it. Does the runtime "
         f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the program? The log of "
         "reconcile has their IDs"
     )
