@@ -59,7 +59,7 @@ def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
     directory = places.at(places.program_dir)
     if not dry_run:
         steps.take_steps([steps.make_directory(directory, 0o755)], dry_run=False)
-    with steps.lock_directory(directory):
+    with steps.lock_directories(directory, places.at(places.hooks_dir)):
         return steps.take_steps(plan_install(wanted), dry_run=dry_run), list_remarks(wanted)
 
 
@@ -226,7 +226,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         # In another pid namespace groups look empty that are not.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     at, remains = places.at, Remains([], [])
-    with steps.lock_directory(at(places.program_dir)):
+    with steps.lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]
 
         def take(planned: list[Step]) -> Taken:

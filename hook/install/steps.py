@@ -123,19 +123,20 @@ def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
 
 
 @contextmanager
-def lock_directory(directory: str) -> Iterator[None]:
-    """Keep other installs and uninstalls out of this directory. No lock is taken if it does not exist."""
+def lock_directories(*directories: str) -> Iterator[None]:
+    """Keep other installs and uninstalls out of these directories. No lock is taken of one that does not exist."""
+    opened: list[int] = []
     try:
-        descriptor = files.open_to_lock(directory)
-    except FileNotFoundError:
-        yield
-        return
-    try:
-        if not system.try_flock(descriptor):
-            raise Refused(f"another install or uninstall is running in {directory}; remedy: wait until it ends")
+        for directory in dict.fromkeys(map(os.path.realpath, directories)):
+            with suppress(FileNotFoundError):
+                opened.append(files.open_to_lock(directory))
+                if not system.try_flock(opened[-1]):
+                    problem = f"another install or uninstall is running in {directory}"
+                    raise Refused(f"{problem}; remedy: wait until it ends")
         yield
     finally:
-        os.close(descriptor)
+        for descriptor in opened:
+            os.close(descriptor)
 
 
 def format_steps(taken: Taken) -> list[str]:

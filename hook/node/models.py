@@ -88,6 +88,8 @@ class Unhooked(Model):
     others: list[str]
     # the containers that hold a pod's sandbox
     sandboxes: list[str] = []
+    # in the chart: when the last of `containers` started (Unix time, s), unless one with a record started later
+    last_started_at: Seconds | None = None
 
 
 class JobContainer(Model):

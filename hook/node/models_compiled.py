@@ -50,6 +50,7 @@ Unhooked = Form("Unhooked", (
     ("rules", "rules", ABSENT, TEXT),
     ("others", "others", ABSENT, (check_list, (), TEXT)),
     ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
+    ("last_started_at", "last_started_at", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
 ))
 JobContainer = Form("JobContainer", (("id", "id", ABSENT, TEXT), ("name", "name", None, TEXT_OR_NONE),))
 Job = Form("Job", (

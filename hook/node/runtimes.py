@@ -235,10 +235,14 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
             pods.setdefault(place[0], {}).setdefault(place[1], []).append(process)
     ours = processes.by_pid.get(os.getpid())
     own = located[ours.cgroups] if ours is not None else None
-    found: list[str] = []
+    found: dict[str, float] = {}
     sandboxes: list[str] = []
-    for containers in (inside for uid, inside in pods.items() if own is None or uid != own[0]):
+    last_hooked = 0.0
+    for uid, containers in pods.items():
         born = {name: min(process.starttime for process in inside) for name, inside in containers.items()}
+        last_hooked = max([last_hooked, *(at for name, at in born.items() if name not in candidates)])
+        if own is not None and uid == own[0]:
+            continue
         first = min(born, key=born.__getitem__)
         for name in sorted(candidates & born.keys()):
             init = containers[name][0]
@@ -246,8 +250,11 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
             if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
             elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
-                found.append(name)
-    return replace(_NONE_SEEN, containers=dict.fromkeys(found, UnhookedContainer()), sandboxes=sandboxes)
+                found[name] = born[name]
+    last = max(found.values(), default=0.0)
+    at = system.unix_time() - processes.boottime + last / procfs.TICKS if last > last_hooked else None
+    unnamed = dict.fromkeys(found, UnhookedContainer())
+    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -27,6 +28,7 @@ RESCTRL_ROOT = "RESCTRL_MON_TEST_RESCTRL_ROOT"
 RESTARTS = {"kubelet": "RESCTRL_MON_TEST_RESTART_KUBELET", "runtime": "RESCTRL_MON_TEST_RESTART_RUNTIME"}
 """Shell commands that restart it on every node."""
 
+OLDEST_HELM = (3, 14)  # --reset-then-reuse-values, by which docs/kubernetes.md upgrades
 DEADLINE = 900.0  # seconds, only to end what hangs
 POLL = 1.0  # seconds between two looks
 
@@ -39,6 +41,9 @@ def why_not() -> str | None:
     absent = [it for it in ("helm", "kubectl") if shutil.which(it) is None]
     if absent:
         return f"no {' and no '.join(absent)} on PATH"
+    version = run("helm", "version", "--template={{.Version}}").strip()
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_HELM:
+        return f"helm {version} is older than {'.'.join(map(str, OLDEST_HELM))}"
     if not os.environ.get(IMAGE):
         return f"no {IMAGE}, the chart's image: docs/kubernetes.md says how to run the tests on a cluster"
     try:

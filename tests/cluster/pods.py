@@ -55,6 +55,21 @@ def is_ready(found: Object) -> bool:
     return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
 
 
+TOO_LARGE = "exceed maximum message size"
+"""In the kubelet's message of a container that ttrpc, by which containerd speaks to NRI's plugins, cannot carry."""
+
+
+def find_refusal(found: Object) -> str | None:
+    """What containerd's NRI says of a pod with a container above its limit of 4 MiB, which never starts; else None."""
+    statuses = [it for kind in _KINDS for it in found["status"].get(kind, [])]
+    messages = [it["state"].get("waiting", {}).get("message", "") for it in statuses]
+    return next((message for message in messages if TOO_LARGE in message), None)
+
+
+class RefusedByNri(Exception):
+    """NRI refuses a container of a pod, by its size: no plugin, the hook-injector included, has a say in that."""
+
+
 class Pods:
     """What a test has made in the tenants' namespace."""
 
@@ -66,7 +81,7 @@ class Pods:
             kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(it))
 
     def start(self, *objects: Object) -> list[Object]:
-        """Create pods and wait until they are ready; returns them as the API server has them."""
+        """Create pods and wait until they are ready; returns them as the API server has them. Raises RefusedByNri."""
         self.create(*objects)
         return self.ready(named(objects))
 
@@ -74,6 +89,8 @@ class Pods:
         def all_ready() -> list[Object] | None:
             found = {it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")}
             wanted = [found[name] for name in names]
+            if refusals := [*filter(None, map(find_refusal, wanted))]:
+                raise RefusedByNri(refusals[0])
             return wanted if all(map(is_ready, wanted)) else None
 
         return wait(f"pods {', '.join(names)}", all_ready)

@@ -7,8 +7,8 @@ from typing import Callable
 
 import pytest
 
-from tests.cluster.kube import Object
-from tests.cluster.pods import Pods, container, live_containers, pod
+from tests.cluster.kube import Object, nodes
+from tests.cluster.pods import Pods, RefusedByNri, container, live_containers, pod
 from tests.cluster.release import Release
 
 WIDE = "<"  # of which runc makes six bytes
@@ -38,6 +38,11 @@ def claim(key: str, value: str) -> Object:
 @pytest.mark.parametrize("trick", TRICKS)
 def test_restricted_pod_is_monitored_as_its_own_though_it(release: Release, pods: Pods, trick: str) -> None:
     (victim,) = pods.start(pod())
-    found = pods.start(TRICKS[trick](victim["metadata"]["uid"]))
+    try:
+        found = pods.start(TRICKS[trick](victim["metadata"]["uid"]))
+    except RefusedByNri as error:
+        if not any(it["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://") for it in nodes()):
+            raise
+        pytest.skip(f"NRI refuses the pod, which does not start: {error}")
     release.assert_monitored([victim, *found])
     assert release.show(victim)["members"].keys() == live_containers(victim).keys()

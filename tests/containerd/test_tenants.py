@@ -6,8 +6,10 @@ containerd hands the annotations on, or none of them with the NRI plugin's other
 
 from __future__ import annotations
 
+import grpc
 import pytest
 
+from tests.cluster.pods import TOO_LARGE
 from tests.containerd.conftest import StartNode
 from tests.containerd.injecting import OPEN, PODMAN, Injecting
 from tests.containerd.node import COMM, UID
@@ -49,3 +51,13 @@ def test_pod_is_in_its_own_group_alone_whatever_its_claim(
     container.end()
     assert node.groups().pop(GROUP, []) == []
     assert f"oci-{VICTIM}" in node.groups()
+
+
+def test_nri_refuses_a_container_above_its_limit_and_the_next_one_has_the_hook(start_node: StartNode) -> None:
+    """So does it refuse a pod of the tests in tests/cluster, which know it by these words."""
+    node = start_node("injected", "runc")
+    with pytest.raises(grpc.RpcError, match=f"NRI adjustment for container: .*{TOO_LARGE}"):
+        node.pod(VICTIM, note="<" * (5 << 20)).start("large")
+    assert node.groups() == {}
+    container = node.pod().start("web")
+    assert node.groups() == {GROUP: [container.init().pid]}

@@ -56,10 +56,13 @@ class Host:
         self.boot = directory / "tmpfiles.d"
         self.boot.mkdir()
 
-    def pods(self, *words: str, watch: bool = False) -> dict[str, tuple[chart.Object, chart.Object]]:
-        """The chart's containers, each with its pod. `watch`: the value of this name."""
+    def pods(
+        self, *words: str, watch: bool = False, adopt: bool = False
+    ) -> dict[str, tuple[chart.Object, chart.Object]]:
+        """The chart's containers, each with its pod. `watch`, `adopt`: the values of these names."""
         options = [*self.options, *words]
-        values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options, "watch": watch}
+        values: chart.Object = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options}
+        values |= {"watch": watch, "adopt": adopt}
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
         objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
         plans = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
@@ -69,13 +72,13 @@ class Host:
         both = ("initContainers", "containers")
         return {it["name"]: (it, pod) for pod in pods for kind in both for it in pod.get(kind, [])}
 
-    def command(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> list[str]:
+    def command(self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
-        container, pod = self.pods(*words, watch=name == "watch")[name]
+        container, pod = self.pods(*words, watch=name == "watch", adopt=adopt)[name]
         security = container["securityContext"]
         volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
-        scratch = {"tmpfiles": str(self.boot), "node": str(self.node)}
+        scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
         mounts = []
         for it in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **scratch}[it["name"]]
@@ -83,6 +86,8 @@ class Host:
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
             mounts.append(f"--mount=type=tmpfs,notmpcopyup,destination=/host{HOOKS_DIR}")
+        if adopt:  # this machine's runc, which PROGRAMS brings
+            mounts.append("--mount=type=tmpfs,notmpcopyup,destination=/usr/sbin")
         assert security["readOnlyRootFilesystem"]
         return [
             # Not --rm: Podman gives 127 for a container that was removed before it asks for the status.
@@ -101,9 +106,11 @@ class Host:
         ]
 
     @contextmanager
-    def running(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    def running(
+        self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False
+    ) -> Iterator[subprocess.Popen[str]]:
         """One of the chart's containers; at the end it is told to end, as kubelet tells it, and does."""
-        command = [*self.lab.podman_command(), *self.command(name, *words, env=env)]
+        command = [*self.lab.podman_command(), *self.command(name, *words, env=env, adopt=adopt)]
         with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process
@@ -202,6 +209,7 @@ def test_an_installation_is_ready_and_an_upgrade_replaces_what_has_changed(host:
         line_with(process, host.json.name)
         wait(lambda: probe(host, "install").returncode == 0)
         program, json_ = installed = host.state()
+        assert (host.node / "installed").stat().st_mtime == pytest.approx(host.json.stat().st_mtime, abs=0.01)
         host.program.chmod(0o644)
         wait(lambda: "not in place" in probe(host, "install").stdout)
         host.program.chmod(0o755)
@@ -257,6 +265,15 @@ def test_resctrl_comes_and_goes_for_reconcile_as_it_does_on_the_host(host: Host)
             assert again.root == host.resctrl.root
             (inside / "mon_groups/oci-y").mkdir()
             assert "/mon_groups/oci-y" in again.groups()
+
+
+def test_adopt_brings_in_what_started_without_the_hook_and_no_runtime_of_the_node_is_run(host: Host) -> None:
+    host.workload("before")
+    assert host.groups() == {}
+    with host.running("reconcile", adopt=True) as process:
+        line_with(process, f"adopt {host.lab.container_id('before')[:12]}")
+        assert host.lab.podman("exec", "reconcile", "ls", "/usr/sbin").stdout == ""
+    assert host.groups()[f"oci-{host.lab.container_id('before')}"] == [host.lab.init("before").pid]
 
 
 def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:

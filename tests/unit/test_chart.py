@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import jsonschema
 import kubernetes_validate
 import pytest
+import yaml
 
 from hook import __version__
 from hook.cli.command_line import parse_command
@@ -20,6 +21,7 @@ from tests.support import chart
 from tests.support.chart import Object, render
 
 import cluster
+import runtime
 
 pytestmark = pytest.mark.skipif(chart.missing() is not None, reason=str(chart.missing()))
 OLDEST = "1.30"  # of Kubernetes
@@ -94,6 +96,28 @@ def test_kubernetes_takes_it(objects: list[Object]) -> None:
     for version in (OLDEST, kubernetes_validate.latest_version()):
         for found in with_made(objects):
             kubernetes_validate.validate(found, version, strict=True)
+
+
+HELM = "helm_python"
+"""Helm's own library, of Helm 4."""
+
+
+@pytest.mark.parametrize("values", [{}, EVERYTHING, {"adopt": True}], ids=["defaults", "everything", "adopt"])
+def test_helm_itself_renders_the_same_and_takes_the_values(values: Object) -> None:
+    helm = pytest.importorskip(HELM)
+    with helm.Chart.load(chart.CHART) as loaded:
+        loaded.validate_schema(values)
+        made = loaded.render(values, name=chart.RELEASE["Name"], namespace=chart.RELEASE["Namespace"])
+    texts = [text for name, text in made.items() if name.endswith(".yaml")]
+    found = [it for text in texts for it in yaml.safe_load_all(text) if it is not None]
+    assert sorted(found, key=json.dumps) == sorted(render(values), key=json.dumps)
+
+
+def test_helm_itself_finds_nothing_to_warn_of() -> None:
+    """As in tests/cluster, where its command line is: but for an icon."""
+    found = pytest.importorskip(HELM).lint(chart.CHART)
+    assert [it["error"] for it in found["messages"]] == ["icon is recommended"]
+    assert found["errors"] == []
 
 
 def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
@@ -294,6 +318,25 @@ def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: l
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
+
+
+def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(defaults: list[Object]) -> None:
+    """No bundle, in which a container's file system is mounted, and no directory with a runtime's socket."""
+    adopting = render({"adopt": True})
+    for found in with_made(adopting):
+        kubernetes_validate.validate(found, OLDEST, strict=True)
+    before, after = (containers(objects) for objects in (defaults, adopting))
+    assert {name for name in after if after[name] != before[name]} == {"reconcile"}
+    new = {path: it for path, it in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
+    assert {path for path, it in new.items() if not it.get("readOnly")} == {runtime.BUNDLES}
+    shown = [path for path in new if path != runtime.BUNDLES]
+    assert all(any(f"{root}/".startswith(f"{path}/") for path in shown) for root in runtime.ROOTS)
+    volumes = only(adopting, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+    paths = {
+        it["hostPath"]["path"] for it in volumes if it["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
+    }
+    assert {f"/host{path}" for path in paths} == set(shown)
+    assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], "no capability more"
 
 
 # --- Life

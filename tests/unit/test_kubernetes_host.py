@@ -235,10 +235,36 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
     assert [json_of(item).exists() for item in (A, SAME, B)] == [False] * 3
 
 
-def test_nothing_is_done_while_another_one_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("file", ["10-resctrl-mon-hook-kubernetes.json", "10-resctrl-mon-hook-podman.json"])
+def test_a_removal_leaves_another_owners_json_and_keys_in_the_same_hooks_dir(
+    monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """As `install --prefix=/usr/local --force` puts it there, whose owner has no file beside the chart's program."""
+    node().install()
+    other = "/usr/local/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+    theirs = at(f"{HOOKS_DIR}/{file}")
+    theirs.write_text(at(JSON).read_text().replace(PROGRAM, other))
+    if theirs == at(JSON):
+        assert node().remove_json() == [f"left: {theirs} calls {other}: it belongs to another installation"]
+    else:
+        assert node().remove_json() == [f"remove {at(JSON)}"]
+    monkeypatch.setattr(host, "end_all_keys", lambda _options: pytest.fail("they are of the other one's containers"))
+    assert node().remove_program()[:2] == [
+        f"left: all keys: {theirs} calls {other}: another installation",
+        f"stub {at(PROGRAM)}",
+    ]
+    assert theirs.exists()
+    assert not at(OWNER).exists()
+
+
+@pytest.mark.parametrize("held", [os.path.dirname(PROGRAM), HOOKS_DIR])
+def test_nothing_is_done_while_another_one_holds_the_lock_of_either_directory(
+    monkeypatch: pytest.MonkeyPatch, held: str
+) -> None:
     of(A).install()
-    monkeypatch.setattr(system, "try_flock", lambda _descriptor: False)
-    for act in (of(B).install, of(A).remove_json, of(A).remove_program):
-        with pytest.raises(Refused, match="another install or uninstall is running"):
+    inode = at(held).stat().st_ino
+    monkeypatch.setattr(system, "try_flock", lambda descriptor: os.fstat(descriptor).st_ino != inode)
+    for act in (of(A).install, of(A).remove_json, of(A).remove_program):
+        with pytest.raises(Refused, match=f"another install or uninstall is running in {at(held)}"):
             act()
     assert of(A).is_installed()

@@ -19,6 +19,7 @@ import node
 import ready
 
 RUN = "/run/resctrl-mon-hook"
+WORDS = ["--prefix=/usr", "--hooks-dir=/etc/hooks.d", "--strict", "--linger=600"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +79,32 @@ def test_reconcile_and_watch_are_ready_by_their_records() -> None:
         if record is not None:
             now = time.time()
             file.write_text(json.dumps({key: None if it is None else now + it for key, it in record.items()}))
-        found = ready.find_problem(name, ["--prefix=/usr", "--strict", "--linger=600"])
+        found = ready.find_problem(name, WORDS)
         assert (found is None) if problem is None else (found or "").startswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("installed", "last", "is_ready"),
+    [
+        (1000, 1100, False),
+        (1000, 1059, True),  # the runtime may have read hooksDir before
+        (1000, 900, True),  # from before the install
+        (1000, None, True),  # excluded, adopted, or a later one has the hook
+        (None, 1100, True),  # `install` is not ready
+    ],
+)
+def test_reconcile_is_not_ready_once_the_last_container_that_started_has_no_hook(
+    fs: FakeFilesystem, installed: float | None, last: float | None, is_ready: bool
+) -> None:
+    if installed is not None:
+        fs.create_file(ready.INSTALLED)
+        os.utime(ready.INSTALLED, (installed, installed))
+    containers: dict[str, dict[str, None]] = {"a1" * 32: {}, "b2" * 32: {}}
+    fs.create_file(f"{RUN}/unhooked.json", contents=json.dumps({"containers": containers, "last_started_at": last}))
+    problem = ready.find_problem("reconcile", WORDS)
+    assert (problem is None) is is_ready
+    assert is_ready or "2 containers run without it" in str(problem)
+    assert is_ready or "read hooksDir=/etc/hooks.d?" in str(problem)
 
 
 @pytest.mark.parametrize("name", ["reconcile", "watch", "metrics"])

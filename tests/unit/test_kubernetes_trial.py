@@ -17,7 +17,7 @@ from tests.unit.test_kubernetes_cluster import ApiHandler, Object, serving
 
 import cluster
 import trial
-from ready import SUPPORTED
+from ready import SUPPORTED, UNCALLED
 
 EXEC = ("Bearer secret", "v4.channel.k8s.io")
 UID, CONTAINER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "c1" * 32
@@ -81,6 +81,8 @@ class TrialCluster:
         if "show" in command:
             state = "live" if self.pods or "reconcile" in self.ill else "completed"
             return (2, "") if "unhooked" in self.ill else (0, json.dumps({"state": state, "members": {CONTAINER: {}}}))
+        if "ready.py" in command:
+            return 1, "reconcile has not ended a run" if "stopped" in self.ill else f"{UNCALLED}: 1 containers"
         if "list" in command:
             failure = {"container": CONTAINER, "reason": "no_rmids", "problem": "no RMID is left"}
             return 0, json.dumps({"unmonitored": [failure] if "no_rmids" in self.ill else []})
@@ -170,6 +172,24 @@ def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
     kube.daemons[0]["status"]["conditions"] = []
     trial.run(api, {**plan, "everyNode": False, "watch": False}, "hook-test")
     assert [found["spec"]["nodeName"] for found in kube.made] == ["b"]
+
+
+@pytest.mark.parametrize("ill", [set(), {"stopped"}], ids=["calls none", "stopped"])
+def test_a_node_whose_probe_saw_no_hook_called_is_tried_and_another_one_that_is_not_ready_fails(
+    api: cluster.Api, kube: TrialCluster, plan: Object, monkeypatch: pytest.MonkeyPatch, ill: set[str]
+) -> None:
+    kube.ill, kube.daemons = ill, kube.daemons[:1]
+    probe = {"exec": {"command": ["ready.py"]}}
+    kube.daemons[0]["spec"]["containers"] = [{"name": "reconcile", "readinessProbe": probe}]
+    status = {"name": "reconcile", "ready": False, "state": {"running": {}}}
+    kube.daemons[0]["status"] |= {"conditions": [], "containerStatuses": [status]}
+    monkeypatch.setattr(trial, "READY", 0.0)
+    if ill:
+        with pytest.raises(cluster.Failed, match="1 of 1 nodes tried do not meter"):
+            trial.run(api, plan, "hook-test")
+    else:
+        trial.run(api, plan, "hook-test")
+    assert len(kube.made) == (not ill)
 
 
 NEVER = (

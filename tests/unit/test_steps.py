@@ -13,7 +13,7 @@ from hook.install import steps
 from hook.install.steps import (
     Refused,
     Step,
-    lock_directory,
+    lock_directories,
     make_link,
     remove_directory,
     remove_file,
@@ -127,7 +127,7 @@ def test_a_dry_run_takes_no_step() -> None:
 
 
 def test_a_second_lock_on_a_directory_is_refused(tmp_path: Path) -> None:
-    with lock_directory(str(tmp_path)), pytest.raises(Refused, match="another"), lock_directory(str(tmp_path)):
+    with lock_directories(str(tmp_path)), pytest.raises(Refused, match="another"), lock_directories(str(tmp_path)):
         pass
-    with lock_directory(str(tmp_path)), lock_directory(str(tmp_path / "nothing")):
+    with lock_directories(str(tmp_path), f"{tmp_path}/."), lock_directories(str(tmp_path / "nothing")):
         pass

@@ -18,6 +18,8 @@ from hook.store import RunDir
 from hook.validation import replace
 from tests.unit.nodes import NodeFiles, add_process
 
+import ready
+
 UID, OTHER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "11111111-2222-3333-4444-555555555555"
 SANDBOX, APP, SIDECAR = "a1" * 32, "b2" * 32, "c3" * 32
 PAUSE, NONE, SHELL = "0000000000014002", "0000000000000000", "0000000000010002"
@@ -88,6 +90,35 @@ def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbo
     for container, how in started:
         pods.start(container, **how)
     assert pods.find() == expected
+
+
+def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(pods: PodsOfNode) -> None:
+    """By that the chart's probe tells a hooksDir that the runtime does not read. A sandbox is no container of a pod."""
+    boot = system.unix_time() - system.boottime()
+    mark = Path(ready.INSTALLED)
+    mark.parent.mkdir()
+    mark.touch()
+    os.utime(mark, (boot + 5, boot + 5))
+
+    def last() -> float | None:
+        pods.find()
+        found = pods.context.run.read(Unhooked, "unhooked")
+        assert found is not None
+        problem = ready.find_unhooked(f"{pods.context.run.path}/unhooked.json", "/x")
+        assert (problem is None) is (found.last_started_at is None)
+        return found.last_started_at
+
+    pods.start(SANDBOX, catches=PAUSE)
+    assert last() is None
+    pods.start(APP, starttime=procfs.TICKS * 70)
+    pods.start(SIDECAR, starttime=procfs.TICKS * 50)
+    assert last() == pytest.approx(boot + 70, abs=5)
+    pods.hook(SIDECAR)
+    assert last() == pytest.approx(boot + 70, abs=5), "an earlier one has the hook"
+    pods.start("d4" * 32, uid=OTHER, starttime=procfs.TICKS * 80)
+    pods.hook("d4" * 32)
+    assert last() is None
+    assert pods.find() == ([APP], [SANDBOX]), "it is still counted"
 
 
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:

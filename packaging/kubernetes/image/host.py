@@ -4,8 +4,10 @@
 The steps are those of hook/install/, without the ones that need systemd. /host is the host's root, of which a container
 has mounted /usr, read-only, and the directories that it writes to.
 
-Each step holds the lock of the program's directory, and first reads the owner's file there: the word `chart`, the
-release, and its hooksDir, a line each. A release touches nothing of another one, nor of its successor.
+Each step holds the locks of the program's directory and of hooksDir, as `install` does. It first reads the owner's file
+beside the program: the word `chart`, the release, and its hooksDir, a line each. Then it reads what the files in
+hooksDir call: an installation with another prefix has its owner's file elsewhere. A release touches nothing of another
+one, of a package or of `install`, nor of its successor.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import math
 import os
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from hook.entry import parse as parse_options
 from hook.install import install as installing
@@ -25,6 +28,9 @@ from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
 from hook.reconcile.run import end_all_keys
 
 from ready import can_monitor
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 SHIPPED = "/app/resctrl-mon-hook"
 """The ELF file for the host, in the image."""
@@ -101,8 +107,8 @@ class Host:
 
     def install(self) -> list[str]:
         """Write the files; returns a line for each step. After Refused or OSError nothing was done."""
-        owner, program, _ = self._paths
-        with steps.lock_directory(os.path.dirname(program)):
+        owner = self._paths[0]
+        with self._lock():
             problems = [*installing.find_problems(self.wanted), *self._in_the_way(), *self.find_unfit()]
             if problems:
                 raise Refused(*problems)
@@ -114,28 +120,50 @@ class Host:
         """Return whether all files are in place, with the content of this version and these options."""
         return all(step.is_done() for step in self._plan())
 
+    @property
+    def installed_at(self) -> float:
+        """Return since when the JSON is as it is, as a Unix time. Raises OSError."""
+        return os.stat(self._paths[2]).st_mtime
+
     def remove_json(self) -> list[str]:
         """Remove the JSON, so that no new container gets the hook; returns a line for each step."""
-        with steps.lock_directory(os.path.dirname(self._paths[1])):
-            return _take([remove_file(self._paths[2])]) if self._is_own() else []
+        hook_file = self._paths[2]
+        with self._lock():
+            if not self._is_own():
+                return []
+            if (called := self._find_called()).get(hook_file, self.program) != self.program:
+                return [f"left: {hook_file} calls {called[hook_file]}: it belongs to another installation"]
+            return _take([remove_file(hook_file)])
 
     def remove_program(self) -> list[str]:
         """End all keys, and put a stub into the program's place; returns a line for each step. Refused: a key is left.
 
-        The owner's file goes last: killed before that, a second call goes on from there.
+        The keys stay if another installation uses hooksDir, since they may be those of its containers. The owner's file
+        goes last: killed before that, a second call goes on from there.
         """
-        owner, program, hook_file = self._paths
-        with steps.lock_directory(os.path.dirname(program)):
-            found = hooksd.read_entry(hook_file).file
-            if not self._is_own() or (found is not None and found.hook.path == self.program):
+        owner, program, _ = self._paths
+        with self._lock():
+            called = self._find_called()
+            if not self._is_own() or self.program in called.values():
                 return []
-            ended = end_all_keys(self.wanted.options)
-            if ended.unfinished:
-                raise Refused(*ended.unfinished)
-            lines = [f"left: {line}" for line in ended.left]
+            lines = [f"left: all keys: {path} calls {other}: another installation" for path, other in called.items()]
+            if not called:
+                ended = end_all_keys(self.wanted.options)
+                if ended.unfinished:
+                    raise Refused(*ended.unfinished)
+                lines = [f"left: {line}" for line in ended.left]
             stub = [installing.plan_stub(program), installing.plan_stub_file(self.wanted.places)]
             first = stub if os.path.lexists(program) else [remove_file(program)]  # of a killed step
             return [*lines, *_take([*first, remove_file(owner)])]
+
+    def _lock(self) -> AbstractContextManager[None]:
+        _, program, hook_file = self._paths
+        return steps.lock_directories(os.path.dirname(program), os.path.dirname(hook_file))
+
+    def _find_called(self) -> dict[str, str]:
+        """Return the programs of this project that the files in hooksDir call, by the paths of the files."""
+        entries = hooksd.read_directory(self.wanted.places.at(self.hooks_dir))
+        return {entry.path: entry.own.path for entry in entries if entry.own is not None}
 
     def _is_own(self) -> bool:
         """Return whether this release owns the installation, and has not installed it again since its removal began."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -39,6 +40,7 @@ import cluster
 import host
 import mounts
 import privileges
+import runtime
 import trial
 from ready import INSTALLED, SUPPORTED, UNSUPPORTED, find_address
 
@@ -73,7 +75,11 @@ def install(node: host.Host) -> None:
     for line in node.install() or ["everything is in place"]:
         print(line)
     while True:
-        mark.touch() if node.is_installed() else mark.unlink(missing_ok=True)
+        if node.is_installed():
+            mark.touch()
+            os.utime(mark, (node.installed_at, node.installed_at))
+        else:
+            mark.unlink(missing_ok=True)
         time.sleep(LOOK)
 
 
@@ -206,7 +212,7 @@ def _reconcile_once(node: host.Host) -> None:
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
-    command = [host.SHIPPED, "reconcile", *node.options]
+    command = [host.SHIPPED, "reconcile", *node.options, *_adopt()]
     _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         _child.wait(LONGEST)
@@ -214,6 +220,16 @@ def _reconcile_once(node: host.Host) -> None:
         _report(f"reconcile has not ended after {LONGEST:.0f} s")
         _child.kill()
         _child.wait()
+
+
+def _adopt() -> list[str]:
+    """Return the options by which reconcile adopts, if the chart's value says so; remove what is left of ended ones."""
+    if not os.path.isdir(runtime.BUNDLES):
+        return []
+    for container in os.listdir(runtime.BUNDLES):
+        if not any(os.path.isdir(f"{root}/{container}") for root in runtime.ROOTS):
+            shutil.rmtree(f"{runtime.BUNDLES}/{container}")
+    return ["--adopt", *(f"--runtime-root={root}" for root in runtime.ROOTS)]
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:

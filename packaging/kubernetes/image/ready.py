@@ -16,15 +16,20 @@ import mounts
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 UNSUPPORTED = "/node/unsupported"
 """Written by the container `check`: why this node cannot monitor. There is nothing to do there, and that is ready."""
 INSTALLED = "/node/installed"
-"""Made by the container `install`, and there as long as the program and its JSON are in place."""
+"""Made by the container `install`, and there while the program and its JSON are in place. It has the JSON's time."""
 SUPPORTED = "This node can monitor."
 """The message of `check` on every other node."""
 LATEST = 180.0
 """Seconds since the last run of reconcile, or the last record of watch, at most: three of each."""
+UNCALLED = "no hook is called"
+"""Begins the problem that `helm test` looks into by a pod."""
+SETTLED = 60.0
+"""Seconds after the JSON is written, in which a runtime may still start containers as it knew hooksDir before."""
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
 _PATIENCE = 5.0  # seconds for an answer of the endpoint
 
@@ -44,7 +49,8 @@ def find_problem(name: str, options: Sequence[str]) -> str | None:
     if problem := mounts.find_problem(run_dir):
         return f"{problem}: this container starts again with the node's"
     if name == "reconcile":
-        return find_age(f"{run_dir}/reconcile.json", "ended_at", "reconcile has not ended a run")
+        age = find_age(f"{run_dir}/reconcile.json", "ended_at", "reconcile has not ended a run")
+        return age or find_unhooked(f"{run_dir}/unhooked.json", places["--hooks-dir"])
     if name == "watch":
         return find_age(f"{run_dir}/watch.json", "alive_at", "watch has not written its record")
     return find_counter(f"{resctrl}/mon_data") or ask(os.environ["METRICS"])
@@ -57,17 +63,45 @@ def can_monitor(resctrl: str) -> bool:
 
 def find_age(file: str, field: str, what: str) -> str | None:
     """Say that the Unix time in this field of a record is too long ago; None if it is not. Raises OSError."""
-    import json  # noqa: PLC0415  as below, only what needs it pays for it
-
-    try:
-        with open(file, encoding="utf-8") as record:
-            at = json.load(record)[field]
-    except (FileNotFoundError, KeyError, ValueError):
-        at = None
+    at = read_record(file).get(field)
     if at is None:
         return f"{what} yet: its log says why"
     age = abs(time.time() - at)
     return f"{what} for {age:.0f} s: its log says why" if age > LATEST else None
+
+
+def find_unhooked(file: str, hooks_dir: str) -> str | None:
+    """Say that the runtime calls no hook, by what reconcile has found; None if it does, or that is unknown.
+
+    The last container that started on the node must have a record, unless it started before the JSON was there. So a
+    container that was started without the hook is no reason any more once a later one has it, or once it is adopted.
+    """
+    found = read_record(file)
+    last = found.get("last_started_at")
+    try:
+        since = os.stat(INSTALLED).st_mtime
+    except FileNotFoundError:
+        return None  # `install` says so
+    if last is None or last < since + SETTLED:
+        return None
+    number = len(found["containers"])
+    return (
+        f"{UNCALLED}: {number} containers run without it, and none that started later has it. Does the runtime "
+        f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the program? The log of "
+        "reconcile has their IDs"
+    )
+
+
+def read_record(file: str) -> dict[str, Any]:
+    """Return a record of reconcile or watch; an empty one if there is none. Raises OSError."""
+    import json  # noqa: PLC0415  only what needs it pays for it
+
+    try:
+        with open(file, encoding="utf-8") as record:
+            found: dict[str, Any] = json.load(record)
+            return found
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def find_counter(directory: str) -> str | None:

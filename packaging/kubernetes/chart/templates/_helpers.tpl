@@ -223,6 +223,39 @@ read-only; what the host has mounted below it is as the host has it.
   hostPath: {path: /sys/fs/cgroup, type: Directory}
 {{- end }}
 
+{{- /*
+With adopt: what runc and crun keep of each container (image/runtime.py), but no bundle, which has the container's file
+system mounted, and no socket. In the first one are the config.json files that are made of that.
+*/ -}}
+{{- define "hook.adoptMounts" }}
+{{- if .Values.adopt }}
+- name: adopt
+  mountPath: /adopt
+{{- range $name, $path := include "hook.adoptPaths" . | fromYaml }}
+- name: {{ $name }}
+  mountPath: /host{{ $path }}
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "hook.adoptVolumes" }}
+{{- if .Values.adopt }}
+- name: adopt
+  emptyDir: {medium: Memory}
+{{- range $name, $path := include "hook.adoptPaths" . | fromYaml }}
+- name: {{ $name }}
+  hostPath: {path: {{ $path }}, type: DirectoryOrCreate}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "hook.adoptPaths" -}}
+runc: /run/runc
+crun: /run/crun
+containerd-runc: /run/containerd/runc
+{{- end }}
+
 {{- /* The host's directories, below /host. */ -}}
 {{- define "hook.programVolume" -}}
 - name: programs
