@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Helm chart, rendered by what Helm itself is made of (chart_renderer/main.go), with a cluster of a test's own.
-
-tests/unit/test_chart.py compares that with Helm's own library. Helm's command line is in no package registry.
-"""
+"""The Helm chart, rendered by what Helm itself is made of (chart_renderer/main.go): Helm is in no package registry."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import jsonschema
 import kubernetes_validate
 import pytest
-import yaml
 
 from hook import __version__
 from hook.cli.command_line import parse_command
@@ -96,28 +95,6 @@ def test_kubernetes_takes_it(objects: list[Object]) -> None:
     for version in (OLDEST, kubernetes_validate.latest_version()):
         for found in with_made(objects):
             kubernetes_validate.validate(found, version, strict=True)
-
-
-HELM = "helm_python"
-"""Helm's own library, of Helm 4."""
-
-
-@pytest.mark.parametrize("values", [{}, EVERYTHING, {"adopt": True}], ids=["defaults", "everything", "adopt"])
-def test_helm_itself_renders_the_same_and_takes_the_values(values: Object) -> None:
-    helm = pytest.importorskip(HELM)
-    with helm.Chart.load(chart.CHART) as loaded:
-        loaded.validate_schema(values)
-        made = loaded.render(values, name=chart.RELEASE["Name"], namespace=chart.RELEASE["Namespace"])
-    texts = [text for name, text in made.items() if name.endswith(".yaml")]
-    found = [it for text in texts for it in yaml.safe_load_all(text) if it is not None]
-    assert sorted(found, key=json.dumps) == sorted(render(values), key=json.dumps)
-
-
-def test_helm_itself_finds_nothing_to_warn_of() -> None:
-    """As in tests/cluster, where its command line is: but for an icon."""
-    found = pytest.importorskip(HELM).lint(chart.CHART)
-    assert [it["error"] for it in found["messages"]] == ["icon is recommended"]
-    assert found["errors"] == []
 
 
 def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
