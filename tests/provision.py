@@ -48,9 +48,12 @@ TEST = (
     *("fish", "zsh"),  # read the scripts that complete command lines: 37 MB
     "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use
 )
-KERNEL = (
+GUEST = (
     "qemu-system-x86",  # runs it
-    "systemd",  # PID 1 of one guest; the others build the kernel
+    *("dbus", "systemd"),  # PID 1 of one guest, and what runtimes ask it by
+)
+KERNEL = (
+    *GUEST,
     *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
 )
 
@@ -72,6 +75,7 @@ PACKAGES = (
 _PROBES = {
     "busybox-static": "busybox",
     "catatonit": "/usr/*/podman/catatonit",
+    "dbus": "dbus-daemon",
     "dpkg": "dpkg-deb",
     "dpkg-dev": "dpkg-source",
     "fuse3": "fusermount3",

@@ -96,11 +96,15 @@ RUNTIME = """\
       {setting}
       [plugins."{table}".containerd.runtimes.{name}.options]
         BinaryName = "{binary}"
+        {options}
 """
 
 
 class Containerd:
     """The daemon; its containers outlive it, and go with `close`. Subclasses: how it gives them the hook."""
+
+    runtime_options = ""
+    """Of each runtime, in config.toml."""
 
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir="/tmp"))  # a short path: sockets lie in it
@@ -130,6 +134,14 @@ class Containerd:
         """What a program is started by, to see the files that it sees."""
         return []
 
+    def crun(self) -> Path | str:
+        """The program that runs containers by crun."""
+        return self.base / "crun"
+
+    def pod_cgroup(self, uid: str) -> str:
+        """The cgroup of a pod, as kubelet names it to the CRI."""
+        return f"{self.cgroups.path}/kubepods/burstable/pod{uid}"
+
     def hook(self, *words: str) -> None:
         """Run our program with the hook's directories; it must have nothing to complain about."""
         done = subprocess.run(
@@ -146,8 +158,10 @@ class Containerd:
         """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name. `name`: of the file."""
         text = text.format(base=self.base, image=IMAGE, timeouts=TIMEOUTS)
         for runtime, setting in runtimes.items():
-            binary = self.base / "crun" if runtime.startswith("crun") else "runc"
-            text += RUNTIME.format(table=table, name=runtime, binary=binary, setting=setting)
+            binary = self.crun() if runtime.startswith("crun") else "runc"
+            text += RUNTIME.format(
+                table=table, name=runtime, binary=binary, setting=setting, options=self.runtime_options
+            )
         (self.base / name).write_text(text)
 
     @property
@@ -203,8 +217,8 @@ class Containerd:
         while not self.cri.image.ImageStatus(image={"image": IMAGE}).image.id:  # the CRI learns of it by an event
             assert deadline.left(), f"{IMAGE} did not come"
 
-    def gate(self, name: str) -> Gate:
-        self._gates.append(Gate(name, self.gates))
+    def gate(self, name: str, first: str) -> Gate:
+        self._gates.append(Gate(name, self.gates, first))
         return self._gates[-1]
 
     def close(self) -> None:
@@ -262,8 +276,9 @@ class OfBaseSpec(Containerd):
     def _configure(self) -> None:
         program = self.base / "libexec/oci/hooks.d" / PYZ.name  # as `install --prefix` puts it
         program.parent.mkdir(parents=True)
-        program.symlink_to(shipped())
-        plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
+        shutil.copy(shipped(), program)
+        make_spec = [*self.enter(), "ctr", "oci", "spec"]
+        plain = subprocess.run(make_spec, check=True, capture_output=True, timeout=DEADLINE).stdout
         command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
         printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
         spec = json.loads(printed)
@@ -309,7 +324,7 @@ class Pod:
 
     def __init__(self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] | None = None) -> None:
         self.node, self.uid = node, uid
-        self.cgroup = f"{node.cgroups.path}/kubepods/burstable/pod{uid}"
+        self.cgroup = node.pod_cgroup(uid)
         self._config = {
             "metadata": {"name": "pod", "uid": uid, "namespace": "default", "attempt": 0},
             "labels": {"io.kubernetes.pod.uid": uid},
@@ -324,13 +339,12 @@ class Pod:
     def _runtime(self) -> Service:
         return self.node.cri.runtime
 
-    def start(self, name: str, attempt: int = 0) -> RunningContainer:
-        """Create and start a container; returns when its command is running."""
-        gate = self.node.gate(f"{name}.{attempt}")
+    def start(self, name: str, attempt: int = 0, first: str = "echo $$") -> RunningContainer:
+        """Create and start a container; returns when its command is running. `first` is as a Gate has it."""
+        gate = self.node.gate(f"{name}.{attempt}", first)
         container = self.create(name, gate.command, attempt)
         self._runtime.StartContainer(container_id=container)
-        gate.wait_up()
-        return RunningContainer(self.node, container, gate)
+        return RunningContainer(self.node, container, gate, gate.wait_up())
 
     def create(self, name: str, command: Sequence[str], attempt: int = 0) -> str:
         """Create a container; returns its ID."""
@@ -352,10 +366,10 @@ class Pod:
 
 
 class RunningContainer:
-    """A container that runs. To be ended by its gate, or by one of these."""
+    """A container that runs. To be ended by its gate, or by one of these. `line`: what its command printed first."""
 
-    def __init__(self, node: Containerd, container_id: str, gate: Gate) -> None:
-        self.node, self.id, self.gate = node, container_id, gate
+    def __init__(self, node: Containerd, container_id: str, gate: Gate, line: str) -> None:
+        self.node, self.id, self.gate, self.line = node, container_id, gate, line
 
     def init(self) -> ProcessShown:
         info = self.node.cri.runtime.ContainerStatus(container_id=self.id, verbose=True).info

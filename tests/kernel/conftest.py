@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    can_boot = kernel.find() is not None and not provision.missing(provision.KERNEL[:1])
+    can_boot = kernel.find() is not None and not provision.missing(provision.GUEST)
     if can_boot and not session.config.option.collectonly:
         boot_guests(session)
 

@@ -13,14 +13,18 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Semaphore, Thread
 from typing import NamedTuple
 
 import pytest
 
+from tests import provision
 from tests.kernel.inside import VARIABLE
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
+from tests.support import newest
+from tests.support.debian import CannotMake
 from tests.support.hook import FORM
 
 AT_ONCE = 4
@@ -43,6 +47,8 @@ class GuestKind:
     name: str
     vm: Vm
     files: tuple[str, ...]
+    has_newest: bool = False
+    """Whether its tests take Debian's newest suite, see tests/support/newest.py: made first if it can be made."""
 
     def __str__(self) -> str:
         return self.name
@@ -82,6 +88,9 @@ class Guests:
         return [f"{name} {it.result().seconds:.0f} s" for name, it in done.items()]
 
     def _run(self, kind: GuestKind) -> None:
+        if kind.has_newest:
+            with suppress(CannotMake):
+                newest.ready()
         with self._may_run:
             try:
                 self._outcomes[kind.name].set_result(_run(kind))
@@ -93,10 +102,11 @@ def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
     """Run a guest; an emulator that hangs costs it once, and it is booted again."""
     begin = time.monotonic()
     words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.guests", "-p", "no:cacheprovider", *kind.files]
-    environment = {**ENVIRONMENT, FORM: os.environ[FORM]}
+    kept = provision.cache()
+    environment = {**ENVIRONMENT, FORM: os.environ[FORM], "XDG_CACHE_HOME": str(kept.parent)}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         try:
-            status = run_in_guest(words, kind.vm, env=environment, cwd=ROOT, stdout=output, stderr=output)
+            status = run_in_guest(words, kind.vm, env=environment, cwd=ROOT, shown=[kept], stdout=output, stderr=output)
         except (GuestFailed, GuestTimeout) as error:
             if not again:
                 raise

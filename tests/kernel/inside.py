@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import time
 from pathlib import Path
+
+from tests.support.hook import DEADLINE
+from tests.support.waiting import wait
 
 VARIABLE = "RESCTRL_MON_HOOK_TEST_ROOT"
 REAL_ROOT = Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None
 NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
+SYSTEMD = Path("/lib/systemd/systemd")
 LIMBO = 300.0  # seconds; only to end what hangs
 
 
@@ -56,3 +61,15 @@ def pin(pid: int, package: int) -> None:
     """Let a task run on the CPUs of a package only."""
     ids = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
     os.sched_setaffinity(pid, {int(it.parts[-3][3:]) for it in ids if int(it.read_text()) == package})
+
+
+def systemctl(*words: str) -> str:
+    """Return what systemctl prints, errors too."""
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    return (done.stdout + done.stderr).strip()
+
+
+def wait_for_systemd() -> None:
+    """Wait until systemd, which is PID 1, is up: the tests start beside it."""
+    wait(lambda: systemctl("is-system-running") in ("running", "degraded"))
+    assert Path("/proc/1/comm").read_text() == "systemd\n"

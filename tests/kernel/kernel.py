@@ -67,7 +67,7 @@ def ready() -> Path:
     if os.geteuid() != 0:
         raise CannotBuild("not root, and the guest is to see the whole of the host's /")
     image = find()
-    if absent := provision.install(provision.KERNEL[:1] if image else provision.KERNEL):
+    if absent := provision.install(provision.GUEST if image else provision.KERNEL):
         raise CannotBuild("; ".join(absent))
     return image or build()
 

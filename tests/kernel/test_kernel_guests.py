@@ -31,7 +31,12 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK),
         tuple(f"{HERE}/test_{name}.py" for name in ("containers", "containerd", "others")),
     ),
-    GuestKind("systemd", Vm(smp=1, sockets=1, systemd=True, append=QUICK), (f"{HERE}/test_units.py",)),
+    GuestKind(
+        "systemd",
+        Vm(smp=1, sockets=1, systemd=True, append=QUICK),
+        (f"{HERE}/test_systemd.py", f"{HERE}/test_units.py"),
+        has_newest=True,
+    ),
     # Monitoring only: there is no ctrl_group but the root
     GuestKind("reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),

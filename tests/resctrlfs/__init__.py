@@ -7,7 +7,6 @@ For instance `with mounted(tmp_path, rmids=4) as resctrl: (resctrl.root / "mon_g
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -20,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.resctrlfs.events import Event, Seen, read_events
+from tests.resctrlfs.places import detach, is_mounted
 
 __all__ = ["Event", "Mounted", "Seen", "mounted"]
 
 DEADLINE = 300.0
 """Seconds for each of: being ready, answering a request, ending."""
-MNT_DETACH = 2
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -117,14 +116,8 @@ class Mounted:
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
-        while self._is_mounted():
-            # A server that was killed leaves its mount: nobody answers there, so do not touch it but by umount.
-            ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(self.root), MNT_DETACH)
-
-    def _is_mounted(self) -> bool:
-        target = str(self.root.resolve())
-        lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
-        return any(line.split()[1].encode().decode("unicode_escape") == target for line in lines)
+        while is_mounted(self.root):
+            detach(self.root)
 
 
 @contextmanager

@@ -4,6 +4,9 @@
 On the control socket each line is a request in JSON, and each request has one line as its answer. Requests are objects
 with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false, "error":
 "..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
+
+It runs until it is unmounted or gets SIGINT or SIGTERM. If the mount point is removed under it, from another mount
+namespace, it makes that again, with socket and log, and goes on with the same groups.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.resctrlfs.events import EventLog
 from tests.resctrlfs.model import Injection, Knobs
+from tests.resctrlfs.places import PlaceTaken, clear_mountpoint, listen
 from tests.resctrlfs.server import ResctrlOperations, announce, serve
 
 
@@ -76,12 +81,9 @@ class Control:
         return {"groups": found, "free": list(model.rmids.free)}
 
 
-def listen(path: Path, control: Control) -> None:
-    """Serve the socket from its own thread, and each connection from another."""
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(path))
-    server.listen()
-    threading.Thread(target=_accept, args=(server, control), daemon=True).start()
+def serve_control(path: Path, control: Control) -> None:
+    """Serve the socket from its own thread, and each connection from another. Errors: as places.listen."""
+    threading.Thread(target=_accept, args=(listen(path), control), daemon=True).start()
 
 
 def _accept(server: socket.socket, control: Control) -> None:
@@ -124,11 +126,24 @@ def main(argv: list[str]) -> int:
         print("resctrlfs: only root can mount it for others", file=sys.stderr)
         return 2
     knobs = Knobs(**{knob.name: getattr(options, knob.name) for knob in dataclasses.fields(Knobs)})
-    operations = ResctrlOperations(knobs, options.log, lambda: announce(options.mountpoint))
-    listen(options.control, Control(operations))
-    if options.until_eof:
-        threading.Thread(target=end_at_eof, daemon=True).start()
-    serve(options.mountpoint, operations)
+    try:
+        clear_mountpoint(options.mountpoint)
+        operations = ResctrlOperations(knobs, options.log, lambda: announce(options.mountpoint))
+        control = Control(operations)
+        serve_control(options.control, control)
+        if options.until_eof:
+            threading.Thread(target=end_at_eof, daemon=True).start()
+        serve(options.mountpoint, operations)
+        while not options.mountpoint.exists():
+            print(f"resctrlfs: {options.mountpoint} was removed: it is made and mounted again", file=sys.stderr)
+            options.mountpoint.mkdir(parents=True)
+            operations.log = EventLog(options.log)
+            if not options.control.exists():
+                serve_control(options.control, control)
+            serve(options.mountpoint, operations)
+    except (PlaceTaken, OSError) as error:
+        print(f"resctrlfs: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -29,6 +29,7 @@ import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
 from tests.resctrlfs.events import Event, EventLog, Seen, look
 from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail
+from tests.resctrlfs.places import SUBTYPE
 
 ENDED_BY_SIGNAL = 8
 """fuse_main(3)'s result for it."""
@@ -176,7 +177,7 @@ def serve(mountpoint: Path, operations: ResctrlOperations) -> None:
             foreground=True,
             nothreads=True,
             fsname="resctrl",
-            subtype="resctrlfs",
+            subtype=SUBTYPE,
             allow_other=True,
             default_permissions=True,
         )

@@ -199,6 +199,7 @@ class Lab:
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
         self.place = ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
+        self.engine = ["--runtime=runc", "--cgroup-manager=cgroupfs"]
         self.hooks_dir = self._directory("hooks.d")
         self.gates = self._directory("gates")
         self._open_gates: list[Gate] = []
@@ -282,8 +283,7 @@ class Lab:
             f"--runroot={self.base}/runroot",
             f"--tmpdir={self.base}/tmp",
             "--storage-driver=vfs",  # works on whatever file system this is, and leaves no mounts
-            "--runtime=runc",
-            "--cgroup-manager=cgroupfs",
+            *self.engine,
         ]
 
     def run(self, name: str, *options: str, pod: str | None = None) -> Gate:

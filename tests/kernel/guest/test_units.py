@@ -18,6 +18,7 @@ from urllib.request import urlopen
 import pytest
 
 from tests.fuse.test_watch import exec_into
+from tests.kernel.inside import SYSTEMD, systemctl, wait_for_systemd
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import DEADLINE, UID, Hook, created, shipped, stopped, task
 from tests.support.waiting import wait
@@ -25,7 +26,6 @@ from tests.support.waiting import wait
 HOOK = Hook(Path("/sys/fs/resctrl"), Path("/run/resctrl-mon-hook"))
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
-SYSTEMD = Path("/lib/systemd/systemd")
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
 WATCH, RECONCILE, TEXTFILE, METRICS = (
     f"resctrl-mon-hook-{name}.service" for name in ("watch", "reconcile", "textfile", "metrics")
@@ -34,19 +34,13 @@ RECORD = HOOK.run_dir / "watch.json"
 PROM = Path("/var/lib/prometheus/node-exporter/resctrl.prom")
 
 
-def systemctl(*words: str) -> str:
-    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=DEADLINE)
-    return (done.stdout + done.stderr).strip()
-
-
 def state(unit: str, name: str) -> str:
     return systemctl("show", "--value", f"--property={name}", unit)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def installed() -> None:
-    wait(lambda: systemctl("is-system-running") in ("running", "degraded"))
-    assert Path("/proc/1/comm").read_text() == "systemd\n"
+    wait_for_systemd()
     command = [str(shipped()), "install", "--watch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert done.returncode == 0, done.stdout + done.stderr
