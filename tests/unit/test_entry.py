@@ -98,6 +98,8 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert said in line
     assert set(node.failures().values()) == {"bad_state"}
     assert node.groups() == {}
+    if said == "no pid":
+        assert failure().bundle == STATE["bundle"], "the state is whole"
 
 
 def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:

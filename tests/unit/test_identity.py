@@ -410,6 +410,7 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
     [
         (f":{SLICES}/crio-{ID}.scope/container", "cri-o"),
         (f":/kubepods/pod{UID}/crio-{ID}", "cri-o"),
+        (f":/x{ID}y/crio-{ID}", "cri-o"),
         (f":{SLICES}/cri-containerd-{ID}.scope", "containerd"),
         (f"memory:/kubepods/pod{UID}/{ID}", "containerd"),
         (f":/machine.slice/libpod-{ID}.scope/container", "libpod"),

@@ -426,6 +426,15 @@ def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
     assert str(explain(complaint)).startswith("RMIDs could not be reclaimed;")
 
 
+def test_reclaim_takes_a_dead_member_off_the_index(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+    context = node.context()
+    assert context.run.read_index(ID) == UID
+    assert reclaim.reclaim(context, OTHER) is True
+    assert context.run.read_index(ID) is None
+
+
 def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node) -> None:
     node.start()
     node.kernel.pid_namespace = "pid:[4026532201]"

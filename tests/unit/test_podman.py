@@ -84,6 +84,7 @@ def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
         (["-c", ID, "-n", "web", "--exit-command-arg", "-n", "other"], "web"),
         (["-s", "-c", ID, "-p", "--name=payroll", "--syslog", "-n", "web", "-i"], "web"),  # podman run --pidfile
         (["-c", ID, "-n", "web", "--conmon-pidfile", "-n", "-t", "-u", "x"], "web"),
+        (["-c", ID, "-t", "-n", "web"], "web"),
         (["-c", ID, "-n", "web", "--log-tag", "--cid", "-l", "--name", "-b", "x"], "web"),
         (["-c", ID, "-n", "web", "--option-of-a-later-version", "--name=payroll"], "web"),
         (["-c", ID, "--log-tag", "--", "-n", "web", "--", "-n", "x", "-c", "y"], "web"),
