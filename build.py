@@ -62,7 +62,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
-APART = ("tests/unit", "tests/fuse")
+APART = ("tests/unit", "tests/fuse", "tests/packages")
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 LIVES = ("tests/podman", "tests/containerd")
@@ -116,9 +116,13 @@ def _run_tests(arguments: Sequence[str]) -> int:
     elif arguments == ["--all"]:
         _say_what_is_built_first()
         forms = _build_forms(must=bool(os.environ.get("CI")), can_wait=True)
+        newest = f"--form={forms[-1]}"
         # The lane with the guests often waits, so that three keep two cores busy.
-        others = [*(f"--ignore={tier}" for tier in APART), f"--form={forms[-1]}"]
-        lanes = [[others], [["tests/unit"]], [["tests/fuse", f"--form={form}"] for form in forms]]
+        lanes = [
+            [[*(f"--ignore={tier}" for tier in APART), newest]],
+            [["tests/unit"], ["tests/packages", newest]],
+            [["tests/fuse", f"--form={form}"] for form in forms],
+        ]
         if forms[-1] != "pyz":
             lanes[0].append([*LIVES, A_GUEST, "--form=pyz"])
     else:

@@ -68,16 +68,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def test_all_runs_fuse_on_both_forms_and_other_tiers_on_the_elf_file(
+def test_all_runs_fuse_lives_and_a_guest_on_both_forms_and_the_rest_on_the_elf_file(
     runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "build", lambda: None)
     assert build._run_tests(["--all"]) == 0
     assert sorted(runs) == [
-        "--ignore=tests/unit --ignore=tests/fuse --form=native",
+        "--ignore=tests/unit --ignore=tests/fuse --ignore=tests/packages --form=native",
         "tests/fuse --form=native",
         "tests/fuse --form=pyz",
-        "tests/podman/test_life.py --form=pyz",
+        "tests/packages --form=native",
+        f"tests/podman tests/containerd {build.A_GUEST} --form=pyz",
         "tests/unit",
     ]
 
@@ -91,7 +92,8 @@ def test_without_an_elf_file_all_runs_on_the_pyz_and_says_so_but_fails_in_ci(
     monkeypatch.setattr(native, "build", fail)
     assert build._run_tests(["--all"]) == 0
     assert capsys.readouterr().err == "build.py: no test of the ELF file: no gcc\n"
-    assert sorted(runs) == ["--ignore=tests/unit --ignore=tests/fuse --form=pyz", "tests/fuse --form=pyz", "tests/unit"]
+    others = "--ignore=tests/unit --ignore=tests/fuse --ignore=tests/packages --form=pyz"
+    assert sorted(runs) == [others, "tests/fuse --form=pyz", "tests/packages --form=pyz", "tests/unit"]
     monkeypatch.setenv("CI", "true")
     with pytest.raises(BuildError, match="no ELF file: no gcc"):
         build._run_tests(["--all"])

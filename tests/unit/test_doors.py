@@ -38,7 +38,7 @@ ELSEWHERE = {
     "install/program": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
     "jobs/__init__": {"shutil"},  # finds the command
-    "image/node": {"pathlib"},  # what it writes into its own pod
+    "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
 """`system` opens these files without a check of their kind: the program or the kernel made them."""
