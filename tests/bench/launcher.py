@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,21 @@ class Launcher:
             status = failed or os.waitstatus_to_exitcode(status)
             raise CannotMeasure(f"{step.name}, {step.subject}: exit status {status}: {output.strip()}")
         return Taken(time / 1e9, cpu / 1e6, memory / 1024, output)
+
+    def time_at_once(self, command: Sequence[str], states: Sequence[str]) -> float:
+        """Return the seconds from the first start of a command to the last end, with each of these states on a stdin.
+
+        CannotMeasure if one of them failed.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            files = [Path(directory, str(number)) for number in range(len(states))]
+            for file, state in zip(files, states):
+                file.write_text(state, encoding="utf-8")
+            failed, stdout, output = _run([str(self._program), "crowd", *map(str, files), "--", *command], "")
+        time, status = map(int, stdout.split() or (0, 1))
+        if failed or status:
+            raise CannotMeasure(f"{len(states)} at once: {output.strip()}")
+        return time / 1e9
 
 
 def _run(command: Sequence[str], stdin: str) -> tuple[int, str, str]:

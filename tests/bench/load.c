@@ -7,6 +7,9 @@
  *       Starts a command as soon as there is something on stdin, which is the command's, too. When it has ended,
  *       prints nanoseconds of time, microseconds of CPU, peak memory in KiB, and the wait status. -r: before all else
  *       on the machine (SCHED_FIFO), where that is allowed. Not for what makes cgroups, where it may be forbidden.
+ *   load crowd FILE... -- COMMAND [ARGUMENT...]
+ *       Starts a command for each FILE, its stdin, without waiting for one before the next. When all have ended, prints
+ *       nanoseconds of time, and their wait statuses, by `or`.
  *   load spin LOOPS THREADS
  *       Does so many loops, shared out among the threads.
  *   load job LOOPS COUNTER...
@@ -67,6 +70,29 @@ static void start(char **command, int real_time)
 	long long ended = now(CLOCK_MONOTONIC) - begin;
 	long cpu = microseconds(used.ru_utime) + microseconds(used.ru_stime);
 	printf("%lld %ld %ld %d\n", ended, cpu, used.ru_maxrss, status);
+}
+
+static void crowd(char **files)
+{
+	int count = 0, status, statuses = 0;
+
+	while (files[count] && strcmp(files[count], "--"))
+		count++;
+	char **command = files + count + 1;
+	long long begin = now(CLOCK_MONOTONIC);
+	for (int i = 0; i < count; i++) {
+		pid_t pid = fork();
+		if (pid == 0) {
+			dup2(open(files[i], O_RDONLY | O_CLOEXEC), 0);
+			execv(command[0], command);
+			err(127, "%s", command[0]);
+		}
+		if (pid < 0)
+			err(2, "fork");
+	}
+	while (wait(&status) > 0)
+		statuses |= status;
+	printf("%lld %d\n", now(CLOCK_MONOTONIC) - begin, statuses);
 }
 
 static void *spin(void *unused)
@@ -151,6 +177,8 @@ int main(int argc, char **argv)
 
 	if (!strcmp(what, "start") && argc > 2 + real_time) {
 		start(argv + 2 + real_time, real_time);
+	} else if (!strcmp(what, "crowd") && argc > 4) {
+		crowd(argv + 2);
 	} else if (!strcmp(what, "begin") && argc > 4) {
 		begin(argv + 2);
 	} else if (!strcmp(what, "job") && argc > 3) {

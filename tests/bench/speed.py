@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -194,25 +192,12 @@ def crowd(bench: Bench, forms: Mapping[str, Form], size: int) -> Table:
                 with ExitStack() as stack:
                     pids = [stack.enter_context(task()).pid for _ in containers]
                     states = [created(name, pid, key) for pid, (name, key) in zip(pids, containers.items())]
-                    hooks.append(time_at_once(form.command(node), states))
+                    hooks.append(bench.launcher.time_at_once(form.command(node), states))
                 if node.members(containers.values()) != containers.keys():
                     raise CannotMeasure(f"not all of {size} hooks did their work: {node.hook().failures()}")
-                floors.append(time_at_once(form.floor, [""] * size))
+                floors.append(bench.launcher.time_at_once(form.floor, [""] * size))
         figures.append(Figure(f"{size} at once: wall time", name, ratios(hooks, floors), CROWD_TARGETS.get(name)))
     return Table("hooks / exit floors", figures)
-
-
-def time_at_once(command: Sequence[str], states: Sequence[str]) -> float:
-    """Return the seconds from the first start of a command to the last end, with each of these states on a stdin."""
-    with ExitStack() as stack:
-        inputs = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in states]
-        for file, state in zip(inputs, states):
-            file.write(state)
-            file.seek(0)
-        before = time.monotonic()
-        for process in [subprocess.Popen(command, stdin=file, env={}, cwd="/") for file in inputs]:
-            process.wait()
-        return time.monotonic() - before
 
 
 if __name__ == "__main__":
