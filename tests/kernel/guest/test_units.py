@@ -7,6 +7,7 @@ Here systemd is PID 1, and the units are where `install` puts them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -157,3 +158,22 @@ def fetch_metrics() -> str:
             return str(answer.read(), "utf-8")
     except URLError:
         return ""
+
+
+JOBS = Path(__file__).resolve().parents[3] / "docs/jobs.md"
+EXAMPLES = re.findall(r"```\n(\[Service\].*?)```", JOBS.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", EXAMPLES, ids=["root's", "a user's"])
+def test_services_of_the_docs_have_a_group_while_they_run(text: str) -> None:
+    command = Path("/usr/bin/backup")
+    command.write_text("#!/bin/sh\nexec sleep infinity\n", encoding="utf-8")
+    command.chmod(0o755)
+    Path("/run/systemd/system/nightly.service").write_text(text, encoding="utf-8")
+    systemctl("daemon-reload")
+    assert systemctl("start", "nightly.service") == ""
+    main = int(state("nightly.service", "MainPID"))
+    wait(lambda: "oci-nightly" in HOOK.groups() and HOOK.tasks("oci-nightly") == {main})
+    assert systemctl("stop", "nightly.service") == ""
+    assert HOOK.key("nightly")["members"] == {}, "it lingers, as the options in hooks.d say"
+    assert state("nightly.service", "Result") == "success"
