@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hook import __main__ as program
 from hook import conmon, entry, procfs
 from hook.errors import HookError
-from hook.models import Failure, Options
+from hook.models import Failure, Options, State, ValidationError
 from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
@@ -100,6 +100,19 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert node.groups() == {}
     if said == "no pid":
         assert failure().bundle == STATE["bundle"], "the state is whole"
+
+
+def test_a_failure_on_record_goes_when_the_container_is_monitored(node: Node) -> None:
+    called(node)  # there is no process 7
+    assert node.failures().keys() == {"c1"}
+    node.spawn(7)
+    called(node)
+    assert node.failures() == {}
+
+
+def test_a_required_option_cannot_be_left_out() -> None:
+    with pytest.raises(ValidationError, match="id"):
+        entry.validate(State, {"pid": 7}, [])
 
 
 def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:

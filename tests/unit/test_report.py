@@ -268,6 +268,21 @@ def test_a_state_that_is_too_large_is_monitored_by_its_head_and_its_cgroup(node:
     assert node.groups() == {}
 
 
+def test_a_state_that_is_too_large_and_has_no_pid_is_a_bad_state(node: Node) -> None:
+    state = {name: value for name, value in STATE.items() if name != "pid"}
+    assert "bad_state: the state of a container that is being created has no pid" in called(
+        node, {**state, "annotations": BIG}, verb="createRuntime"
+    )
+    assert node.failures() == {"c1": "bad_state"}
+
+
+def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "RunDir", fails(errno.EIO))
+    call = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    assert report.leave_traces(call, None, HookError("io", "p"), is_monitored=False) is None
+    assert ": io: " in node.machine.caller.stderr.decode()
+
+
 @pytest.mark.parametrize("verb", ["hook", "createRuntime"])
 def test_a_state_whose_head_comes_last_is_a_bad_state(node: Node, verb: str) -> None:
     node.spawn(7)

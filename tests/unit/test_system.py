@@ -78,6 +78,12 @@ def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
+def test_lines_are_appended_to_a_regular_file_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="Not a regular file"):
+        system.append_lines(str(tmp_path / "fifo"), ["line"])
+
+
 def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert system.age(str(tmp_path / "link")) < 3600
