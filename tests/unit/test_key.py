@@ -506,3 +506,19 @@ def test_a_group_that_is_gone_without_a_begin_ends_without_counters(node: Node) 
     (group,) = node.state().groups
     gone = replace(group, path=f"{RESCTRL}/mon_groups/oci-gone", begin=None)
     assert key.finish_group(node.context(), gone, had_member=True).end == {}
+
+
+def test_making_room_ends_with_its_time_and_after_a_failure(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, pid, uid in ((ID, 7, UID), (OTHER, 20, OTHER_UID)):
+        node.start(name, pid, uid, snapshot_ttl=300)
+        node.stop(name, pid, snapshot_ttl=300)
+    run = node.context().run
+    monkeypatch.setattr(reclaim, "_SECONDS", 0.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(reclaim, "forget", fails(errno.EIO))
+        assert not reclaim.make_room(run, drops_lines=False)
+    assert node.find_state(UID) is not None
+    assert node.find_state(OTHER_UID) is not None
+    run.may_make_room = True
+    assert reclaim.make_room(run, drops_lines=False)
+    assert (node.find_state(UID) is None) + (node.find_state(OTHER_UID) is None) == 1
