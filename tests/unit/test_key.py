@@ -522,3 +522,11 @@ def test_making_room_ends_with_its_time_and_after_a_failure(node: Node, monkeypa
     run.may_make_room = True
     assert reclaim.make_room(run, drops_lines=False)
     assert (node.find_state(UID) is None) + (node.find_state(OTHER_UID) is None) == 1
+
+
+def test_a_key_that_has_come_back_makes_no_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.start()
+    before = replace(node.state(), completed_at="2026-11-27T08:00:00Z")
+    monkeypatch.setattr(RunDir, "glance", lambda *_: before)
+    assert not reclaim.make_room(node.context().run, drops_lines=False)
+    assert node.groups() == {GROUP: {7}}
