@@ -127,8 +127,10 @@ class View:
 
 def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
     """Return a state with other groups and fields. `generation` rises if the key's view changes."""
-    after = replace(state, groups=groups, **fields)
-    return after if _shown(after) == _shown(state) else replace(after, generation=next_generation(state))
+    members, since = fields.get("members", state.members), fields.get("lingering_since", state.lingering_since)
+    if _shown(groups, members, since) != _shown(state.groups, state.members, state.lingering_since):
+        fields["generation"] = next_generation(state)
+    return replace(state, groups=groups, **fields)
 
 
 def next_generation(state: KeyState) -> int:
@@ -136,26 +138,21 @@ def next_generation(state: KeyState) -> int:
     return state.generation % validation.MOST_NATURAL + 1
 
 
-def _shown(state: KeyState) -> list[tuple[object, ...]]:
-    """Return the part of a state that the key's view shows. A key without a shown group has no view."""
+def _shown(groups: list[MonGroup], members: object, lingering_since: object) -> list[tuple[object, ...]]:
+    """Return the part of a key's state that its view shows. A key without a shown group has no view."""
+    left_at = None if members else lingering_since
     return [
-        (group.path, group.inode, group.begin, group.end, group.before, group.known, _left_at(state))
-        for group in state.groups
+        (group.path, group.inode, group.begin, group.end, group.before, group.known, left_at)
+        for group in groups
         if group.begin is not None
     ]
 
 
-def _left_at(state: KeyState) -> float | None:
-    """Return the time (CLOCK_BOOTTIME) since which a key lingers, or None if it does not."""
-    return state.lingering_since if not state.members else None
-
-
 def _lingering(state: KeyState) -> dict[str, str]:
     """The file that says since when a key lingers, if it does."""
-    since = _left_at(state)
-    if since is None:
+    if state.members or state.lingering_since is None:
         return {}
-    return {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + since)}
+    return {"lingering_since": system.format_utc(system.unix_time() - system.boottime() + state.lingering_since)}
 
 
 def count_files(state: KeyState) -> tuple[int, int]:
