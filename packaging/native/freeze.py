@@ -28,7 +28,7 @@ PYTHONS = (
 )
 # The parts of importlib that each start imports first, under the names that CPython has for them when it is frozen. The
 # first one is for a hook: the launcher leaves it out of the table for all other commands.
-HOOK_IMPORTLIB = "_frozen_importlib", Path(__file__).with_name("hook_importlib.py")
+HOOK_IMPORTLIB = Path(__file__).with_name("hook_importlib.py")
 IMPORTLIB = {
     "_frozen_importlib": "importlib/_bootstrap.py",
     "_frozen_importlib_external": "importlib/_bootstrap_external.py",
@@ -79,8 +79,8 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
             packages.add(name)
     for name, path in IMPORTLIB.items():
         codes[name] = _compile_importlib(Path(library, path), bytecode.module_name(path))
-    name, own = HOOK_IMPORTLIB
-    frozen = [(name, _compile_importlib(own, bytecode.module_name(IMPORTLIB[name]))), *sorted(codes.items())]
+    own = _compile_importlib(HOOK_IMPORTLIB, "importlib._bootstrap")
+    frozen = [("_frozen_importlib", own), *sorted(codes.items())]
     rows, blobs, at = [], [], 0
     for name, code in frozen:
         blob = bytecode.stable(code)

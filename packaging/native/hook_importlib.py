@@ -3,7 +3,7 @@
 
 A hook has one thread and no path to import from. CPython's own importlib/_bootstrap.py, with its locks, finders and
 specs, takes a seventh of a hook's time to load, so freeze.py freezes this under its name; commands for people get
-CPython's. Source: Python/import.c of CPython 3.13, in which IMPORTLIB stands before all that C asks of this module.
+CPython's. Source: Python/import.c of CPython 3.13, which calls these functions by IMPORTLIB(interp).
 """
 
 from __future__ import annotations

@@ -98,8 +98,11 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert said in line
     assert set(node.failures().values()) == {"bad_state"}
     assert node.groups() == {}
-    if said == "no pid":
-        assert failure().bundle == STATE["bundle"], "the state is whole"
+
+
+def test_the_record_of_a_state_without_a_pid_has_its_bundle(node: Node) -> None:
+    called(node, pid=0)
+    assert failure().bundle == STATE["bundle"]
 
 
 def test_a_failure_on_record_goes_when_the_container_is_monitored(node: Node) -> None:
