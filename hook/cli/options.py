@@ -133,14 +133,13 @@ class Metrics(Model):
 class Doctor(Model):
     """Check this node and suggest fixes.
 
-    doctor --output=wide | less: all that was found, each in one line
+    doctor --report: print what this machine shows, for an issue
     """
 
     prefix: Directory | None = _PREFIX
     hooks_dir: list[Directory] = _field(
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
-    output: Literal["wide", "json"] | None = _field("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
     report: bool = _field(
         "", "print what the kernel shows of this machine, without names of pods and containers", False
     )
@@ -210,7 +209,6 @@ class Install(Model):
     prefix: Directory | None = _PREFIX
     hooks_dir: Directory | None = _HOOKS_DIR
     destdir: Directory | None = _DESTDIR
-    python: str | None = _field("PATH", "the interpreter that runs the program (default: the one in its first line)")
     adopt: bool = _ADOPT
     watch: bool = _field("", "also install and start the watch service", False)
     force: bool = _FORCE

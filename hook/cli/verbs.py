@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from hook.install.install import Taken
     from hook.install.program import Program
-    from hook.install.steps import Taken
     from hook.show.prometheus import Choice, Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
@@ -355,22 +355,20 @@ def parse_address(text: str) -> tuple[str, int]:
 
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
 def doctor(given: options.Doctor, request: Request) -> int:
-    from hook.doctor import FAILURE, Finding, Site, format_findings, to_objects
-    from hook.doctor.checks import examine
+    from hook.doctor import FAILURE, Finding, format_findings, to_objects
+    from hook.doctor.checks import Site, examine
     from hook.doctor.machine import make_report
 
+    if given.report:
+        print_answer(make_report(request.hook))
+        return 0
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
     site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories)
-    findings: list[Finding] = []  # those until the end count
-    checks: list[str] = []
+    findings: list[Finding] = []
     try:
         for finding in examine(site):
-            findings.append(finding)
-            checks.append(site.checking)
-        if given.report:
-            print_answer(make_report(site, zip(checks, findings)))
-            return 0
+            findings.append(finding)  # one by one: those until the end count
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
@@ -378,7 +376,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
-        print_answer(format_findings(findings, get_screen(is_wide=given.output == "wide")))
+        print_printable(format_findings(findings))
     return 0 if is_well else 1
 
 
@@ -484,15 +482,13 @@ def install_program(given: options.Install, request: Request) -> None:
         targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
     if not targets:
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
-    program, words = _open_program(), tuple(request.words)
-    wanted = Wanted(program, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
-    taken, remarks = install(wanted, dry_run=given.dry_run)
-    _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
+    wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
+    _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 
 
 def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[str, Any]) -> None:
     """Print steps, and remarks on them. JSON has `more` besides."""
-    from hook.install.steps import format_steps
+    from hook.install.install import format_steps
 
     if request.is_json:
         objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
@@ -507,10 +503,10 @@ def uninstall_program(given: options.Uninstall, request: Request) -> int:
     from hook.install.install import format_removal, uninstall
 
     places, hook = _choose_places(given, _find_own_prefix()), request.hook
-    done = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
-    more = {"dry_run": given.dry_run, "unfinished": done.unfinished, "left": done.left}
-    _print_steps(request, done.taken, format_removal(done), more)
-    return 1 if done.unfinished else 0
+    taken, remains = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
+    more = {"dry_run": given.dry_run, **remains._asdict()}
+    _print_steps(request, taken, format_removal(taken, remains), more)
+    return 1 if remains.unfinished else 0
 
 
 @_verb("base-runtime-spec", options.BaseRuntimeSpec, ALL)
@@ -519,11 +515,11 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
     from hook.install.install import Wanted, add_hook, make_hook_file
 
     places, target = Places(given.prefix or _find_own_prefix()), paths.KUBERNETES
-    wanted = Wanted(_open_program(), places, (target,), tuple(request.words), request.hook)
+    wanted = Wanted(_open_program(), places, (target,), tuple(request.words))
     called = system.loads(make_hook_file(wanted, target))["hook"]
     try:
         print_answer(add_hook(system.loads(sys.stdin.read()), called))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 
 

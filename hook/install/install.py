@@ -4,31 +4,182 @@
 The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the hook does not start.
 So the program comes first and is tried, and the JSON comes last. An install that is killed before that affects no
 container, and the next install completes it.
+
+Each step replaces or removes one file at once and durably. A new file is first written under a temporary name, which
+readers of hooks.d ignore (they read *.json only). After a crash the earlier steps are done, and no later one is begun.
+--dry-run prints the steps.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import stat
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hook import procfs, system
 from hook.errors import HookError, Reason
-from hook.install import steps
 from hook.install.program import Program
-from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import INSTALL, MARK, NAME, RUNTIMES, STUB, TARGETS, Places, find_origin
+from hook.node.paths import CONTAINERDS, INSTALL, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 from hook.report import explain
 
-_DEFAULTS = Options()
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
-_PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@~^-"
+_PLAIN = re.compile(r"[A-Za-z0-9_./:+=,@~^-]*")
 _STOPPED = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
+
+
+# --- Steps
+
+
+class Refused(Exception):
+    """The command was refused, or stopped. `problems` has the reasons, each with its remedy."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Step(NamedTuple):
+    """One change, which `verb` and `what` describe."""
+
+    verb: str
+    what: str
+    # makes the change; returns a problem that does not stop later steps, or raises Refused or OSError, which do
+    do: Callable[[], str | None]
+    # returns whether the change is already in place
+    is_done: Callable[[], bool] = lambda: False
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.what}"
+
+
+Taken = list[tuple[Step, "str | None"]]
+"""Steps that were taken, or are planned, each with the problem that it met."""
+
+
+def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
+    """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
+
+    def make(temporary: str) -> None:
+        files.write_durably(temporary, content, mode)
+        if check is not None and os.path.lexists(path):
+            check(temporary)
+
+    def is_right() -> bool:
+        found = os.lstat(path).st_mode
+        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and files.read(path, len(content)) == content
+
+    return _replace("write", path, path, make, is_right)
+
+
+def make_link(path: str, target: str) -> Step:
+    """Make a symbolic link."""
+    what, is_right = f"{path} -> {target}", lambda: os.readlink(path) == target
+    return _replace("link", what, path, lambda temporary: os.symlink(target, temporary), is_right)
+
+
+def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_right: Callable[[], bool]) -> Step:
+    """Make a file under its temporary name, and rename it. `is_right` says whether it is there, or raises OSError."""
+
+    def do() -> None:
+        make_directories(os.path.dirname(path))
+        with files.replace_file(path, _name_temporary(path)) as temporary:
+            make(temporary)
+
+    return Step(verb, what, do, lambda: not os.path.lexists(_name_temporary(path)) and bool(system.try_call(is_right)))
+
+
+def remove_file(path: str) -> Step:
+    """Remove a file or a link, and the temporary file of a step that was killed."""
+    both = (path, _name_temporary(path))
+
+    def do() -> None:
+        for name in both:
+            with suppress(FileNotFoundError):
+                os.unlink(name)
+                files.sync_directory(os.path.dirname(name))
+
+    return Step("remove", path, do, lambda: not any(map(os.path.lexists, both)))
+
+
+def make_directory(path: str, mode: int) -> Step:
+    """Make a directory, and its parents. One that exists keeps its mode."""
+    return Step("make", path, lambda: make_directories(path, mode), lambda: os.path.isdir(path))
+
+
+def remove_directory(path: str) -> Step:
+    """Remove a directory if it is empty."""
+
+    def is_done() -> bool:
+        return not os.path.isdir(path) or bool(files.list_if_there(path))
+
+    return Step("remove", path, lambda: system.try_call(os.rmdir, path), is_done)
+
+
+def run_command(*command: str) -> Step:
+    """Run a program of the system. Its failure is reported and does not stop later steps."""
+    return Step("run", shlex.join(command), lambda: programs.run_program(command).problem)
+
+
+def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
+    """Take the steps that are not done yet, in this order. Raises Refused at the first that fails."""
+    taken: Taken = []
+    for step in steps:
+        if step.is_done():
+            continue
+        try:
+            taken.append((step, None if dry_run else step.do()))
+        except OSError as error:
+            remedy = "the steps after it were not taken; remedy: run as root, or use --prefix=DIR if /usr is read-only"
+            raise Refused(f"cannot {step}: {error.strerror or error}; {remedy}") from error
+    return taken
+
+
+@contextmanager
+def lock_directories(*directories: str) -> Iterator[None]:
+    """Keep other installs and uninstalls out of these directories. No lock is taken of one that does not exist."""
+    with ExitStack() as locks:
+        for directory in dict.fromkeys(map(os.path.realpath, directories)):
+            with suppress(FileNotFoundError):
+                descriptor = files.open_to_lock(directory)
+                locks.callback(os.close, descriptor)
+                if not system.try_flock(descriptor):
+                    problem = f"another install or uninstall is running in {directory}"
+                    raise Refused(f"{problem}; remedy: wait until it ends")
+        yield
+
+
+def format_steps(taken: Taken) -> list[str]:
+    """Return a line for each step, and one for its problem."""
+    return [line for step, problem in taken for line in (str(step), *([f"  failed: {problem}"] if problem else []))]
+
+
+def make_directories(path: str, mode: int = 0o755) -> None:
+    """Make a directory with this mode, and its parents, durably."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    make_directories(above)
+    with suppress(FileExistsError):
+        os.mkdir(path, mode)
+    files.sync_directory(above)
+
+
+def _name_temporary(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.new")
+
+
+# --- The installation
 
 
 class Wanted(NamedTuple):
@@ -38,29 +189,21 @@ class Wanted(NamedTuple):
     places: Places
     targets: tuple[str, ...]
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
-    options: Options = _DEFAULTS  # the same, parsed
     adopt: bool = False  # the timer's reconcile gets --adopt
-    python: str | None = None  # None means as in `shipped`
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
     watch: bool = False  # start `watch`
 
-    @property
-    def interpreter(self) -> str | None:
-        """None if the program brings its own."""
-        return self.python or self.shipped.python
 
-
-def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
-    """Install; returns the steps taken, and remarks for the operator. Raises Refused."""
+def install(wanted: Wanted, *, dry_run: bool) -> Taken:
+    """Install; returns the steps taken. Raises Refused."""
     places = wanted.places
     if problems := find_problems(wanted):
         raise Refused(*problems)
     refuse_others(places, force=wanted.force)
     directory = places.at(places.program_dir)
-    if not dry_run:
-        steps.take_steps([steps.make_directory(directory, 0o755)], dry_run=False)
-    with steps.lock_directories(directory, places.at(places.hooks_dir)):
-        return steps.take_steps(plan_install(wanted), dry_run=dry_run), list_remarks(wanted)
+    take_steps([make_directory(directory, 0o755)], dry_run=dry_run)
+    with lock_directories(directory, places.at(places.hooks_dir)):
+        return take_steps(plan_install(wanted), dry_run=dry_run)
 
 
 def refuse_others(places: Places, *, force: bool) -> None:
@@ -70,15 +213,10 @@ def refuse_others(places: Places, *, force: bool) -> None:
         raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
 
 
-# --- The steps
-
-
 def plan_install(wanted: Wanted) -> list[Step]:
     """Return all steps, including those that are already done."""
     places, text = wanted.places, wanted.shipped.text
     at = places.at
-    here = [] if places.top else [Step("try", places.program, lambda: try_program(places.program))]
-    program = wanted.shipped.with_python(wanted.interpreter)
     logrotate = f"{MARK}; later ones keep it as it is\n{text(f'packaging/logrotate/{NAME}')}"
     tmpfiles = text(f"packaging/tmpfiles.d/{NAME}.conf")
     return [
@@ -87,14 +225,14 @@ def plan_install(wanted: Wanted) -> list[Step]:
         remove_file(at(places.stub_tmpfiles)),  # before the program: it names what the next boot removes
         # An upgrade tries the new program before it replaces the old one. A hook that starts at that time runs either.
         # No hooks.d file calls a first installation yet, so that one is tried in place.
-        write_file(at(places.program), program, 0o755, None if places.top else try_program),
-        *here,
-        steps.make_link(at(places.link), places.link_target),
+        write_file(at(places.program), wanted.shipped.data, 0o755, None if places.top else try_program),
+        *([] if places.top else [Step("try", places.program, lambda: try_program(places.program))]),
+        make_link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
         *(write_file(at(unit), _make_unit(wanted, unit).encode()) for unit in places.units),
         write_file(at(places.tmpfiles), tmpfiles.encode()),
         # No hook makes the directory of the history.
-        steps.make_directory(at(places.log_dir), 0o750),
+        make_directory(at(places.log_dir), 0o750),
         *([] if os.path.lexists(at(places.logrotate)) else [write_file(at(places.logrotate), logrotate.encode())]),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
@@ -122,17 +260,16 @@ def _make_unit(wanted: Wanted, path: str) -> str:
 
 
 def _plan_activation(wanted: Wanted) -> list[Step]:
-    places, watch = wanted.places, os.path.basename(wanted.places.watch)
+    places = wanted.places
     if places.top or not programs.has_systemd():
         return []
+    timer, watch, metrics = map(os.path.basename, (places.timer, places.watch, places.metrics_service))
     return [
         run_command("systemd-tmpfiles", "--create", places.tmpfiles),
         run_command("systemctl", "daemon-reload"),
-        run_command("systemctl", "enable", "--now", os.path.basename(places.timer)),
+        run_command("systemctl", "enable", "--now", timer, *([watch] if wanted.watch else [])),
         # Restart running services, which still run the former program.
-        *([run_command("systemctl", "enable", watch)] if wanted.watch else []),
-        run_command("systemctl", "restart" if wanted.watch else "try-restart", watch),
-        run_command("systemctl", "try-restart", os.path.basename(places.metrics_service)),
+        run_command("systemctl", "try-restart", watch, metrics),
     ]
 
 
@@ -142,17 +279,9 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
 def find_problems(wanted: Wanted) -> list[str]:
     """Return the problems that prevent an installation, each with its remedy."""
     places, problems = wanted.places, []
-    if places.prefix.strip(_PLAIN):
+    if not _PLAIN.fullmatch(places.prefix):
         remedy = "use letters, digits and _./:+=,@~^-"
         problems.append(f"--prefix={places.prefix!r} has characters that a systemd unit cannot hold; remedy: {remedy}")
-    try:
-        wanted.shipped.with_python(wanted.interpreter)
-        if not places.top and wanted.interpreter is not None:
-            programs.require_python(wanted.interpreter)
-    except programs.NoPython as error:
-        problems.append(f"{error}; remedy: install it, or name another one with --python=PATH")
-    except ValueError as error:
-        problems.append(f"--python: {error}; remedy: use a link with a short name")
     foreign = [places.at(path) for path in places.files() if places.is_foreign(path)]
     problems += [f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
     # Readers of two directories would call the hook twice, or the wrong one.
@@ -166,40 +295,17 @@ def find_problems(wanted: Wanted) -> list[str]:
     ]
 
 
-def list_remarks(wanted: Wanted) -> list[str]:
-    """Return what the operator has to do after the installation."""
-    places, options, found = wanted.places, wanted.options, []
-    usual = (_DEFAULTS.resctrl_root, _DEFAULTS.run_dir, places.log_dir, "")
-    if others := {options.resctrl_root, options.run_dir, os.path.dirname(options.history)}.difference(usual):
-        written = " and ".join(sorted(others))
-        found.append(f"let the units write to {written}: ReadWritePaths= in `systemctl edit {NAME}-*`")
-    if not places.top and not programs.has_systemd():
-        found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
-    return found
-
-
 # --- Whether the program works
 
-# SELinux types of files that are not programs: a runtime may not start one of these, root may.
-_NO_PROGRAM_TYPES = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
 _BLOCKERS = "see whether its file system is mounted noexec, or SELinux (ausearch -m avc) or fapolicyd forbids it"
 
 
 def try_program(path: str) -> None:
     """Run the program like a runtime. Raises Refused if it fails, since containers would fail, too."""
-    version = programs.run_program([path, "--version"])
-    problem = version.problem or (None if version.output.startswith(f"{NAME} ") else "it does not print its version")
-    if problem is None:
-        with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-            ended = programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED)
-        problem = ended.problem or ended.error.strip() or None
-    if problem is not None:
+    with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
+        ended = programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED)
+    if problem := ended.problem or ended.error.strip():
         raise Refused(f"{path} does not run: {problem}; remedy: {_BLOCKERS}")
-    is_enforcing = (system.try_call(files.read_text, "/sys/fs/selinux/enforce", 64) or "").strip() == "1"
-    label = (system.try_call(os.getxattr, path, "security.selinux") or b"").decode("utf-8", "replace")
-    if is_enforcing and (found := [*label.split(":"), "", "", ""][2]) in _NO_PROGRAM_TYPES:
-        remedy = f"semanage fcontext -a -t bin_t {path} && restorecon {path}"
-        raise Refused(f"SELinux: {path} has type {found}, which runtimes may not start; remedy: {remedy}")
 
 
 # --- The removal
@@ -211,26 +317,18 @@ def try_program(path: str) -> None:
 # ended. So the stub comes at once after that; what is begun in between is left until the next boot.
 
 
-class Removal(NamedTuple):
-    """The steps taken, the keys that could not be ended, and what else was left, in lines that say why."""
-
-    taken: Taken
-    unfinished: list[str]
-    left: list[str]
-
-
-def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> Removal:
-    """Uninstall. Raises Refused, HookError."""
+def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, Remains]:
+    """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
         # In another pid namespace groups look empty that are not.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     at, remains = places.at, Remains([], [])
-    with steps.lock_directories(at(places.program_dir), at(places.hooks_dir)):
+    with lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]
 
         def take(planned: list[Step]) -> Taken:
-            return steps.take_steps([step for step in planned if step.what not in foreign], dry_run=dry_run)
+            return take_steps([step for step in planned if step.what not in foreign], dry_run=dry_run)
 
         taken = take([remove_file(at(places.json(target))) for target in TARGETS])
         taken += take(_plan_end_of_services(places))
@@ -244,7 +342,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
     left = [f"{path} was not installed by {NAME}" for path in foreign]
     if files.list_if_there(at(places.log_dir)):
         left.append(f"{at(places.log_dir)}, the history of what containers have used")
-    return Removal(taken, remains.unfinished, left + remains.left)
+    return taken, Remains(remains.unfinished, left + remains.left)
 
 
 def _plan_end_of_services(places: Places) -> list[Step]:
@@ -266,65 +364,57 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
     If a key is left, the program stays for another uninstall, or until the next boot.
     """
     program = places.at(places.program)
-    is_ours = os.path.lexists(program) and not places.is_foreign(places.program)
-    line = [plan_stub_file(places)] if is_ours else []
+    stub = plan_stub(places) if os.path.lexists(program) and not places.is_foreign(places.program) else []
     if not is_finished:
-        return line
+        return stub[1:]
     return [
-        steps.remove_directory(places.at(places.log_dir)),
+        remove_directory(places.at(places.log_dir)),
         remove_file(places.at(places.link)),
-        plan_stub(program) if is_ours else remove_file(program),  # of a killed step
-        *line,
+        *(stub or [remove_file(program)]),  # of a killed step
         remove_file(places.at(places.owner)),
     ]
 
 
-def plan_stub(program: str) -> Step:
-    """Put the stub into the place of the program, in one step."""
-    return write_file(program, STUB, 0o755)._replace(verb="stub")
+def plan_stub(places: Places) -> list[Step]:
+    """Put the stub into the place of the program, in one step, and let the next boot remove it, and the file for that.
 
-
-def plan_stub_file(places: Places) -> Step:
-    """Let the next boot remove what is at the program's path. `install` removes this file first."""
+    `install` removes this file before it writes the program.
+    """
     text = "".join(f"r! {path}\n" for path in (places.program, places.stub_tmpfiles))
-    return write_file(places.at(places.stub_tmpfiles), text.encode())
+    stub = write_file(places.at(places.program), STUB, 0o755)._replace(verb="stub")
+    return [stub, write_file(places.at(places.stub_tmpfiles), text.encode())]
 
 
-def format_removal(removal: Removal) -> list[str]:
+def format_removal(taken: Taken, remains: Remains) -> list[str]:
     """Return a line for each thing that was left, and why."""
-    lines = [f"left: {line}" for line in removal.left]
-    others = [name for name in RUNTIMES if name not in ("crio", "podman")]
-    if any(step.verb == "stub" for step, _ in removal.taken) and any(map(programs.find_program, others)):
+    lines = [f"left: {line}" for line in remains.left]
+    if any(step.verb == "stub" for step, _ in taken) and any(map(programs.find_program, CONTAINERDS)):
         lines.append("if a base_runtime_spec of containerd names the program, remove that before the next boot")
-    if removal.unfinished:
-        lines += [f"kept: {line}" for line in removal.unfinished]
+    if remains.unfinished:
+        lines += [f"kept: {line}" for line in remains.unfinished]
         lines.append("run uninstall again: until then, or until the next boot, the program and these records stay")
     return lines
 
 
 # --- containerd: the hook in a base_runtime_spec
 
-_STAGES = ("createRuntime", "poststop")
 # What `ctr oci spec` prints. containerd drops it from its own specification (containerd/cri#515) but not from a
 # base_runtime_spec, where it would limit every container to 1024 open files.
 _RLIMITS_OF_CTR = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
 
 
 def add_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
-    """Return a specification from `ctr oci spec` with this hook at both stages. Raises ValueError for an invalid one.
+    """Return a specification from `ctr oci spec` with this hook at both stages.
 
-    Our hook goes first, because runc ends a stage at the first hook that fails. It replaces our earlier hook. The
-    limit on open files stays as it is without a base_runtime_spec.
+    Raises ValueError or OSError for an invalid one. Our hook goes first, because runc ends a stage at the first hook
+    that fails. It replaces our earlier hook. The limit on open files stays as it is without a base_runtime_spec.
     Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):
         raise ValueError("stdin is not an OCI runtime specification (ociVersion: missing)")
-    try:
-        hooksd.list_hooks("stdin", spec)
-    except files.Unreadable as error:
-        raise ValueError(str(error)) from None
+    hooksd.list_hooks("stdin", spec)
     hooks = dict(spec.get("hooks") or {})
-    for stage in _STAGES:
+    for stage in ("createRuntime", "poststop"):
         others = [other for other in hooks.get(stage) or [] if os.path.basename(other["path"]) != hooksd.PROGRAM]
         hooks[stage] = [hook, *others]
     changed = {**spec, "hooks": hooks}

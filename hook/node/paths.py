@@ -25,6 +25,7 @@ TARGETS = (KUBERNETES, PODMAN)
 """The values of `install --for`: Kubernetes with any runtime, and Podman."""
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
 """The programs that start containers, and the target of each."""
+CONTAINERDS = ("containerd", "k3s", "rke2")
 
 
 def find_targets(top: str = "") -> list[str]:

@@ -19,13 +19,10 @@ from hook import system
 from hook.report import errno_name
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-OLDEST = (3, 9)
-"""The first CPython that the program runs on."""
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
 _TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
-_PRINT_VERSION = "import sys;print(*sys.version_info[:2])"
 
 
 def find_program(name: str, top: str = "") -> str | None:
@@ -123,20 +120,3 @@ def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tupl
             if len(output) > _LONGEST_OUTPUT:
                 raise OverflowError(f"printed more than {_LONGEST_OUTPUT >> 20} MiB")
     return bytes(output), bytes(remark)
-
-
-class NoPython(ValueError):
-    """The program cannot run on this interpreter; the message says why."""
-
-
-def require_python(path: str) -> None:
-    """Run a Python to learn its version. Raises NoPython."""
-    ended = run_program([path, "-ISc", _PRINT_VERSION])
-    try:
-        version = tuple(map(int, ended.output.split()))
-    except ValueError:
-        version = ()
-    if not version:
-        raise NoPython(f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}")
-    if version < OLDEST:
-        raise NoPython("{} is Python {}.{}, but {}.{} or newer is required".format(path, *version, *OLDEST))

@@ -38,7 +38,6 @@ _LONGEST_WORD = 253
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 _UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
-_ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is its name in older kernels
 _AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
 """Totals by event, or by counter; an event without any counter is absent."""
@@ -186,27 +185,6 @@ class Rmids:
     ours: int
     """RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record."""
     others: int
-    each: int | None = None
-    """How many each ctrl_group has, on machines where each has its own RMIDs (arm64)."""
-    full: tuple[str, ...] = ()
-    """The ctrl_groups that have none left, on the same machines."""
-
-
-@dataclass(frozen=True)
-class AssignableCounters:
-    """The hardware counters for memory traffic, if the kernel must assign them: a group needs one for each event."""
-
-    directory: str
-    """Where their settings are."""
-    events: tuple[str, ...]
-    enabled: bool
-    """Whether the mode is mbm_event. In the mode `default` the CPU itself moves counters between groups."""
-    on_mkdir: bool
-    """Whether new groups get counters."""
-    limits: dict[str, int]
-    """The number of all counters, by domain (the number of an L3 cache)."""
-    free: dict[str, int]
-    """The number of unassigned counters, by domain."""
 
 
 class Waiting(NamedTuple):
@@ -587,25 +565,7 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     if not any(numbers) or not any(partids):
         return Rmids(None, ours, others)
     each = max(numbers) // max(partids)
-    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
-    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
-
-
-def read_assignable(root: str) -> AssignableCounters | None:
-    """Read the counters that must be assigned. Return None if each group has its own, as on Intel CPUs."""
-    directory = f"{root}/info/L3_MON"
-    limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
-    if not any(limits.values()):
-        return None
-    events = list_events(root)
-    return AssignableCounters(
-        directory,
-        events=tuple(event for event in TRAFFIC if event in events),
-        enabled=not {*_read(f"{directory}/mbm_assign_mode").split()}.isdisjoint(_ENABLED),
-        on_mkdir=_read(f"{directory}/mbm_assign_on_mkdir").strip() != "0",
-        limits=limits,
-        free=_read_per_domain(f"{directory}/available_mbm_cntrs"),
-    )
+    return Rmids(each * len(ctrl_groups), ours, others)
 
 
 def tracks_few(root: str) -> bool:
@@ -616,12 +576,6 @@ def tracks_few(root: str) -> bool:
     head = system.try_call(system.read_start, "/proc/cpuinfo", _LIMIT) or ""
     mode = _read(f"{root}/info/L3_MON/mbm_assign_mode")
     return any(f": {vendor}\n" in head for vendor in _AMD) and (not mode or "[default]" in mode)
-
-
-def _read_per_domain(path: str) -> dict[str, int]:
-    """Parse a file such as `0=32;1=32`. The result is empty if it is missing, or has another format."""
-    pairs = [word.partition("=") for word in _read(path).split(";")]
-    return {domain.strip(): _to_number(number) for domain, _, number in pairs if number.strip()}
 
 
 def _to_number(text: str) -> int:

@@ -49,7 +49,7 @@ hook=verb in(['hook'],['createRuntime'],['poststop'])
 why='%s: nothing was done for this container: '%verb[0]if hook else''
 if sys.version_info<(3,9):
  why+='%s is Python %d.%d, which is too old'%((sys.executable,)+sys.version_info[:2])
- why+='; hint: install Python 3.9 or newer, and run: PYTHON %s install --python=PYTHON'%file
+ why+='; hint: install Python 3.9 or newer, or the ELF file, which brings its own'
 else:
  why+='cannot run %s: %r'%(file,getattr(sys,'last_value',None))
  why+='; hint: the file is damaged (install it again), or there is too little memory'

@@ -25,7 +25,7 @@ from tests.support import machine
 from tests.support.machine import HOOKS_DIR, LEFT, PROGRAM, ScratchMachine
 
 FULL = ("install", "--for=both")
-OTHER = ("install", "--for=podman", "--python=/usr/bin/../bin/python3", "--linger=7")
+OTHER = ("install", "--for=podman", "--linger=7")
 REMOVAL = ("uninstall",)
 PLACES = (None, FULL, OTHER, REMOVAL)
 
@@ -64,6 +64,8 @@ class InstalledMachine:
         self.node = ScratchMachine(directory)
         if before is not None and not ready.exists():
             self.do(before)
+            if before == FULL:
+                self.node.path(PROGRAM).chmod(0o700)  # so that an upgrade replaces it
             shutil.copytree(directory, ready, symlinks=True)
         self.found = self.node.written()
 

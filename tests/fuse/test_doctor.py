@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.test_names import ID, name_of
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook
-from tests.support.machine import HOOKS_DIR, PROGRAM, UNPRIVILEGED, ScratchMachine
-
-OTHER = f"{HOOKS_DIR}/50-x.json"
+from tests.support.machine import PROGRAM, UNPRIVILEGED, ScratchMachine
 
 
 class InstalledNode:
@@ -68,6 +63,7 @@ def containerd(node: InstalledNode) -> None:
 
 
 def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None:
+    node.hook.ask("reconcile")
     assert node.doctor() == (0, [])
     containerd(node)
     assert node.doctor() == (0, [])
@@ -75,26 +71,10 @@ def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None
 
 def test_a_program_that_does_not_run_is_a_failure(node: InstalledNode) -> None:
     node.path(PROGRAM).write_bytes(PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1))
-    status, (found,) = node.doctor()
-    assert (status, found["level"], found["subject"]) == (1, "fail", "program")
+    status, all_found = node.doctor()
+    (found,) = [found for found in all_found if found["subject"] == "program"]
+    assert (status, found["level"]) == (1, "fail")
     assert found["found"].startswith(f"{PROGRAM} does not run: cannot start: ENOENT")
-
-
-@pytest.mark.parametrize("form", [[], ["-o", "wide"]])
-def test_a_terminal_of_80x24_ends_with_what_is_wrong_in_lines_that_fit(node: InstalledNode, form: list[str]) -> None:
-    node.write(OTHER, "{")
-    command = shlex.join([str(PYZ), "doctor", *node.options, *form])
-    shown = node.machine.run("/usr/bin/script", "-qefc", f"stty cols 80 rows 24; {command}", "/dev/null").stdout
-    lines = [re.split(r"\r|\x1b\[\w*", line)[-1] for line in shown.replace("\r\n", "\n").splitlines()]
-    if form:
-        assert max(map(len, lines)) > 80
-        return
-    # A word that is longer than a line stays whole: paths of the test's own directory
-    assert [line for line in lines if len(line) > 80 and len(line.split()) > 1] == []
-    count = next(at for at, line in enumerate(lines) if line.endswith(" ok"))
-    assert len(lines) - count < 24, "the count and all that is wrong are on the screen at the end"
-    assert f"ok       program: {PROGRAM} runs" in lines[:count]
-    assert lines[count + 1].startswith(f"FAIL     {OTHER}: invalid: CRI-O, ")
 
 
 def test_it_changes_nothing(node: InstalledNode) -> None:
@@ -113,22 +93,14 @@ def test_doctor_runs_without_root(node: InstalledNode) -> None:
     assert "FAIL     root: not running as root" in done.stdout
 
 
-UIDS = ["87a3fb58-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "1f0d3a52-4b6c-4d8e-9f01-23456789abcd"]
-
-
-def test_a_report_has_the_counters_of_the_machine_and_no_name_of_a_pod_or_a_container(
-    node: InstalledNode, tmp_path: Path
-) -> None:
-    assert name_of(node.hook, tmp_path, ["-c", ID, "-n", "secret-app"]) == "secret-app"
-    for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-web"):
-        (node.resctrl.root / "mon_groups" / name).mkdir()
+def test_a_report_has_the_counters_of_the_machine(node: InstalledNode) -> None:
+    (node.resctrl.root / "mon_groups/cadvisor-secret").mkdir()
     done = node.machine.run("doctor", "--report", *node.options)
     assert (done.returncode, done.stderr) == (0, "")
     found = json.loads(done.stdout)
-    assert found["groups"]["mon_groups"]["cAdvisor"] == 1
-    assert any("core_energy" in name for name in found["mon_data"])
-    assert found["info"]["info/PERF_PKG_MON/num_rmids"].isdecimal()
-    assert found["program"]["called"]
-    assert [name for name in ("secret", ID[:12], *(uid[:8] for uid in UIDS)) if name in done.stdout] == []
+    assert found["mon_groups"] == {"cAdvisor": 1}
+    assert any("core_energy" in name for name in found["files"])
+    assert any("core_energy" in name for name in found["counters"])
+    assert "secret" not in done.stdout
     (others,) = (row["found"] for row in node.doctor()[1] if "other tools" in row["found"])
-    assert others.startswith("3 groups of other tools (")
+    assert others.startswith("1 group of other tools (cAdvisor: 1): ")

@@ -392,7 +392,7 @@ def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> Non
         assert f"was installed by the package {NAME}; remedy: {away} first, or --force" in done.stdout
     assert ours(machine) == before
     assert manager.kind == "rpm" or machine.run("dpkg", "--verify", NAME).stdout == ""
-    assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
+    assert f", installed by the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
     machine.run(NAME, "uninstall", "--force")
     assert is_stub(machine)
 

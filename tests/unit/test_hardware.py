@@ -76,14 +76,6 @@ def test_groups_without_a_hardware_counter_are_in_json(node: NodeFiles, capsys: 
     assert [it["use"]["mbm_total_bytes"]["value"] for it in answer["keys"] if it["key"] == "db"] == [None]
 
 
-def test_counters_that_are_no_numbers_are_none(node: NodeFiles) -> None:
-    for text in ("", "\n", "0\n", "0=x;1=\n", "0=-1\n", "0=٣\n", f"0={'9' * 5000}\n"):
-        write(node, {"L3_MON/num_mbm_cntrs": text})
-        assert snapshot.read_assignable(str(node.root)) is None, text
-    shutil.rmtree(node.root)
-    assert (snapshot.read_assignable(str(node.root)), snapshot.list_events(str(node.root))) == (None, set())
-
-
 @pytest.mark.parametrize(
     ("vendor", "mode", "expected"),
     [
@@ -118,11 +110,6 @@ def test_on_arm64_rmids_are_those_of_each_ctrl_group(
     assert list_lines(capsys, node)[0] == "RMIDs: 3 in use of 32 (1 ours, 2 of others)", "on x86 all ctrl_groups share"
     request.getfixturevalue("arm64")
     assert list_lines(capsys, node)[0] == "RMIDs: 3 in use of 8 (1 ours, 2 of others)"
-    for name in "abc":
-        node.make(f"oci-{name}", "gold")
-    seen = snapshot.take_snapshot(node.options)
-    assert seen.rmids is not None
-    assert seen.rmids.full == ("gold",)
 
 
 @pytest.mark.usefixtures("arm64")
@@ -135,4 +122,4 @@ def test_rmids_of_a_ctrl_group(node: NodeFiles) -> None:
         ({"L3_MON/num_rmids": "256\n", "L3/num_closids": "64\n", "MB/num_closids": "64\n"}, 4),
     ):
         write(node, texts)
-        assert snapshot.count_rmids(str(node.root), {}, 0).each == count, texts
+        assert snapshot.count_rmids(str(node.root), {"/": []}, 0).limit == count, texts

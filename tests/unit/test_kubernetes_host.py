@@ -14,7 +14,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
-from hook.install.steps import Refused
+from hook.install.install import Refused
 from hook.node import hooksd
 from hook.node.paths import is_stub
 from hook.reconcile.run import Remains

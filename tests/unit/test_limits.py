@@ -18,7 +18,8 @@ from hook import system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.cli.verbs import VERBS, Ended, Limit, Request, Verb
-from hook.doctor import OK, Finding, Site
+from hook.doctor import OK
+from hook.doctor.checks import Found, Site
 from hook.models import Options
 from hook.node import programs
 from hook.reconcile import run as reconcile
@@ -182,11 +183,11 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
 def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def find(_site: Site) -> Iterator[Finding]:
-        yield Finding(OK, "a", "well")
+    def find(_site: Site) -> Found:
+        yield OK, "well", ""
 
-    def end(_site: Site) -> Iterator[Finding]:
-        yield Finding(OK, "b", "well")
+    def end(_site: Site) -> Found:
+        yield OK, "well", ""
         raise Ended("after 100 s")
 
     monkeypatch.setattr(hook.doctor.checks, "CHECKS", [("a", find), ("b", end), ("c", find)])
@@ -194,6 +195,6 @@ def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(
     assert capsys.readouterr().out.splitlines()[:4] == [
         "ok       a: well",
         "ok       b: well",
-        "1 failure, 0 warnings, 2 ok",
         "FAIL     b: doctor ended after 100 s, during this check",
+        "           see why this takes so long; this check and those after it are not complete",
     ]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -91,17 +90,6 @@ def stat_of(path: Path) -> list[str]:
         return path.read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []
-
-
-def test_what_is_no_python_or_too_old_a_one_is_refused(tmp_path: Path) -> None:
-    programs.require_python(sys.executable)
-    with pytest.raises(programs.NoPython, match=r"^cannot run /bin/true as Python: it does not print its version$"):
-        programs.require_python("/bin/true")
-    old = tmp_path / "old"
-    old.write_text("#!/bin/sh\necho 3 8\n")
-    old.chmod(0o755)
-    with pytest.raises(programs.NoPython, match=r"^.* is Python 3\.8, but 3\.9 or newer is required$"):
-        programs.require_python(str(old))
 
 
 def test_a_program_is_found_in_the_directories_of_the_system_alone(fs: FakeFilesystem) -> None:

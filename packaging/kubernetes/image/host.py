@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING
 
 from hook.entry import parse as parse_options
 from hook.install import install as installing
-from hook.install import steps
+from hook.install.install import Refused, Step, format_steps, lock_directories, remove_file, take_steps, write_file
 from hook.install.program import Program
-from hook.install.steps import Refused, Step, remove_file, write_file
+from hook.models import Options
 from hook.node import hooksd
 from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
 from hook.reconcile.run import end_all_keys
@@ -57,9 +57,11 @@ class Host:
     release: str = ""
     before: float = math.inf
     wanted: installing.Wanted = field(init=False)
+    parsed: Options = field(init=False)
+    """The options of the hook."""
 
     def __post_init__(self) -> None:
-        options, complaints = parse_options(list(self.words))
+        parsed, complaints = parse_options(list(self.words))
         if complaints:
             raise Refused(*complaints)
         places = Places(self.prefix, self.hooks_dir, HOST)
@@ -67,8 +69,8 @@ class Host:
             shipped = Program(SHIPPED)
         except ValueError as error:
             raise Refused(f"{error}; remedy: make the image again") from None
-        wanted = installing.Wanted(shipped, places, (KUBERNETES,), self.words, options)
-        object.__setattr__(self, "wanted", wanted)
+        object.__setattr__(self, "wanted", installing.Wanted(shipped, places, (KUBERNETES,), self.words))
+        object.__setattr__(self, "parsed", parsed)
 
     @property
     def program(self) -> str:
@@ -83,7 +85,7 @@ class Host:
 
     @property
     def resctrl_root(self) -> str:
-        return self.wanted.options.resctrl_root
+        return self.parsed.resctrl_root
 
     @property
     def _paths(self) -> tuple[str, str, str]:
@@ -148,17 +150,17 @@ class Host:
                 return []
             lines = [f"left: all keys: {path} calls {other}: another installation" for path, other in called.items()]
             if not called:
-                ended = end_all_keys(self.wanted.options)
+                ended = end_all_keys(self.parsed)
                 if ended.unfinished:
                     raise Refused(*ended.unfinished)
                 lines = [f"left: {line}" for line in ended.left]
-            stub = [installing.plan_stub(program), installing.plan_stub_file(self.wanted.places)]
-            first = stub if os.path.lexists(program) else [remove_file(program)]  # of a killed step
+            # Without a program: what is left of a killed step.
+            first = installing.plan_stub(self.wanted.places) if os.path.lexists(program) else [remove_file(program)]
             return [*lines, *_take([*first, remove_file(owner)])]
 
     def _lock(self) -> AbstractContextManager[None]:
         _, program, hook_file = self._paths
-        return steps.lock_directories(os.path.dirname(program), os.path.dirname(hook_file))
+        return lock_directories(os.path.dirname(program), os.path.dirname(hook_file))
 
     def _find_called(self) -> dict[str, str]:
         """Return the programs of this project that the files in hooksDir call, by the paths of the files."""
@@ -206,4 +208,4 @@ class Host:
 
 
 def _take(planned: list[Step]) -> list[str]:
-    return steps.format_steps(steps.take_steps(planned, dry_run=False))
+    return format_steps(take_steps(planned, dry_run=False))

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 
 from hook import __main__ as program
 from hook.errors import HookError
-from hook.install.steps import Refused
+from hook.install.install import Refused
 from hook.node import files
 
 import cluster
@@ -100,7 +100,7 @@ def watch(node: host.Host) -> None:
 
 
 def metrics(node: host.Host) -> None:
-    options = node.wanted.options
+    options = node.parsed
     root = _NOWHERE if os.path.exists(UNSUPPORTED) else options.resctrl_root
     places = [f"--resctrl-root={root}", f"--run-dir={options.run_dir}", f"--group-prefix={options.group_prefix}"]
     _check_port(*find_address(os.environ["METRICS"]))
@@ -185,7 +185,7 @@ def _follow_run_dir(node: host.Host) -> None:
     def follow() -> None:
         while True:
             with suppress(OSError):  # of a look, which the next one gets right; readiness names one that stays
-                if problem := mounts.find_problem(node.wanted.options.run_dir):
+                if problem := mounts.find_problem(node.parsed.run_dir):
                     _end_with(_report(f"{problem}: this container starts again with the node's"))
             time.sleep(LOOK)
 
