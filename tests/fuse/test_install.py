@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import pytest
 from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
-from tests.support import interpreters, machine
-from tests.support.hook import PYZ, Hook, created, shipped, stopped, task
+from tests.support import machine
+from tests.support.hook import NATIVE, PYZ, Hook, created, shipped, stopped, task
 from tests.support.machine import (
     AT_BOOT,
     HOOKS_DIR,
@@ -176,21 +177,6 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
     subprocess.run([program, "uninstall", f"--destdir={top}"], check=True, timeout=300, capture_output=True)
     made = {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()}
     assert made == {*LEFT, "/usr/bin/crio"}
-
-
-@pytest.mark.form("pyz")
-@pytest.mark.parametrize("python", [str(found.path) for found in interpreters.find()])
-def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
-    def done(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([python, PYZ, *words], capture_output=True, text=True, check=False, timeout=300)
-
-    top = tmp_path / "tree"
-    assert done("install", f"--destdir={top}", "--for=both").stderr == ""
-    assert (top / PROGRAM[1:]).read_bytes() == PYZ.read_bytes()
-    assert done("uninstall", f"--destdir={top}").stderr == ""
-    assert {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()} == {*LEFT}
-    ended = done("doctor", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}")
-    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 # --- systemd
@@ -373,3 +359,19 @@ def test_what_cannot_be_ended_is_named_and_the_program_stays_for_another_try(
         done(node, LINK, "uninstall", *places)
         assert (hook.groups(), node.written()) == (set(), LEFT)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.form("native")
+def test_either_form_replaces_the_other_one_and_ends_its_containers(
+    node: ScratchMachine, resctrl: Mounted, tmp_path: Path, places: list[str]
+) -> None:
+    for first, second in (PYZ, NATIVE), (NATIVE, PYZ):
+        done(node, str(first), "install", "--for=podman", *places)
+        hook = Hook(resctrl.root, tmp_path / "run", program=first)
+        with task() as init:
+            hook(created("web", init.pid))
+            done(node, str(second), "install", "--for=podman", *places)
+            assert node.path(PROGRAM).read_bytes() == second.read_bytes()
+        assert hook.groups() == {"oci-web"}
+        replace(hook, program=second)(stopped("web"))
+        assert hook.groups() == set()

@@ -94,21 +94,6 @@ def packages(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Package
 
 
 @pytest.fixture(scope="session")
-def earlier(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Those of the last commit whose packages were for all architectures: with a .pyz, which needs Python."""
-    tree, git = tmp_path_factory.mktemp("earlier"), ["git", "-C", str(REPOSITORY)]
-    search = [*git, "log", "-1", "--format=%H^", "-SArchitecture: all", "--", "packaging/deb/control"]
-    commit = subprocess.run(search, capture_output=True, text=True, check=True).stdout.strip()
-    archived = subprocess.run([*git, "archive", commit], capture_output=True, check=False)
-    if not commit or archived.returncode != 0:
-        pytest.skip("a shallow clone: its history has no package for all architectures")
-    subprocess.run(["tar", "-x", "-C", tree], input=archived.stdout, check=True)
-    subprocess.run([sys.executable, tree / "build.py", "package"], check=True, timeout=300)
-    (deb,), (rpm,) = (tree / "dist").glob("*_all.deb"), (tree / "dist").glob("*.noarch.rpm")
-    return Packages(packages.version, deb, rpm)
-
-
-@pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
     """The same program in a later version, whose records have a further field."""
     tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version)

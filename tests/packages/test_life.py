@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packages.conftest import FURTHER, USUAL, MakeMachine, Packages
+from tests.packages.conftest import FURTHER, Packages
 from tests.packages.machine import ENERGY, SHARED, Machine
 from tests.support import watching
 from tests.support.containers import REPOSITORY
@@ -241,20 +241,6 @@ def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
     assert in_usr(machine) == [PROGRAM]
 
 
-def test_what_a_job_used_is_found_by_its_name_and_outlives_the_package(manager: Manager, packages: Packages) -> None:
-    machine = manager.machine
-    manager.install(packages)
-    logs = machine.at("/var/log") / NAME
-    assert logs.stat().st_mode & 0o7777 == 0o750
-    machine.spend(machine.podman_run("job-17"), 5)
-    machine.podman_rm("job-17")
-    assert [path.stat().st_mode & 0o7777 for path in logs.iterdir()] == [0o600]
-    assert f"left: /var/log/{NAME}, the history" in manager.remove()
-    manager.install(packages)
-    (job,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
-    assert (job["name"], job["use"]["core_energy"]) == ("job-17", 5)
-
-
 def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager: Manager, newer: Packages) -> None:
     machine = manager.machine
     manager.install(newer)
@@ -314,40 +300,6 @@ def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
     assert remove.index(f"unlink {hook_file}") < remove.index(program)
     assert program in again
     assert f"unlink {program}" not in [*install, *upgrade, *remove, *again]
-
-
-@pytest.mark.parametrize("kind", ["deb", "rpm"])
-def test_packages_for_all_architectures_are_upgraded_and_back_and_then_python_goes(
-    kind: str, packages: Packages, earlier: Packages, make_machine: MakeMachine, tmp_path: Path
-) -> None:
-    """Their program needs /usr/bin/python3. Containers of one program end with the other one."""
-    with make_machine(tmp_path, USUAL) as machine:
-        machine.apt("install", "python3")
-        for file in earlier[1:]:
-            shutil.copy(file, machine.shared)
-        manager, shown = Manager(machine, kind), {}
-        for name, version in ("web", earlier), ("db", packages), ("job", earlier), ("app", packages):
-            manager.install(version)
-            is_elf = machine.at(PROGRAM).read_bytes().startswith(b"\x7fELF")
-            assert is_elf is (version is packages)
-            left = machine.at(f"{PROGRAM}.cpython-311")  # bytecode, as earlier packages made where they had none
-            if not is_elf:
-                left.touch()
-            assert left.exists() is not is_elf
-            container = machine.podman_run(name)
-            machine.spend(container, 5)
-            shown[container] = ("live", 5)
-            assert list_keys(machine) == shown
-            assert machine.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
-        machine.podman_rm("db")
-        machine.podman_rm("web")
-        machine.apt("purge", "--autoremove", "python3-minimal")
-        assert not machine.has_python()
-        last = machine.podman_run("last")
-        assert machine.groups()[f"oci-{last}"] == [machine.pid("last")]
-        machine.podman_rm()
-        assert machine.groups() == {}
-        assert {state for state, _ in list_keys(machine).values()} == {"completed"}
 
 
 @pytest.mark.parametrize("damage", ["head -c 1000000", "head -c -1", "sed s/hook/hooj/"])

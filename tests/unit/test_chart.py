@@ -139,13 +139,6 @@ WITH_OPERATOR: Object = {
         "prometheusRule": {"enabled": True, "labels": LABELS},
     }
 }
-PROMETHEUS: Object = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}}
-
-
-def policy(**more: object) -> Object:
-    return {"metrics": {**WITH_OPERATOR["metrics"], "networkPolicy": {"enabled": True, **more}}}
-
-
 GOOD = ["--key=sandbox", "--containers=all", "--monitor=opt-out", "--annotation=a=b=c", "--annotation=a="]
 GOOD += ["--group-prefix=a.b", "--linger=0", "--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0.5"]
 GOOD += ["--rmid-wait=60", "--namespace=shop", "--strict"]
@@ -159,7 +152,7 @@ OF_MOUNTS = ("resctrl_root", "run_dir", "history")
 def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -> None:
     names = Options.model_fields.keys() - OF_MOUNTS
     options = [f"--{name.replace('_', '-')}{'' if name == 'strict' else '=x'}" for name in sorted(names)]
-    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, policy(**{"from": [PROMETHEUS]}), {"options": options}]
+    fine: list[Object] = [EVERYTHING, METRICS, WITH_OPERATOR, {"options": options}]
     for values in (chart.load(chart.VALUES), *fine):
         schema(values)
     wrong: list[Object] = [{"options": [f"--{name.replace('_', '-')}=x"]} for name in OF_MOUNTS]
@@ -167,7 +160,7 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
     wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
     metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"on": True}]
-    metrics += [{"podMonitor": {"interval": "often"}}, {"networkPolicy": {"from": []}}]
+    metrics += [{"podMonitor": {"interval": "often"}}]
     for values in (*wrong, *({"metrics": metric} for metric in metrics)):
         with pytest.raises(jsonschema.ValidationError):
             schema(values)
@@ -373,13 +366,12 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     assert "watch" not in containers(defaults)
     with_watch = containers(render({"watch": True}))
     assert mounts(with_watch["watch"]) == mounts(with_watch["reconcile"])
-    assert not {made["kind"] for made in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
+    assert not {made["kind"] for made in defaults} & {"PodMonitor", "PrometheusRule"}
     found = containers(defaults)
     assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
-    metrics = {"enabled": False, "podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}}
-    objects = render({"metrics": metrics})
+    objects = render({"metrics": {"enabled": False, "podMonitor": {"enabled": True}}})
     assert "metrics" not in containers(objects)
-    assert not {"PodMonitor", "NetworkPolicy"} & {item["kind"] for item in objects}
+    assert "PodMonitor" not in {item["kind"] for item in objects}
 
 
 def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_tests() -> None:
@@ -395,28 +387,3 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     (port,) = containers(objects)["metrics"]["ports"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
     assert endpoint["honorLabels"] is True, "the series keep their labels"
-
-
-@pytest.mark.parametrize(
-    ("more", "peers"), [({}, [{"podSelector": {}}]), ({"from": [PROMETHEUS]}, [PROMETHEUS])], ids=["default", "given"]
-)
-def test_a_network_policy_lets_only_its_peers_ask_for_metrics(more: Object, peers: list[Object]) -> None:
-    objects = render(policy(**more))
-    found, daemonset = only(objects, "NetworkPolicy"), only(objects, "DaemonSet")
-    kubernetes_validate.validate(found, OLDEST, strict=True)
-    assert found["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
-    (port,) = containers(objects)["metrics"]["ports"]
-    test = found["spec"]["ingress"][0]["from"][0]
-    labels = only(objects, "Pod", of_test=True)["metadata"]["labels"]
-    assert test["podSelector"]["matchLabels"].items() <= labels.items()
-    assert labels["app.kubernetes.io/component"] in test["podSelector"]["matchLabels"].values()
-    assert found["spec"] == {
-        "podSelector": daemonset["spec"]["selector"],
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": [test, *peers], "ports": [{"protocol": "TCP", "port": port["name"]}]}],
-    }
-
-
-def test_a_network_policy_that_would_have_no_effect_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="networkPolicy has no effect with watch=true"):
-        render({"watch": True, "metrics": {"networkPolicy": {"enabled": True}}})

@@ -190,14 +190,6 @@ def with_old_textfile(node: InstalledFiles) -> None:
     os.utime(TEXTFILE, (9, 9))
 
 
-def elsewhere(node: InstalledFiles) -> None:
-    node.copy_to_etc()
-    remove(PODMAN, KUBERNETES)(node)
-    node.write(
-        "/etc/containers/containers.conf", f"hooks_dir = ['{ADMINISTRATOR}']\n[containers]\nhooks_dir = ['/x']\n"
-    )
-
-
 def beside(node: InstalledFiles) -> None:
     """Groups of other tools, with a ctrl_group's; one of ours by its prefix is an orphan, and one is on record."""
     for name in (UIDS[0], UIDS[1].replace("-", ""), f"nri-{UIDS[2]}", f"pod_{UIDS[3]}", "pqos-12-0"):
@@ -257,13 +249,9 @@ AILMENTS: dict[str, Change] = {
     "FAIL runtimes: Podman reads /elsewhere, and not /usr/share": written(
         "/etc/containers/containers.conf", "[engine]\nhooks_dir = ['/elsewhere']\n"
     ),
-    f"FAIL runtimes: Podman reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": elsewhere,
     f"FAIL runtimes: CRI-O reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": InstalledFiles.copy_to_etc,
     "warning runtimes: unclear which hooks directories Podman reads: /etc/containers/containers.conf: not TOML": (
         written("/etc/containers/containers.conf", "[engine")
-    ),
-    "FAIL runtimes: CRI-O reads /else/where, and not": written(
-        "/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"
     ),
     "FAIL containerd: /etc/x.json names the hook, but its base_runtime_spec is in a table that containerd ignores": (
         lambda node: node.use_containerd(f"version = 3\n{OLD_TABLE}{SPEC}", PROGRAM)

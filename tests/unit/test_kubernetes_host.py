@@ -121,15 +121,6 @@ def test_an_installation_that_was_killed_goes_on() -> None:
         assert node().is_installed()
 
 
-def test_what_is_called_from_a_second_directory_is_refused() -> None:
-    node().install()
-    other = at("/etc/containers/oci/hooks.d")
-    other.mkdir(parents=True)
-    at(JSON).rename(other / "50-mine.json")
-    with pytest.raises(Refused, match="already calls the hook"):
-        node().install()
-
-
 # --- The end, and other releases
 
 FAR = "/etc/containers/oci/hooks.d"
