@@ -15,32 +15,21 @@ from pathlib import Path
 
 import pytest
 
+from hook.node.paths import Places
 from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import Mounted
 from tests.support import machine
 from tests.support.hook import NATIVE, PYZ, Hook, created, shipped, stopped, task
-from tests.support.machine import (
-    AT_BOOT,
-    HOOKS_DIR,
-    LEFT,
-    LINK,
-    METRICS,
-    PROGRAM,
-    TEXTFILE,
-    UNITS,
-    WATCH,
-    ScratchMachine,
-)
+from tests.support.machine import AT_BOOT, HOOKS_DIR, LEFT, LINK, PROGRAM, UNITS, ScratchMachine
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
-TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
-EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", WATCH, TMPFILES, KUBERNETES, PODMAN}
-LOGROTATE = "/etc/logrotate.d/resctrl-mon-hook"
+TMPFILES, LOGROTATE = Places().tmpfiles, Places().logrotate
+EVERYTHING = {*Places().files(), LOGROTATE}
+"""What packages have of this is listed in tests/packages/test_files.py."""
 LOGS = "/var/log/resctrl-mon-hook"
 HISTORY = f"--history={LOGS}/history.jsonl"
-EVERYTHING |= {LOGROTATE, f"{TEXTFILE}.service", f"{TEXTFILE}.timer", METRICS}
 ETC_HOOKS = "/etc/containers/oci/hooks.d"
 
 
@@ -285,19 +274,14 @@ def test_each_step_is_on_the_disk_before_the_next_is_taken(node: ScratchMachine)
 # --- uninstall
 
 
-def steps_of(plan: list[str]) -> list[str]:
-    """The lines that a command will print when it does what its --dry-run has printed."""
-    end = plan.index("nothing was changed (--dry-run)")
-    assert plan[0] == "would do:"
-    return [line[2:] for line in plan[1:end]] + plan[end + 1 :]
-
-
 def test_uninstall_leaves_nothing_and_dry_run_prints_its_steps(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     before = node.written()
-    plan = steps_of(done(node, "uninstall", "--dry-run"))
-    assert node.written() == before
-    assert done(node, "uninstall") == plan
+    head, *planned = done(node, "uninstall", "--dry-run")
+    planned.remove("nothing was changed (--dry-run)")
+    assert (head, node.written()) == ("would do:", before)
+    plan = done(node, "uninstall")
+    assert [line.strip() for line in planned] == plan
     assert node.written() == LEFT
     assert plan[:2] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
     assert plan[plan.index(f"remove {LINK}") :][:3] == [f"remove {LINK}", f"stub {PROGRAM}", f"write {AT_BOOT}"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,6 @@ import pytest
 from native import cpython, native
 
 from hook import __version__
-from pyz import COMPILED
 from tests import provision
 from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
@@ -25,9 +23,9 @@ from tests.resctrlfs import mounted
 from tests.support import debian
 from tests.support.containers import REPOSITORY
 from tests.support.debian import CannotMake
+from tests.support.machine import AT_BOOT, PROGRAM
 
 NEWER = "1000.0"
-RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
 SUITES = {12: "bookworm", 13: "trixie"}
 """Debian's versions. Each machine is a fresh one."""
 DEBIAN = (
@@ -39,20 +37,6 @@ DEBIAN = (
 )
 USUAL = 12
 """The version of Debian of all tests but those of `fresh`."""
-PROGRAM = "usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-AT_BOOT = "etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
-"""Where the package puts the program, and what removes it at a boot after a removal."""
-FURTHER = "colour"
-"""A field that the records of later versions have, and those of this one do not."""
-COMPILE = """
-import importlib
-from pathlib import Path
-from pyz import COMPILED, compile_models
-for path, compiled in COMPILED.items():
-    if path.endswith("models.py"):
-        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
-        Path(compiled).write_text(compile_models.compile_models(module), encoding="utf-8")
-"""
 
 
 class Packages(NamedTuple):
@@ -95,31 +79,13 @@ def packages(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Package
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program in a later version, whose records have a further field."""
-    tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version)
-    return _packages(native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages"))
-
-
-def _make_tree(tree: Path, present: str) -> Path:
-    """Make sources of a newer version of the program, with compiled models of its own."""
+    """The same program in a later version."""
+    tree = tmp_path_factory.mktemp("newer")
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     module = tree / "hook" / "__init__.py"
-    module.write_text(module.read_text().replace(f'"{present}"', f'"{NEWER}"'))
-    changed = 0
-    for models in (tree / path for path in COMPILED if path.endswith("models.py")):
-        text, count = re.subn(
-            rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n|\n\Z)",
-            rf'\1\n    {FURTHER}: str = "blue"',
-            models.read_text(),
-            flags=re.MULTILINE | re.DOTALL,
-        )
-        changed += count
-        models.write_text(text)
-    assert changed == len(RECORDS)
-    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "packaging")])}
-    subprocess.run([sys.executable, "-c", COMPILE], cwd=tree, env=paths, check=True, timeout=300)
-    return tree
+    module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
+    return _packages(native.build(tree, tree / native.OUTPUT), NEWER, tmp_path_factory.mktemp("newer-packages"))
 
 
 def _packages(program: Path, version: str, output: Path) -> Packages:
@@ -163,7 +129,7 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     yield _machine
     _machine.podman_rm()
     _machine.dpkg("--purge", "resctrl-mon-hook")
-    _machine.run("rm", "-rf", "/run/resctrl-mon-hook", f"/{PROGRAM}", f"/{AT_BOOT}")
+    _machine.run("rm", "-rf", "/run/resctrl-mon-hook", PROGRAM, AT_BOOT)
     remove_groups(_machine.resctrl.root)
 
 

@@ -14,22 +14,19 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.packages.conftest import FURTHER, Packages
+from tests.packages.conftest import Packages
 from tests.packages.machine import ENERGY, SHARED, Machine
 from tests.support import watching
 from tests.support.containers import REPOSITORY
+from tests.support.machine import AT_BOOT, PROGRAM
 from tests.support.waiting import wait
 
 NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
-HOOKS = "/usr/libexec/oci/hooks.d"
-PROGRAM = f"{HOOKS}/{NAME}.pyz"
-AT_BOOT = f"/etc/tmpfiles.d/{NAME}-stub-usr.conf"
 APT = "apt install ./dist/resctrl-mon-hook_*.deb"
 LIST = "resctrl-mon-hook list"
 LISTEN = "resctrl-mon-hook metrics --listen=127.0.0.1:9753"
 FETCH = r"""exec 3<>/dev/tcp/127.0.0.1/9753; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"""
-PODMAN = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
 class Manager(NamedTuple):
@@ -181,7 +178,7 @@ def read_start(machine: Machine, unit: str) -> list[str]:
 def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_use(
     manager: Manager, packages: Packages, newer: Packages
 ) -> None:
-    """The records of a version have fields that the other one does not know: a container of each lives through it."""
+    """A container of each lives through it."""
     machine = manager.machine
     manager.install(packages)
     assert is_enabled(machine)
@@ -192,8 +189,6 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
     machine.spend(db, 7)
     before = {path: group for path, group in machine.resctrl.groups().items() if path != "/"}
     assert [before[f"/mon_groups/oci-{it}"]["tasks"] for it in (web, db)] == [[machine.pid("web")], [machine.pid("db")]]
-    records = [machine.at(f"/run/{NAME}/groups/{key}.json") for key in (web, db)]
-    assert [f'"{FURTHER}"' in it.read_text() for it in records] == [False, True], "a record is written if it changes"
 
     for version in packages, newer, packages:
         manager.install(version)
@@ -207,7 +202,6 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
     machine.podman_rm("web", "db")
     assert machine.groups() == {}
     assert list_keys(machine) == {web: ("completed", 5), db: ("completed", 10)}
-    assert FURTHER not in records[1].read_text(), "the version that writes a record drops what it does not know"
 
 
 def list_keys(machine: Machine) -> dict[str, tuple[str, float]]:
@@ -222,9 +216,12 @@ def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
 ) -> None:
     machine = manager.machine
     manager.install(packages)
+    conf = machine.at("/etc") / NAME / "metrics.conf"
+    conf.write_text("LISTEN=127.0.0.1:9999\n")
     machine.podman_run("web")
     assert len(machine.groups()) == 1
     manager.remove()
+    assert conf.read_text() == "LISTEN=127.0.0.1:9999\n", "it is the administrator's"
     assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
     assert not machine.at(f"/run/{NAME}").exists()
@@ -256,25 +253,6 @@ def test_a_key_that_a_removal_cannot_end_is_named_and_uninstall_ends_it(manager:
     assert machine.groups() == {}
     assert is_stub(machine)
     assert in_usr(machine) == [PROGRAM]
-
-
-def test_a_removal_without_live_containers_leaves_the_administrators_files_alone(
-    manager: Manager, packages: Packages
-) -> None:
-    machine = manager.machine
-    manager.install(packages)
-    conf = machine.at("/etc") / NAME / "metrics.conf"
-    conf.write_text("LISTEN=127.0.0.1:9999\n")
-    hooks = machine.at(PODMAN)
-    hooks.write_text(hooks.read_text().replace('"--containers=podman"', '"--containers=podman", "--linger=600"'))
-    container = machine.podman_run("web")
-    machine.podman_rm("web")
-    assert machine.groups() == {f"oci-{container}": []}, "it is to linger"
-    manager.remove()
-    assert machine.groups() == {}
-    assert is_stub(machine)
-    assert in_usr(machine) == [PROGRAM]
-    assert conf.read_text() == "LISTEN=127.0.0.1:9999\n"
 
 
 def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, packages: Packages) -> None:
@@ -317,7 +295,7 @@ def test_a_copy_that_is_cut_or_changed_is_refused_and_the_program_of_before_stay
     copy.unlink()
     assert f"/usr/lib/{NAME}/{NAME} was not put into place; remedy: " in printed
     assert machine.at(PROGRAM).read_bytes() == before
-    assert [path.name for path in machine.at(HOOKS).iterdir() if path.suffix == ".new"] == []
+    assert [path.name for path in machine.at(PROGRAM).parent.iterdir() if path.suffix == ".new"] == []
     assert f"oci-{machine.podman_run('web')}" in machine.groups()
     machine.podman_rm("web")
     assert machine.groups() == {}

@@ -26,7 +26,6 @@ CPUINFO = Path(__file__).with_name("cpuinfo")
 """What /proc/cpuinfo shows there, whatever CPU this machine has: of AMD's `doctor` says what they cannot count."""
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 HIDDEN = ("/usr/libexec/oci", "/usr/share/containers/oci", "/etc/containers/oci")
@@ -38,9 +37,6 @@ UNPRIVILEGED = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 LOCK = "/tmp/resctrl-mon-hook-tests.lock"
-WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
-TEXTFILE = "/usr/lib/systemd/system/resctrl-mon-hook-textfile"
-METRICS = "/usr/lib/systemd/system/resctrl-mon-hook-metrics.service"
 
 
 def missing() -> str | None:

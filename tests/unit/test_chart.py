@@ -312,13 +312,6 @@ def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(de
 # --- Life
 
 
-def test_the_daemonset_is_on_every_node_that_runs_linux(defaults: list[Object]) -> None:
-    pod = only(defaults, "DaemonSet")["spec"]["template"]["spec"]
-    assert pod["tolerations"] == [{"operator": "Exists"}]
-    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    assert pod["priorityClassName"] == "system-node-critical"
-
-
 def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused() -> None:
     for name in ("system-node-critical", "system-cluster-critical"):
         for resources in (None, {"limits": None}, {"limits": {"memory": 0}}):

@@ -34,10 +34,12 @@ THEIRS: dict[str, Any] = {
     "when": {"always": True},
     "stages": ["poststop"],
 }
-INFO = "/sys/fs/resctrl/info/L3_MON"
+RESCTRL, RUN = "/sys/fs/resctrl", "/run/resctrl-mon-hook"
+INFO = f"{RESCTRL}/info/L3_MON"
+CONF = "/etc/containers/containers.conf"
 TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
-OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
 SPEC = "base_runtime_spec = '/etc/x.json'\n"
+OLD_SPEC = f"version = 3\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n{SPEC}"
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\nreject_oci_hook_adjustment = true\n"
 
 
@@ -100,15 +102,12 @@ class InstalledFiles:
         self.write(file, content)
 
     def copy_to_etc(self, names_etc: bool = False) -> None:
-        for path, conf, table in (
-            (PODMAN, "containers/containers", "engine"),
-            (KUBERNETES, "crio/crio", "crio.runtime"),
-        ):
+        for path, conf, table in (PODMAN, CONF, "engine"), (KUBERNETES, "/etc/crio/crio.conf", "crio.runtime"):
             self.write(f"{ADMINISTRATOR}/{os.path.basename(path)}", Path(path).read_text())
             if names_etc:
-                self.write(f"/etc/{conf}.conf", f"[{table}]\nhooks_dir = ['{SYSTEM}', '{ADMINISTRATOR}']\n")
+                self.write(conf, f"[{table}]\nhooks_dir = ['{SYSTEM}', '{ADMINISTRATOR}']\n")
 
-    def use_containerd(self, config: str = "", *hooks: str) -> None:
+    def use_containerd(self, config: str, *hooks: str) -> None:
         """Replace CRI-O by containerd, whose specification has these hooks."""
         self.fs.remove("/usr/bin/crio")
         self.program("containerd")
@@ -139,6 +138,10 @@ Change = Callable[[InstalledFiles], object]
 
 def own(**fields: object) -> Change:
     return lambda node: node.change(PODMAN, **fields)
+
+
+def containerd(config: str, *hooks: str) -> Change:
+    return lambda node: node.use_containerd(config, *hooks)
 
 
 def written(path: str, text: object) -> Change:
@@ -206,78 +209,48 @@ def called(node: InstalledFiles) -> None:
 
 
 AILMENTS: dict[str, Change] = {
-    "FAIL resctrl: no /sys/fs/resctrl": lambda node: shutil.rmtree(node.files.root),
-    "FAIL resctrl: /sys/fs/resctrl is mounted but does not support monitoring": remove("/sys/fs/resctrl/mon_groups"),
-    "FAIL resctrl: not mounted on /sys/fs/resctrl": remove(
-        "/sys/fs/resctrl/mon_groups", "/sys/fs/resctrl/info", "/sys/fs/resctrl/mon_data"
-    ),
-    "warning counters: L3_MON; no energy (PERF_PKG_MON)": remove("/sys/fs/resctrl/info/PERF_PKG_MON"),
-    "warning memory traffic: not counted: the kernel offers llc_occupancy": lambda node: node.info(
-        mon_features="llc_occupancy\n"
-    ),
+    "FAIL resctrl: no /sys/fs/resctrl": remove(RESCTRL),
+    "FAIL resctrl: /sys/fs/resctrl is mounted but does not support monitoring": remove(f"{RESCTRL}/mon_groups"),
+    "FAIL resctrl: not mounted on": remove(f"{RESCTRL}/mon_groups", f"{RESCTRL}/info", f"{RESCTRL}/mon_data"),
+    "warning counters: L3_MON; no energy (PERF_PKG_MON)": remove(f"{RESCTRL}/info/PERF_PKG_MON"),
+    "warning memory traffic: not counted: the kernel offers llc_occ": written(f"{INFO}/mon_features", "llc_occupancy"),
     "warning memory traffic: counted in part: this CPU says Unavailable": untracked,
-    "warning memory traffic: not counted in 1 group without a hardware counter: /sys/fs/resctrl/mon_groups/oci-db": (
-        uncounted
-    ),
+    f"warning memory traffic: not counted in 1 group without a hardware counter: {RESCTRL}/mon_gr": uncounted,
     "FAIL RMIDs: 8 in use of 8 (7 ours, 1 of others): none left": groups(7),
-    "warning RMIDs: 2 groups of other tools (unknown: 2): /sys/fs/resctrl/mon_groups/theirs0, ": groups(2, "theirs"),
+    f"warning RMIDs: 2 groups of other tools (unknown: 2): {RESCTRL}/mon_groups/theirs0, ": groups(2, "theirs"),
     "warning RMIDs: 6 groups of other tools (the NRI plugin resctrl-mon, or Kepler: 2; ": beside,
     "warning program: not ours: /opt/resctrl-mon-hook.sh is damaged, or no": called,
-    "warning program: not ours: /usr/bin/resctrl-mon-hook is damaged, or no program of this project": written(
-        "/usr/bin/resctrl-mon-hook", "#!/bin/sh\n"
-    ),
+    "warning program: not ours: /usr/bin/resctrl-mon-hook is damaged, or": written("/usr/bin/resctrl-mon-hook", "#!/"),
     f"warning program: not ours: {PROGRAM} is damaged": written(PROGRAM, "#!/bin/sh\n"),
     f"FAIL program: {PROGRAM} is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
-    f"FAIL program: {PROGRAM} is not owned by root, or is writable by others": lambda node: node.fs.chmod(
-        PROGRAM, 0o777
-    ),
+    f"FAIL program: {PROGRAM} is not owned by root, or is": lambda node: node.fs.chmod(PROGRAM, 0o777),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
     f"FAIL hooks.d: no file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
-    "FAIL hooks.d: several files call the hook": lambda node: node.write(
-        f"{ADMINISTRATOR}/50-mine.json", node.make_json("podman")
-    ),
+    "FAIL hooks.d: several files call": lambda node: node.write(f"{ADMINISTRATOR}/50.json", node.make_json("podman")),
     f"warning hooks.d: {PODMAN}: no timeout: a stuck hook blocks forever": own(timeout=None),
-    f"warning hooks.d: {PODMAN}: timeout 18 is too short: containers fail to start, for the hook may wait 18.5 s": own(
-        timeout=18
-    ),
+    f"warning hooks.d: {PODMAN}: timeout 18 is too short: containers fail to start, for the": own(timeout=18),
     f"warning hooks.d: {PODMAN}: a stage is missing": own(stages=["poststop"]),
     f"warning hooks.d: {PODMAN}: its args: unknown option '--lingr'": own(args=["x", "hook", "--lingr=5"]),
-    f"warning hooks.d: {PODMAN}: its program /nowhere/resctrl-mon-hook.pyz is missing": own(
-        path="/nowhere/resctrl-mon-hook.pyz"
-    ),
-    "FAIL runtimes: Podman reads /elsewhere, and not /usr/share": written(
-        "/etc/containers/containers.conf", "[engine]\nhooks_dir = ['/elsewhere']\n"
-    ),
+    f"warning hooks.d: {PODMAN}: its program /no/resctrl-mon-hook.pyz is": own(path="/no/resctrl-mon-hook.pyz"),
+    "FAIL runtimes: Podman reads /else, and not /usr/share": written(CONF, "[engine]\nhooks_dir = ['/else']\n"),
     f"FAIL runtimes: CRI-O reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": InstalledFiles.copy_to_etc,
-    "warning runtimes: unclear which hooks directories Podman reads: /etc/containers/containers.conf: not TOML": (
-        written("/etc/containers/containers.conf", "[engine")
-    ),
-    "FAIL containerd: /etc/x.json names the hook, but its base_runtime_spec is in a table that containerd ignores": (
-        lambda node: node.use_containerd(f"version = 3\n{OLD_TABLE}{SPEC}", PROGRAM)
-    ),
-    "FAIL containerd: /etc/containerd/config.toml: NRI's default_validator has reject_oci_hook_adjustment": (
-        lambda node: node.use_containerd(VALIDATOR)
-    ),
-    "warning containerd: cannot read /etc/containerd/no.toml of containerd's": lambda node: node.use_containerd(
-        "imports = ['no.toml']\n"
-    ),
+    f"warning runtimes: unclear which hooks directories Podman reads: {CONF}: not TOML": written(CONF, "[engine"),
+    "FAIL containerd: /etc/x.json names the hook, but its base_runtime_spec is in": containerd(OLD_SPEC, PROGRAM),
+    "FAIL containerd: /etc/containerd/config.toml: NRI's default_validator has reject_oci": containerd(VALIDATOR),
+    "warning containerd: cannot read /etc/containerd/no.toml of": containerd("imports = ['no.toml']\n"),
     "FAIL records: the file system of /run/resctrl-mon-hook is full": full,
     "warning history: 2 lines wait to be written to /a: ENOSPC": owed,
-    "warning records: /run/resctrl-mon-hook/groups/x.json: Expecting": lambda node: node.files.write(
-        "groups", "x.json", "{"
-    ),
-    "warning taken: 1 container in groups of other tools: web in /sys/fs/resctrl/mon_groups/theirs": taken,
+    f"warning records: {RUN}/groups/x.json: Expecting": lambda node: node.files.write("groups", "x.json", "{"),
+    f"warning taken: 1 container in groups of other tools: web in {RESCTRL}/mon_groups/theirs": taken,
     "warning failures: 1 container: task_gone: web": lambda node: node.files.fail("web", "task_gone"),
     "FAIL unhooked: 1 running container never got the hook": lambda node: node.files.unhooked("web"),
     "warning unhooked: could not check 2 containers without a record": lambda node: node.files.unhooked(unchecked=2),
-    "warning reconcile: it has not ended since boot": remove("/run/resctrl-mon-hook/reconcile.json"),
+    "warning reconcile: it has not ended since boot": remove(f"{RUN}/reconcile.json"),
     "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(ended_at=system.unix_time() - 301),
     "warning reconcile: 2 of its actions failed, and it could not read 0 keys": reconciled(failed=2),
     "warning reconcile: 0 of its actions failed, and it could not read 2 keys": reconciled(unread=2),
-    "warning watch: it last wrote its record 1000 s ago": lambda node: node.files.watched(
-        alive_at=system.unix_time() - 1000
-    ),
+    "warning watch: it last wrote its": lambda node: node.files.watched(alive_at=system.unix_time() - 1000),
     f"warning textfile: {TEXTFILE} is ": with_old_textfile,
 }
 """What each change of the node leads to: the beginning of a finding."""
@@ -295,7 +268,7 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
     ("change", "shown"),
     [
         (lambda _node: None, f"ok       runtimes: Podman reads {SYSTEM}"),
-        (lambda node: node.use_containerd(SPEC, PROGRAM), "ok       containerd: /etc/x.json names the hook"),
+        (containerd(SPEC, PROGRAM), "ok       containerd: /etc/x.json names the hook"),
         (lambda node: node.copy_to_etc(names_etc=True), f"ok       runtimes: CRI-O reads {SYSTEM}, {ADMINISTRATOR}"),
         (written(Places().owner, "deb\n"), f"ok       program: {PROGRAM} runs, installed by the package resctrl-mon-h"),
         (own(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
@@ -391,20 +364,17 @@ def test_findings_are_objects_in_the_order_of_the_checks() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("name", "tool"),
-    [
-        ("5f3c9d0b" * 8, "the OCI runtime (enableMonitoring)"),
-        (f"pod{UIDS[0]}", "kubelet (katalyst)"),
-        ("crio-5f3c", "CRI-O"),
-        ("cadvisor-kubepods-x", "cAdvisor"),
-        ("cri-resmgr.a", "CRI Resource Manager"),
-        (f"{UIDS[0]}-x", "unknown"),
-        ("5f3c9d0b" * 7, "unknown"),
-    ],
-)
-def test_a_group_is_known_by_the_names_that_its_tool_gives(name: str, tool: str) -> None:
-    assert checks.name_tool(name) == tool
+def test_a_group_is_known_by_the_names_that_its_tool_gives() -> None:
+    tools = {
+        "5f3c9d0b" * 8: "the OCI runtime (enableMonitoring)",
+        f"pod{UIDS[0]}": "kubelet (katalyst)",
+        "crio-5f3c": "CRI-O",
+        "cadvisor-kubepods-x": "cAdvisor",
+        "cri-resmgr.a": "CRI Resource Manager",
+        f"{UIDS[0]}-x": "unknown",
+        "5f3c9d0b" * 7: "unknown",
+    }
+    assert {name: checks.name_tool(name) for name in tools} == tools
 
 
 # --- doctor --report

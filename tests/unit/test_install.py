@@ -16,17 +16,16 @@ from hook.install.install import (
     Refused,
     Step,
     Wanted,
+    add_hook,
     find_problems,
     lock_directories,
     make_link,
-    remove_directory,
     remove_file,
     run_command,
     try_program,
     write_file,
 )
 from hook.install.program import Program
-from hook.models import Options
 from hook.node import programs
 from hook.node.paths import TARGETS, Places
 from hook.node.programs import Exit
@@ -60,17 +59,6 @@ def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shippe
         f"{theirs.json('podman')} already calls the hook; remedy: remove it, or its package, or "
         f"uninstall --hooks-dir={theirs.hooks_dir}"
     )
-
-
-def test_the_files_of_another_owner_are_left_alone(fs: FakeFilesystem, shipped: Program) -> None:
-    """The owner would write them again, or take ours away when it is removed. --force is tried with real packages."""
-    fs.create_file(Places().owner, contents="chart\n")
-    said = "^resctrl-mon-hook was installed by the Helm chart; remedy: helm uninstall first, or --force$"
-    with pytest.raises(Refused, match=said):
-        install.install(Wanted(shipped, Places(), TARGETS), dry_run=False)
-    with pytest.raises(Refused, match=said):
-        install.uninstall(Places(), Options(), force=False, dry_run=False)
-    assert not Path(Places().program).exists()
 
 
 def test_a_program_that_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,18 +121,6 @@ def test_a_temporary_file_of_a_killed_step_is_removed() -> None:
 
 
 @FILES
-def test_a_directory_is_removed_if_it_is_empty() -> None:
-    DIRECTORY.mkdir(parents=True)
-    FILE.touch()
-    step = remove_directory(str(DIRECTORY))
-    take(step)
-    assert FILE.exists()
-    FILE.unlink()
-    assert take(step) == [f"remove {DIRECTORY}"]
-    assert take(step) == []
-
-
-@FILES
 def test_a_file_that_fails_its_check_replaces_nothing() -> None:
     def refuse(path: str) -> None:
         assert path != str(FILE)
@@ -167,25 +143,60 @@ def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
     ]
 
 
-@FILES
-def test_a_step_that_fails_stops_later_steps() -> None:
-    Path("/file").touch()
-    with pytest.raises(
-        Refused, match=r"^cannot write /file/x: .*; the steps after it were not taken; remedy: run as root"
-    ):
-        take(write_file("/file/x", b""), write_file(str(FILE), b""))
-    assert not FILE.exists()
-
-
-@FILES
-def test_a_dry_run_takes_no_step() -> None:
-    which = [write_file(str(FILE), b""), Step("try", "/x", lambda: pytest.fail("it was tried"))]
-    assert [str(step) for step, _ in install.take_steps(which, dry_run=True)] == [f"write {FILE}", "try /x"]
-    assert not FILE.exists()
-
-
 def test_a_second_lock_on_a_directory_is_refused(tmp_path: Path) -> None:
     with lock_directories(str(tmp_path)), pytest.raises(Refused, match="another"), lock_directories(str(tmp_path)):
         pass
     with lock_directories(str(tmp_path), f"{tmp_path}/."), lock_directories(str(tmp_path / "nothing")):
         pass
+
+
+# --- The specification that containerd begins with
+
+OURS = {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook", "--linger=60"]}
+OLDER = {"path": "/opt/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook"]}
+OTHER = {"path": "/usr/bin/other"}
+BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
+
+
+BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
+PROCESSES: list[object] = [
+    {"rlimits": [{**BY_DEFAULT, "hard": 4096}]},
+    {"rlimits": [BY_DEFAULT, {**BY_DEFAULT, "type": "RLIMIT_NPROC"}]},
+    *({"rlimits": []}, {"cwd": "/"}, {}, None, 7),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"hooks": BOTH}),
+        *(({"hooks": it}, {"hooks": BOTH}) for it in (None, {}, {"poststop": None})),
+        (
+            {"hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}},
+            {"hooks": {**BOTH, "createRuntime": [OURS, OTHER], "prestart": [OTHER]}},
+        ),
+        # containerd takes this limit out of its own specification, and would leave it in ours
+        ({"process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}, {"process": {"cwd": "/"}, "hooks": BOTH}),
+        *(({"process": it}, {"process": it, "hooks": BOTH}) for it in PROCESSES),
+    ],
+)
+def test_the_hook_is_added_once_and_all_but_the_file_limit_of_ctr_stays(
+    given: dict[str, object], expected: dict[str, object]
+) -> None:
+    once = add_hook({"ociVersion": "1.0.2", **given}, OURS)
+    assert once == {"ociVersion": "1.0.2", **expected}
+    assert add_hook(once, OURS) == once
+
+
+def test_an_invalid_specification_is_refused() -> None:
+    version = {"ociVersion": "1"}
+    for spec, problem in (
+        ([], "not an OCI runtime specification"),
+        ({}, "ociVersion: missing"),
+        ({"ociVersion": 1}, "ociVersion: missing"),
+        ({**version, "hooks": ["x"]}, "invalid hooks"),
+        ({**version, "hooks": {"poststop": {"path": "x"}}}, "invalid hooks"),
+        ({**version, "hooks": {"createRuntime": [{"path": 1}]}}, "invalid hooks"),
+    ):
+        with pytest.raises((ValueError, OSError), match=problem):
+            add_hook(spec, OURS)

@@ -113,14 +113,6 @@ def test_files_of_others_are_left_alone() -> None:
     assert node().remove_json() == node().remove_program() == []
 
 
-def test_an_installation_that_was_killed_goes_on() -> None:
-    node().install()
-    for path in (JSON, PROGRAM):
-        at(path).unlink()
-        node().install()
-        assert node().is_installed()
-
-
 # --- The end, and other releases
 
 FAR = "/etc/containers/oci/hooks.d"

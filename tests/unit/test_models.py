@@ -152,6 +152,11 @@ def test_the_input_is_neither_kept_nor_changed(form: Any) -> None:  # noqa: ANN4
     assert options.namespace == ["x"]
 
 
+def test_fields_of_a_later_version_are_ignored(form: Any) -> None:  # noqa: ANN401
+    known = {"key": "web", "kind": "container"}
+    assert form.KeyState.model_validate({**known, "colour": "blue"}) == form.KeyState.model_validate(known)
+
+
 def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
     one, other = ((form.Options(), form.KeyState(key="a", kind="pod")) for _ in range(2))
     for mine, theirs in zip(one, other):

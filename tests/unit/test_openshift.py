@@ -65,15 +65,20 @@ def content(file: dict[str, Any]) -> bytes:
 # --- The MachineConfig and the Butane file
 
 
-def test_every_file_has_its_content_mode_and_path(made: dict[str, Any], tree: Path) -> None:
-    assert list(files(made)) == [file["path"] for file in BUTANE["storage"]["files"]]
+def test_every_file_has_its_content_and_lies_where_the_program_knows_it_and_the_json_is_last(
+    made: dict[str, Any], tree: Path
+) -> None:
+    found = files(made)
+    assert {*found} == {PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON}
+    assert list(found)[-1] == JSON
     for file in BUTANE["storage"]["files"]:
-        found = files(made)[file["path"]]
-        local = file["contents"].get("local")
-        assert content(found) == ((tree / local).read_bytes() if local else file["contents"]["inline"].encode())
-        assert {name: found[name] for name in ("mode", "overwrite")} == {
-            name: file[name] for name in ("mode", "overwrite")
-        }
+        local, made_file = file["contents"].get("local"), found[file["path"]]
+        expected = (tree / local).read_bytes() if local else file["contents"]["inline"].encode()
+        mode = 0o755 if file["path"] == PLACES.program else 0o644
+        assert (content(made_file), made_file["mode"], made_file["overwrite"]) == (expected, mode, file["overwrite"])
+    assert content(found[PLACES.owner]).decode().strip() in OWNERS
+    shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
+    assert json.loads(content(found[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
 
 
 def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
@@ -132,28 +137,12 @@ def test_command_prints_it_and_off_is_the_same_without_the_json_and_with_a_stub(
 # --- What is in it
 
 
-def test_files_lie_where_the_program_knows_them_and_the_json_is_the_shipped_one_and_the_last(
+def test_the_services_command_is_the_program_here_and_resctrl_is_mounted_by_the_timer_at_the_latest(
     made: dict[str, Any],
 ) -> None:
-    found = files(made)
-    known = (PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON)
-    assert {path: it["mode"] for path, it in found.items()} == {
-        path: 0o755 if path == PLACES.program else 0o644 for path in known
-    }
-    assert content(found[PLACES.owner]).decode().strip() in OWNERS
-    assert list(found)[-1] == JSON
-    shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
-    assert json.loads(content(found[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
-
-
-def test_the_services_command_is_replaced_by_the_program_as_it_lies_here(made: dict[str, Any]) -> None:
     (dropin,) = units(made)["resctrl-mon-hook-reconcile.service"]["dropins"]
-    section, empty, command = dropin["contents"].splitlines()
-    assert (section, empty) == ("[Service]", "ExecStart=")
-    assert command == f"ExecStart=/usr/bin/python3 -I -S {PLACES.program} reconcile"
-
-
-def test_resctrl_is_mounted_before_crio_starts_and_by_the_timer_at_the_latest(made: dict[str, Any]) -> None:
+    command = f"ExecStart=/usr/bin/python3 -I -S {PLACES.program} reconcile"
+    assert dropin["contents"].splitlines() == ["[Service]", "ExecStart=", command]
     mount = units(made)["sys-fs-resctrl.mount"]
     assert mount["enabled"] is True
     assert "Before=crio.service" in mount["contents"].splitlines()
