@@ -138,8 +138,7 @@ def _check_traffic(site: Site) -> Found:
 
 
 def _check_rmids(site: Site) -> Found:
-    found = site.snapshot.rmids
-    if found is None:
+    if (found := site.snapshot.rmids) is None:
         return
     used = found.ours + found.others
     shown = f"{used} in use of {found.limit or '?'} ({found.ours} ours, {found.others} of others)"
@@ -181,8 +180,8 @@ def _check_programs(site: Site) -> Found:
             remedy = f"chown root {path}; chmod 755 {path} (runtimes run it as root)"
             yield FAILURE, f"{path} is not owned by root, or is writable by others", remedy
         try:
-            if is_stub(path):
-                raise Refused(f"{path} is what a removal leaves, and does nothing: no container is monitored")
+            if is_stub(path) or not os.path.exists(path):
+                raise Refused(f"{path} is missing, or only the stub that a removal leaves: no container is monitored")
             try_program(path)
         except Refused as error:
             yield FAILURE, str(error), f"fix this first, or: {site.origin.again}"
@@ -318,8 +317,7 @@ def _check_taken(site: Site) -> Found:
 
 
 def _check_unhooked(site: Site) -> Found:
-    seen = site.snapshot.unhooked
-    if seen is None:
+    if (seen := site.snapshot.unhooked) is None:
         return
     if names := name_unhooked(seen):
         remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: reconcile --adopt"

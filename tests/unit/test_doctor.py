@@ -222,7 +222,8 @@ AILMENTS: dict[str, Change] = {
     "warning program: not ours: /opt/resctrl-mon-hook.sh is damaged, or no": called,
     "warning program: not ours: /usr/bin/resctrl-mon-hook is damaged, or": written("/usr/bin/resctrl-mon-hook", "#!/"),
     f"warning program: not ours: {PROGRAM} is damaged": written(PROGRAM, "#!/bin/sh\n"),
-    f"FAIL program: {PROGRAM} is what a removal leaves, and does nothing": written(PROGRAM, STUB.decode()),
+    f"FAIL program: {PROGRAM} is missing, or only the stub that a removal leaves": written(PROGRAM, STUB.decode()),
+    f"FAIL program: {PROGRAM} is missing, or": remove(PROGRAM),
     f"FAIL program: {PROGRAM} is not owned by root, or is": lambda node: node.fs.chmod(PROGRAM, 0o777),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
@@ -330,8 +331,7 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
 def test_a_run_directory_that_others_may_write_to_is_one_failure_with_its_own_remedy(installed: InstalledFiles) -> None:
     installed.fs.chmod("/run/resctrl-mon-hook", 0o777)
     (found,) = installed.problems()
-    found_mode = "its owner is uid 0, its mode 0777"
-    problem = f"cannot check: the run directory /run/resctrl-mon-hook is not ours alone: {found_mode}"
+    problem = f"cannot check: the run directory {RUN} is not ours alone: its owner is uid 0, its mode 0777"
     assert (found.subject, found.found) == ("records", problem)
     assert found.remedy == "run it as root; remove the directory, or make it root's with mode 0755"
 
