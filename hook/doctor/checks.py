@@ -334,7 +334,7 @@ def _check_reconcile(site: Site) -> Found:
     elif (age := system.unix_time() - seen.ended_at) > _OVERDUE:
         what = f"it last ended {age:.0f} s ago"
     elif seen.failed or seen.unread:
-        what = f"{seen.failed} of its actions failed, and it could not read {seen.unread} keys, cgroups and processes"
+        what = f"{seen.failed} of its actions failed; of keys, cgroups and processes {seen.unread} could not be read"
     else:
         yield OK, f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s", ""
         return

@@ -249,8 +249,8 @@ AILMENTS: dict[str, Change] = {
     "warning unhooked: could not check 2 containers without a record": lambda node: node.files.unhooked(unchecked=2),
     "warning reconcile: it has not ended since boot": remove(f"{RUN}/reconcile.json"),
     "warning reconcile: it last ended 301 s ago": lambda node: node.files.reconciled(ended_at=system.unix_time() - 301),
-    "warning reconcile: 2 of its actions failed, and it could not read 0 keys": reconciled(failed=2),
-    "warning reconcile: 0 of its actions failed, and it could not read 2 keys": reconciled(unread=2),
+    "warning reconcile: 2 of its actions failed; of keys, cgroups and processes 0 could": reconciled(failed=2),
+    "warning reconcile: 0 of its actions failed; of keys, cgroups and processes 2 could": reconciled(unread=2),
     "warning watch: it last wrote its": lambda node: node.files.watched(alive_at=system.unix_time() - 1000),
     f"warning textfile: {TEXTFILE} is ": with_old_textfile,
 }
