@@ -12,13 +12,12 @@ order of the free RMIDs carries over.
 Paths are relative to the mount. E runs the sequence; A and B are its children. In what is written {A} is A's process
 ID. An operation on a task that is not there is skipped.
 
-What FUSE cannot show is left out: the model gets to look into /proc after each birth, and only processes' leaders have
-children (FORKS_ARE_SEEN).
+What FUSE cannot show is left out: the model gets to look into /proc after each birth (FORKS_ARE_SEEN). So are threads
+and zombies.
 """
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import errno
 import itertools
@@ -43,7 +42,7 @@ Operation = list[Any]
 Answer = Any
 """JSON, as what can be compared."""
 
-NAMES = "ABCDtu"
+NAMES = "ABCD"
 """Of all tasks that there can be."""
 NO_TASK = 4194303
 """The highest number that a task can have on 64 bits; none gets there."""
@@ -138,8 +137,6 @@ class Puppet(Files):
     def obey(self, name: str) -> None:
         while True:
             what, *arguments = self._pipes[name].recv()
-            if what == "end_thread":
-                return
             self._pipes[name].send(attempt(lambda: getattr(self, what)(*arguments)))  # noqa: B023  called at once
 
     def fork(self, name: str) -> int:
@@ -151,15 +148,8 @@ class Puppet(Files):
                 os._exit(0)
         return pid
 
-    def thread(self, name: str) -> None:
-        _thread.start_new_thread(self.obey, (name,))
-
     def number(self) -> int:
-        return _thread.get_native_id()
-
-    def await_end(self, pid: int) -> None:
-        """Wait until a child of this process is a zombie."""
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        return os.getpid()
 
     def reap(self, pid: int) -> None:
         os.waitpid(pid, 0)
@@ -187,19 +177,13 @@ class Skipped(Exception):
 
 @dataclass
 class HelperTask:
-    """What E knows of a task. `parent`: the process that has to reap it; a thread's is its leader."""
+    """What E knows of a process. `parent`: the one that has to reap it."""
 
     name: str
     number: int
-    leader: str
     parent: str
-    zombie: bool = False
     changed: bool = False
     """It is not as it was born, and no good for the next sequence."""
-
-    @property
-    def is_thread(self) -> bool:
-        return self.name != self.leader
 
 
 class Crew:
@@ -225,10 +209,9 @@ class Crew:
         return {number: name for name, number in self.numbers.items()}
 
     def live(self, name: str) -> HelperTask:
-        task = self.tasks.get(name)
-        if task is None or task.zombie:
+        if name not in self.tasks:
             raise Skipped
-        return task
+        return self.tasks[name]
 
     def fill(self, template: str) -> str:
         """With numbers for names; one that has not been yet has a number that no task has."""
@@ -249,43 +232,21 @@ class Crew:
         return self._pipes[name].recv()
 
     def fork(self, parent: str, name: str) -> None:
-        self._admit(HelperTask(name, self.ask(parent, "fork", name), name, parent))
-
-    def thread(self, parent: str, name: str) -> None:
-        self.ask(parent, "thread", name)
-        self._admit(HelperTask(name, self.ask(name, "number"), parent, parent))
-
-    def _admit(self, task: HelperTask) -> None:
-        self.tasks[task.name] = task
-        self.numbers[task.name] = task.number
+        self.tasks[name] = HelperTask(name, self.ask(parent, "fork", name), parent)
+        self.numbers[name] = self.tasks[name].number
 
     def end(self, task: HelperTask) -> None:
-        self._pipes[task.name].send(["end_thread" if task.is_thread else "end"])
-        if task.is_thread:
-            entry = f"/proc/{self.tasks[task.leader].number}/task/{task.number}"
-            while os.path.exists(entry):  # there is no other way to wait for a thread of another process
-                os.sched_yield()
-            del self.tasks[task.name]
-            return
-        self.ask(task.parent, "await_end", task.number)
-        task.zombie = True
-        self.tasks = {name: it for name, it in self.tasks.items() if it is task or it.leader != task.name}
+        """End a process, and have it reaped. Its children are E's then."""
+        self._pipes[task.name].send(["end"])
+        self.ask(task.parent, "reap", task.number)
+        del self.tasks[task.name]
         for child in self.tasks.values():
             child.parent = "E" if child.parent == task.name else child.parent
 
-    def reap(self, task: HelperTask) -> None:
-        self.ask(task.parent, "reap", task.number)
-        del self.tasks[task.name]
-
     def clear(self, kept: str = "") -> None:
-        """End and reap all but these, which stay if they are as they were born. Children are E's without a parent."""
-        for task in [it for it in self.tasks.values() if not it.is_thread and not it.zombie]:
-            if task.name not in kept or task.changed:
-                self.end(task)
+        """End all but these, which stay if they are as they were born."""
         for task in [*self.tasks.values()]:
-            if task.zombie:
-                self.reap(task)
-            elif task.is_thread:
+            if task.name not in kept or task.changed:
                 self.end(task)
 
     def renew(self) -> None:
@@ -413,26 +374,15 @@ class Player:
         return self.crew.ask(self.crew.live(name).name, "read", path)
 
     def do_fork(self, parent: str, child: str) -> None:
-        self._birth(parent, child, self.crew.fork)
-
-    def do_thread(self, parent: str, child: str) -> None:
-        self._birth(parent, child, self.crew.thread)
-
-    def _birth(self, parent: str, child: str, make: Callable[[str, str], None]) -> None:
-        if self.crew.live(parent).is_thread or child in self.crew.tasks:
+        self.crew.live(parent)
+        if child in self.crew.tasks:
             raise Skipped
-        make(parent, child)
+        self.crew.fork(parent, child)
         with suppress(OSError):  # FORKS_ARE_SEEN
             self.files.read("tasks")
 
     def do_end(self, name: str) -> None:
         self.crew.end(self.crew.live(name))
-
-    def do_reap(self, name: str) -> None:
-        task = self.crew.tasks.get(name)
-        if task is None or not task.zombie:
-            raise Skipped
-        self.crew.reap(task)
 
     def do_run(self, name: str, package: str) -> None:
         """On this package, and from now on on no other. It runs when the answer is there."""

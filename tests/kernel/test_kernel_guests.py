@@ -14,8 +14,8 @@ from tests.kernel.vm import Vm
 
 QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
 HERE = "tests/kernel/guest"
-# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the storm, in
-# attribution and in exhaustion: its tests on the model would take too long here.
+# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the storm and
+# in chains: its tests on the model would take too long here.
 MACHINES = [
     GuestKind(
         "one CPU",
@@ -23,13 +23,13 @@ MACHINES = [
         (
             # These run on the model as well. What is the process's, and not resctrl's, runs on the model alone.
             *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "crowd", "storm")),
-            *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "watch", "chain")),
+            *(f"{HERE}/test_{name}.py" for name in ("few", "watch", "chain")),
         ),
     ),
     GuestKind(
         "containers",
         Vm(smp=1, sockets=1, append=QUICK),
-        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "containerd", "others")),
+        (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
     GuestKind(
         "systemd",

@@ -66,7 +66,7 @@ GROUPS = [*LIKELY * 20, *STRANGE]
 ODD = ["", "nope/x", "mon_groups", "mon_data", "info", "info/x", "info/L3_MON", "mon_groups/x/y", "mon_groups/x/tasks"]
 ODD += ["mon_groups/x/mon_data", "mon_groups/x/mon_groups/y", "gold/mon_groups", "gold/mon_data", "gold/x", "tasks"]
 ODD += ["mon_data/mon_L3_00", "mon_data/mon_L3_00/mbm_total_bytes", "mon_groups/x/mon_data/mon_L3_01"]
-WORDS = ["{A}", "{A}", "{B}", "{C}", "{t}", "0", "{B}\n", "4194303"]
+WORDS = ["{A}", "{A}", "{B}", "{C}", "0", "{B}\n", "4194303"]
 SOME = [*GROUPS * 2, *ODD]
 TASKS = [*(f"{it}/tasks" for it in GROUPS), *["tasks"] * 20]
 DATA = [*WORDS[:4] * 5, *WORDS]
@@ -82,13 +82,11 @@ OPERATIONS: list[tuple[int, list[Any]]] = [
     (8, ["mkdir", SOME]),
     (7, ["rmdir", [*SOME, *LIKELY * 10]]),
     (9, ["write", TASKS, DATA]),
-    (2, ["as", "ABCDtu", "write", TASKS, ["0", "{A}", "{B}\n"]]),
+    (2, ["as", "ABCD", "write", TASKS, ["0", "{A}", "{B}\n"]]),
     (4, ["fork", "AABC", "CD"]),
-    (3, ["thread", "AABC", "tu"]),
-    (3, ["end", "ABCDtu"]),
-    (2, ["reap", "ABCDtu"]),
+    (3, ["end", "ABCD"]),
     (2, ["read", TASKS]),
-    (2, ["where", "ABCDtu"]),
+    (2, ["where", "ABCD"]),
     (3, ["open", [1, 2], FILES, ["r", "rw"]]),
     (2, ["pread", [1, 2]]),
     (2, ["pwrite", [1, 2], DATA]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
@@ -38,16 +37,6 @@ def test_the_first_that_a_container_reads_is_its_group(hook: Hook, lab: Lab, run
     assert container.line == "res:/ mon:oci-c1 "
     assert hook.tasks("oci-c1") == {container.init().pid}
     container.end()
-    hook.assert_clean()
-
-
-@BOTH
-def test_the_containers_of_a_pod_are_in_one_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
-    first, second = (lab.runc(name, POD, runtime, first=READ_GROUPS) for name in ("c1", "c2"))
-    assert {first.line, second.line} == {f"res:/ mon:{GROUP} "}
-    first.end()
-    assert hook.tasks(GROUP) == {second.init().pid}
-    second.end()
     hook.assert_clean()
 
 
@@ -90,35 +79,3 @@ def test_a_monitoring_group_that_the_runtime_made_is_left(
     container.end()
     assert hook.groups() == {"c1"}
     assert hook.leftovers() == set()
-
-
-@BOTH
-def test_groups_wiped_while_containers_run(hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]) -> None:
-    """pqos resets resctrl so, and CRI-O removes what is empty when it starts."""
-    first = lab.runc("c1", POD, runtime)
-    (root / "mon_groups" / GROUP).rmdir()
-    second = lab.runc("c2", POD, runtime, first=READ_GROUPS)
-    assert second.line == f"res:/ mon:{GROUP} "
-    (root / "mon_groups" / GROUP).rmdir()
-    first.end()
-    second.end()
-    hook.assert_clean()
-
-
-@BOTH
-def test_resctrl_unmounted_while_a_container_runs(
-    hook: Hook, lab: Lab, umount: Callable[[], None], runtime: Sequence[str]
-) -> None:
-    container = lab.runc("c1", runtime=runtime)
-    umount()
-    container.end()
-    assert hook.leftovers() == set()
-
-
-def test_podman(hook: Hook, lab: Lab) -> None:
-    gate = lab.run("web")
-    container = lab.container_id("web")
-    assert lab.init("web").pid in hook.tasks(f"oci-{container}")
-    gate.open()
-    lab.watch.wait("poststop", container)
-    hook.assert_clean()

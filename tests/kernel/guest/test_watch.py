@@ -23,7 +23,6 @@ ENTER = 'for group; do echo $$ >"$group/tasks"; done; echo $$ >"$0/cgroup.procs"
 
 The groups come first: watch may bring in whatever is in the cgroup and in no group yet.
 """
-CHURN = 200
 
 
 def cgroup_of(container: RuncContainer) -> Path:
@@ -79,20 +78,4 @@ def test_what_is_in_another_ctrl_group_or_in_a_group_of_others_stays_there(hook:
         assert hook.tasks("oci-c1") == {container.init().pid, moved}
         assert (root / "mon_groups/theirs/tasks").read_text() == f"{theirs}\n"
         assert str(gold) in (root / "gold/tasks").read_text().split()
-    container.end()
-
-
-def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, lab: Lab) -> None:
-    container = lab.runc("c1", runtime=CRUN)
-    own = cgroup_of(container)
-    with watching.watching(hook), ExitStack() as stack:
-        for number in range(CHURN):
-            process = brought_in(own)
-            if number % 10:
-                end(process)
-            else:
-                stack.callback(end, process)
-        assert hook.ask("reconcile").status == 0
-        assert hook.ask("reconcile", "--dry-run").stdout == "nothing to do\n"
-        assert hook.tasks("oci-c1") == pids_in(own)
     container.end()
