@@ -66,7 +66,7 @@ APART = ("tests/unit", "tests/fuse", "tests/packages")
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 LIVES = ("tests/podman", "tests/containerd")
-A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[two packages]"
+A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -136,21 +135,30 @@ class _Build:
 
     def _downloaded(self) -> Package:
         self.stage("looking for the source in Debian's suites")
-        package = choose(self._offered())
+        package = self._choose()
         self.stage(f"downloading {package.name} {package.version} from {package.suite}")
         Apt(self.work / package.suite, package.suite)("apt-get", "download", package.name, cwd=self.work)
         return package
 
-    def _offered(self) -> Iterator[Package]:
-        """The kernel sources of each suite in turn; a suite that this mirror lacks has none."""
+    def _choose(self) -> Package:
+        """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all suites."""
+        found = []
         for suite in SUITES:
             apt = Apt(self.work / suite, suite)
-            with suppress(CannotFetch):
+            with suppress(CannotFetch):  # this mirror lacks it
                 apt("apt-get", "update")
             listing = apt("apt-cache", "search", "--names-only", "^linux-source-[0-9.]+$")
             for name in [line.split()[0] for line in listing.splitlines()]:
                 shown = apt("apt-cache", "show", "--no-all-versions", name)
-                yield Package(suite, name, shown.partition("\nVersion: ")[2].partition("\n")[0])
+                package = Package(suite, name, shown.partition("\nVersion: ")[2].partition("\n")[0])
+                if name == f"linux-source-{MADE_FOR}":
+                    return package
+                if package.linux[0] == int(MADE_FOR[0]):
+                    found.append(package)
+        if not found:
+            wanted = f"linux-source-{MADE_FOR[0]}.x"
+            raise CannotBuild(f"no {wanted} in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)")
+        return max(found, key=lambda package: package.linux)
 
     def _unpacked(self, package: Package) -> Path:
         self.stage("unpacking")
@@ -194,18 +202,3 @@ class _Build:
         out.rename(target)
         self.stage(f"done: {target / 'bzImage'}")
         return target / "bzImage"
-
-
-def choose(packages: Iterator[Package]) -> Package:
-    """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all."""
-    best = None
-    for package in packages:
-        if package.name == f"linux-source-{MADE_FOR}":
-            return package
-        if package.linux[0] == int(MADE_FOR[0]) and (best is None or package.linux > best.linux):
-            best = package
-    if best is None:
-        raise CannotBuild(
-            f"no linux-source-{MADE_FOR[0]}.x in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)"
-        )
-    return best

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.inside import fill
 from tests.support.containers import CRUN, READ_GROUPS, Lab, RuncContainer
 from tests.support.hook import UID, Hook
 
@@ -79,3 +80,21 @@ def test_a_monitoring_group_that_the_runtime_made_is_left(
     container.end()
     assert hook.groups() == {"c1"}
     assert hook.leftovers() == set()
+
+
+@BOTH
+def test_a_container_starts_without_an_rmid(hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]) -> None:
+    fill(root / "mon_groups")
+    container = lab.runc("c1", runtime=runtime, first=READ_GROUPS)
+    assert container.line == "res:/ mon: "
+    assert hook.reasons() == {"c1": "no_rmids"}
+    container.end()
+    assert hook.leftovers() == set()
+
+
+def test_strict_stops_it(hook: Hook, lab: Lab, root: Path) -> None:
+    fill(root / "mon_groups")
+    container = lab.start_runc("c1", lab.runc_config("c1", [], {}, "--strict"))
+    assert container.wait() != 0
+    assert "no_rmids" in container.output()
+    assert hook.leftovers() == set(), "runc has called poststop"
