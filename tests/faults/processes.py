@@ -55,7 +55,7 @@ OURS = "umask"
 """The first call that our own code makes; what comes before it is Python, on its way to it."""
 # With no descriptor at all poll(2) fails, which each report begins with. Without the addresses by chance the same limit
 # has the same effect each time. From where Python does not start to where all is well.
-LIMITS = {
+LIMITS: dict[str, list[tuple[str, ...]]] = {
     "descriptors": [("prlimit", f"--nofile={number}") for number in range(1, 16)],
     "memory": [("setarch", "-R", "prlimit", f"--as={size}") for size in range(8 << 20, 20 << 20, 256 << 10)],
 }
