@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -91,23 +90,15 @@ def outside(hook: Hook, it: ChainedContainer) -> set[int]:
         return threads(it.own) - hook.tasks(it.group)
 
 
-def reconcile(hook: Hook, most: int = MOST) -> tuple[int, dict[str, Any]]:
+def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
     """Its status, and what it did. One that its time limit ended, as on an emulator, is followed by another."""
-    outcome = hook.ask("reconcile", "--json")
-    assert outcome.stderr == ""
-    result = json.loads(outcome.stdout)
-    if result["ended"] is None or most == 1:
-        return outcome.status, result
-    status, further = reconcile(hook, most - 1)
-    return status, {**further, "actions": result["actions"] + further["actions"]}
-
-
-def count_moved(result: dict[str, Any]) -> int:
-    """How many threads it says that it moved in. On a slow machine a mover may have been cut short, and repeated."""
-    texts = [it["problem"] or it["why"] for it in result["actions"] if it["action"] == "adopt"]
-    counts = [re.search("^([0-9]+) of its threads were not in|after ([0-9]+) were moved in", it) for it in texts]
-    assert all(counts), texts
-    return sum(int(it[1] or it[2]) for it in counts if it is not None)
+    for _ in range(MOST):
+        outcome = hook.ask("reconcile", "--json")
+        assert outcome.stderr == ""
+        result = json.loads(outcome.stdout)
+        if result["ended"] is None:
+            break
+    return outcome.status, result
 
 
 def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
@@ -117,7 +108,6 @@ def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_rec
             stack.enter_context(running(chain, it.own))
         status, result = reconcile(hook)
         assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(result)
-        assert count_moved(result) >= CONTAINERS
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
