@@ -4,8 +4,8 @@
     python3 build.py bench attribution [--workloads NAME...] [--seconds S] [--rounds N] [--polls N] [--seed N] ...
 
 docs/performance.md says what the figures mean. Of the rounds with the hook a share is the least, of those with a poller
-the mean (the least to the most). The ceiling differs from 100 % as far as the two clocks do: the scheduler counts a
-task from when it chooses or even wakes it, the RMID counts from when it runs.
+the mean (the least to the most). It differs from 100 % as far as the two clocks do, too: the scheduler counts a task
+from when it chooses or even wakes it, the RMID counts from when it runs.
 
 This module is its own part in the guest, too. There is one container at a time. Its first program reads cpu.stat and
 COUNTER of all packages before all else; its work is counted in loops and forks, not in seconds. Both are read again
@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shlex
 import shutil
 import stat
 import subprocess
@@ -46,7 +45,7 @@ PROMISE_OF_WATCH = 99.0
 """Per cent of what exec brings in, with watch, for jobs of 100 ms and more."""
 PROMISE_OF_PROBE = 90.0
 """Per cent of the same for shorter ones."""
-HOOK, WATCH, REFERENCE = "hook", "watch", "reference"
+HOOK, WATCH = "hook", "watch"
 """How a container's tasks come into their group; or by a poller, whose period is the name of the way."""
 RESCTRL = Path("/sys/fs/resctrl")
 CGROUPS = Path("/sys/fs/cgroup/attribution")
@@ -113,7 +112,7 @@ class CountingVm(Vm):
 
     One CPU. The kernel counts a task that it wakes on an idle CPU as running while that CPU is still being woken
     (rq_clock_skip_update), which takes a real one microseconds and an emulated one milliseconds: where children run on
-    the other CPU, cpu.stat then says 10 % and more too much, and the ceiling is as much lower.
+    the other CPU, cpu.stat then says 10 % and more too much.
     """
 
     sockets: int = 1
@@ -154,27 +153,26 @@ def tabulate(plan: GuestPlan, runs: Sequence[Run]) -> Table:
 
 
 def promise_of(workload: str) -> float:
-    """Per cent that are promised of what exec brings in."""
+    """Per cent that are promised: of what exec brings in with watch, of all else by the hook alone."""
+    if not WORKLOADS[workload].execs:
+        return PROMISE
     return PROMISE_OF_WATCH if WORKLOADS[workload].job >= 0.1 else PROMISE_OF_PROBE
 
 
 def _make_figures(plan: GuestPlan, runs: Sequence[Run], workload: str, runtime: str) -> Iterator[Figure]:
-    """The figures of a line. Where the kernel can attribute less than all, less is promised, too."""
+    """The figures of a line."""
 
     def shares(way: str) -> list[float]:
         """Return the charged per cent of each run."""
-        key = (workload, "none" if way == REFERENCE else runtime, way)
+        key = (workload, runtime, way)
         return [100 * run.charged / run.used for run in runs if (run.workload, run.runtime, run.way) == key]
 
     row = f"{workload}, {runtime}"
     used = [run.used for run in runs if (run.workload, run.runtime) == (workload, runtime)]
     yield Figure(row, "CPU time", used, digits=1, unit=" s", center=mean, beside=None)
-    most = shares(REFERENCE)
-    if most:
-        yield Figure(row, "ceiling", most, unit=" %", center=mean, beside=None)
-    of_hook = PROMISE * min(1, mean(most) / 100) if most else None
-    for way, column, promise in ((HOOK, "this hook", of_hook), (WATCH, "with watch", promise_of(workload))):
+    for way, column in ((HOOK, "this hook"), (WATCH, "with watch")):
         if found := shares(way):
+            promise = promise_of(workload) if (way == WATCH) == (WORKLOADS[workload].execs > 0) else None
             yield Figure(row, column, found, promise, unit=" %", at_least=True, center=min, beside=None)
     for period in plan.periods:
         if found := shares(f"{period:g}"):
@@ -314,14 +312,11 @@ class GuestBench:
     def runs(self) -> Iterator[Run]:
         for name in self.plan.workloads:
             print(f"attribution: {name}", file=sys.stderr, flush=True)
-            has_execs = WORKLOADS[name].execs > 0
-            if not has_execs:
-                yield self._run(name, "none", REFERENCE)
             for way, phase in self._ways:
-                for runtime in self.plan.runtimes if has_execs or way != WATCH else ():
+                for runtime in self.plan.runtimes if WORKLOADS[name].execs or way != WATCH else ():
                     yield self._run(name, runtime, way, phase)
 
-    def _run(self, name: str, runtime: str, way: str, phase: float = 0) -> Run:
+    def _run(self, name: str, runtime: str, way: str, phase: float) -> Run:
         """Run a container, and measure it from its first instruction until it has done its work."""
         self._count += 1
         workload, is_hooked = WORKLOADS[name], way in {HOOK, WATCH}
@@ -329,13 +324,12 @@ class GuestBench:
         ours = {"path": self._hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
         if not is_hooked:
             container.group.mkdir()
-        program = make_reference(container) if way == REFERENCE else runtime
-        container.start(program, [ours] if is_hooked else [])
+        container.start(runtime, [ours] if is_hooked else [])
         with ExitStack() as stack:
             container.hear("first")
             if way == WATCH:
                 self._watch(stack)
-            elif way not in {HOOK, REFERENCE}:
+            elif way != HOOK:
                 # Not before: an emulator draws out the start of a container, and a period stays what it is
                 poller = Poller(container, float(way), phase)
                 stack.callback(poller.stop)
@@ -355,21 +349,6 @@ class GuestBench:
         line = process.stderr.readline()
         if "listening" not in line:
             raise RuntimeError(line.strip())
-
-
-def make_reference(container: MeasuredContainer) -> str:
-    """Make a program in a runtime's place, which puts itself into the group, and then becomes the workload.
-
-    Its share is the most that the kernel can attribute.
-    """
-    container.cgroup.mkdir()
-    enter = [f"echo 0 >{path}" for path in (container.group / "tasks", container.cgroup / "cgroup.procs")]
-    program = container.gates.parent / "enter"
-    become = f"exec chroot {ROOTFS} {shlex.join(container.command)}"
-    lines = ["#!/bin/sh -e", f"mount --bind {container.gates} {ROOTFS}/gates", *enter, become]
-    program.write_text("\n".join(lines))
-    program.chmod(0o755)
-    return str(program)
 
 
 def loops_in(seconds: float) -> int:
