@@ -32,15 +32,6 @@ def start_with_rdt(lab: Lab, name: str, annotations: dict[str, str], **intel_rdt
     return container
 
 
-@BOTH
-def test_the_first_that_a_container_reads_is_its_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
-    container = lab.runc("c1", runtime=runtime, first=READ_GROUPS)
-    assert container.line == "res:/ mon:oci-c1 "
-    assert hook.tasks("oci-c1") == {container.init().pid}
-    container.end()
-    hook.assert_clean()
-
-
 def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, lab: Lab, root: Path) -> None:
     (root / "gold").mkdir()
     plain = lab.runc("c1", POD, first=READ_GROUPS)
