@@ -87,7 +87,7 @@ def serve_control(path: Path, control: Control) -> None:
     def answer_all() -> None:
         while True:
             connection, _ = server.accept()
-            with connection, connection.makefile("rw", encoding="utf-8") as stream, suppress(OSError):
+            with suppress(OSError), connection, connection.makefile("rw", encoding="utf-8") as stream:
                 stream.write(control.answer(stream.readline()) + "\n")
                 stream.flush()
 
