@@ -11,7 +11,6 @@ Nothing of the user's Podman is touched, and nothing outlives close(). Every wai
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -24,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.resctrlfs.events import Seen, look
+from tests.resctrlfs.places import detach
 from tests.support.cgroups import end_cgroups, path_of, pids_below
 from tests.support.hook import shipped
 from tests.support.waiting import wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE = 300.0
-MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
@@ -473,7 +472,10 @@ def remove(base: Path) -> None:
             with os.fdopen(descriptor):
                 if not select.select([descriptor], [], [], DEADLINE)[0]:
                     raise TimeoutError(f"somebody still works in {base}")
-    _unmount_below(base)
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        target = line.split()[1].encode().decode("unicode_escape")
+        if target.startswith(f"{base}/"):
+            detach(Path(target))
     for record in (*Path("/run/runc").glob("*/state.json"), *Path("/run/crun").glob("*/status")):
         if os.fsencode(base) in record.read_bytes():  # of a container whose conmon was killed
             shutil.rmtree(record.parent)
@@ -486,11 +488,3 @@ def users(base: Path) -> Iterator[int]:
         with suppress(OSError), entry.open("rb") as file:
             if os.fsencode(base) in file.read(1 << 16):  # a process makes it as long as it wants
                 yield os.pidfd_open(int(entry.parent.name))
-
-
-def _unmount_below(base: Path) -> None:
-    """Take off whatever is mounted in a directory that is to be removed."""
-    targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for target in reversed(targets):
-        if target.startswith(f"{base}/"):
-            ctypes.CDLL(None).umount2(target.encode().decode("unicode_escape").encode(), MNT_DETACH)
