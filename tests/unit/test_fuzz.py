@@ -145,6 +145,7 @@ def of_pod(state: dict[str, object]) -> dict[str, object]:
     return {**state, "bundle": "/bundle", "annotations": annotations}
 
 
+OF_CRIO = {**KNOWN, KEY: KNOWN[KEY].replace(b'"pid": 4711', b'"cgroup": ":/x/crio-c1.scope", "pid": 4711')}
 CREATED, FURTHER = (of_pod(created(name, 4711)) for name in (CONTAINER, "c2"))
 STOPPED = of_pod(stopped(CONTAINER))
 OF_RUNTIMES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(STATES.glob("*.json"))]
@@ -153,6 +154,10 @@ LIVES: list[tuple[dict[str, object], list[str], dict[str, bytes], dict[str, byte
     (FURTHER, ["--strict"], PROCESS, KNOWN),
     (STOPPED, [], DEAD, {**KNOWN, TASKS: b""}),
     ({**STOPPED, "annotations": {}}, ["--linger=60"], DEAD, {**KNOWN, TASKS: b""}),
+    (STOPPED, ["--containers=podman"], DEAD, OF_CRIO),
+    (CREATED, ["--containers=podman"], PROCESS, {}),
+    (CREATED, ["--resctrl-root=/nowhere"], PROCESS, {}),
+    (CREATED, ["--resctrl-root=/nowhere"], PROCESS, {f"{RUN}/said-no-resctrl": b"."}),
     *((state, ["--linger=60", "--monitor=opt-in"], DEAD, {}) for state in OF_RUNTIMES),
 ]
 """A state, options, what /proc shows, and files: hooks that come to the end of what they do."""
@@ -199,6 +204,11 @@ SHOWN = {
     "cpu_resctrl_groups": cut(PROCESS["cpu_resctrl_groups"], b"res:gold\nmon:x\n", b""),
     "uid_map": cut(PROCESS["uid_map"], b"0 1000 1"),
 }
+
+
+def test_each_life_comes_to_its_end() -> None:
+    for state, words, process, files in LIVES:
+        check(HostileInput(json.dumps(state).encode(), words, process, files))
 
 
 @settings(suppress_health_check=list(HealthCheck))
