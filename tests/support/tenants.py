@@ -127,8 +127,8 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
         own = made[-1]
         below = stack.enter_context(cgroup(f"{own.path}/{tenant.below}")) if tenant.below else None
         # It is in its cgroup before it has its name: never is it to be seen as a process of the host of that name.
-        within = [*enter_cgroup(own), *ALONE, "sh", "-ec", MOUNTS, root, "env", "-i", *tenant.environment]
-        words: list[str | Path] = [*within, program, "--enter", root, f"/usr/bin/{tenant.name}", *tenant.words]
+        within = [*enter_cgroup(own), *ALONE, "sh", "-ec", MOUNTS, str(root), "env", "-i", *tenant.environment]
+        words = [*within, str(program), "--enter", str(root), f"/usr/bin/{tenant.name}", *tenant.words]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
         stack.callback(end, process, own)
         shown = "".join(f"{word}\0" for word in tenant.words).encode()
