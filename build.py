@@ -66,7 +66,7 @@ APART = ("tests/unit", "tests/fuse", "tests/packages")
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 LIVES = ("tests/podman", "tests/containerd")
-A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[two packages]"
+A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
@@ -99,9 +99,9 @@ def test_verb(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="rmh-", ignore_cleanup_errors=True) as own:
         os.chmod(own, 0o755)  # noqa: S103  processes of other users are among the tests
         os.environ["TMPDIR"] = tempfile.tempdir = own
-        before = leftovers.MachineState.now()
+        before = leftovers.look()
         status = _run_tests(arguments)
-        left = before.left()
+        left = leftovers.find_left(before)
     print(*(f"LEFT: {line}" for line in left), sep="\n", end="\n" * bool(left))
     return status or int(bool(left and os.environ.get("CI")))
 

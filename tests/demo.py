@@ -20,8 +20,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.resctrlfs import Mounted, mounted
-from tests.support.containers import Gate, Lab, ProcessShown, RuncContainer, missing, task
+from tests.resctrlfs import Mounted, Seen, mounted
+from tests.resctrlfs.events import look
+from tests.support.containers import Gate, Lab, RuncContainer, missing
 from tests.support.hook import is_completed, shipped
 
 PREFIX = "oci-"
@@ -56,7 +57,7 @@ class RealStage:
         self.root = str(model.root)
         self.uids = [str(uuid.uuid4()) for _ in PODS]
         self._lab, self._run_dir, self._model = lab, run_dir, model
-        self._running: dict[str, tuple[ProcessShown, Gate, RuncContainer]] = {}
+        self._running: dict[str, tuple[Seen, Gate, RuncContainer]] = {}
 
     def start(self, name: str, uid: str) -> Container:
         # Its cgroup, as the kubelet and a runtime make it, says which pod it is in
@@ -94,7 +95,7 @@ class RealStage:
         seen = [seen for seen in moves if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
         if len(seen) != 1 or seen[0].cmdline[-1:] != ["init"]:
             return None
-        return f"put in as {styled(str(seen[0].comm), 'green')}, runs {task(init.pid).cmdline[0]} now"
+        return f"put in as {styled(str(seen[0].comm), 'green')}, runs {look(init.pid).cmdline[0]} now"
 
     def list_left(self) -> list[str]:
         """Return the files of the run directory that must not be left."""

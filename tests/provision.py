@@ -42,6 +42,7 @@ TEST = (
     "catatonit",  # the infra container of a Podman pod
     "containerd",  # speaks the CRI; brings its shim and ctr
     "crun",  # the other runtime, whose states differ
+    *("gcc", "libc6-dev"),  # compile what the tests start: tests/support/tenant.c, tests/bench/load.c
     # what Helm is made of, to render the chart: 93 MB
     *("golang-go", "golang-github-masterminds-sprig-dev", "golang-k8s-sigs-yaml-dev"),
     "ignition",  # what RHEL CoreOS reads a MachineConfig by

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far a reader has to go: the files of hook/ that one run enters, and how often its calls lead to another file.
 
-    python3 build.py bench path [--files]
+    python3 build.py bench path
 
 On the model of resctrl with five counters (root, /dev/fuse). A run enters a file when it calls one of its functions
-(sys.setprofile), but for models and validators. `once` counts each place that calls once, as a reader reads a loop
-once; `all` counts each call. `--files` names the files, too.
+(sys.setprofile), but for models and validators. Of the changes of file each place that calls counts once, as a reader
+reads a loop once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import posix
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -26,18 +25,15 @@ from typing import NoReturn
 HOOK = str(Path(__file__).resolve().parents[2] / "hook") + os.sep
 MODELS = ("models_compiled.py", "validation.py")
 
-Call = tuple[str, int, str]
-"""The file and the line that a call comes from, and the file that it leads to."""
 
-
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     from tests.bench.nodes import created, model_node, stopped  # noqa: PLC0415  not in the program's own process
     from tests.resctrlfs.model import Knobs  # noqa: PLC0415  as above
     from tests.support.hook import end, task  # noqa: PLC0415  as above
 
     with model_node(Knobs(l3_domains=1, packages=1, perf=False)) as node, task() as first, task() as further:
         key, one, two = node.new_key(), node.new_container(), node.new_container()
-        print(f"{'':27} {'files':>5} {'once':>5} {'all':>5}")
+        print(f"{'':27} files changes")
         for name, verb, state, ended in (
             ("createRuntime, first", "hook", created(one, first.pid, key), None),
             ("createRuntime, further", "hook", created(two, further.pid, key), None),
@@ -48,21 +44,14 @@ def main(arguments: Sequence[str]) -> int:
         ):
             if ended is not None:
                 end(ended)
-            calls = _follow([verb, f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"], state)
-            files = sorted({to for _, _, to in calls})
-            print(f"{name:27} {len(files):5} {_changes(dict.fromkeys(calls)):5} {_changes(calls):5}")
-            if "--files" in arguments:
-                print(*(f"    {name}" for name in files), sep="\n")
+            files = _follow([verb, f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"], state)
+            changes = sum(former != following for former, following in zip(files, files[1:]))
+            print(f"{name:27} {len(set(files)):5} {changes:7}")
     return 0
 
 
-def _changes(calls: Iterable[Call]) -> int:
-    way = [to for _, _, to in calls]
-    return sum(one != other for one, other in zip(way, way[1:]))
-
-
-def _follow(arguments: Sequence[str], state: str) -> list[Call]:
-    """Run the program on its sources in a process of its own; returns its calls of functions of hook/."""
+def _follow(arguments: list[str], state: str) -> list[str]:
+    """Run the program on its sources in a process of its own; returns the files that its calls lead to."""
     read, write = os.pipe()
     os.write(write, state.encode())
     os.close(write)  # the state is there when a hook starts
@@ -71,17 +60,21 @@ def _follow(arguments: Sequence[str], state: str) -> list[Call]:
         done = subprocess.run(command, stdin=stdin, capture_output=True, check=False, timeout=300)
     if done.returncode:
         raise SystemExit(done.stderr.decode())
-    return [(place, line, to) for place, line, to in json.loads(done.stderr.splitlines()[-1])]
+    calls = dict.fromkeys(map(tuple, json.loads(done.stderr.splitlines()[-1])))
+    return [file for _, _, file in calls]
 
 
 def run(arguments: list[str]) -> None:
-    """Be the program, from hook/__main__.py on; when it exits, its calls are the last line of stderr, as JSON."""
+    """Be the program, from hook/__main__.py on; when it exits, its calls are the last line of stderr, as JSON.
+
+    Each call: the file and the line that it comes from, and the file that it leads to.
+    """
     from pyz import COMPILED  # noqa: PLC0415  only here
 
     for path in COMPILED:
         name = path.removesuffix(".py").replace("/", ".")
         sys.modules[name] = importlib.import_module(name + "_compiled")
-    calls: list[Call] = []
+    calls: list[tuple[str, int, str]] = []
     really_exit = posix._exit
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -113,4 +106,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--run"]:
         sys.path.append("packaging")
         run(sys.argv[2:])
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -20,23 +20,22 @@ from typing import Any, Callable
 import grpc
 
 from tests.containerd.cri import Cri, Service
-from tests.resctrlfs import Mounted
+from tests.resctrlfs import Mounted, Seen
+from tests.resctrlfs.events import look
 from tests.support.cgroups import Cgroup, enter_cgroup
 from tests.support.containers import (
     DEADLINE,
     IMAGE_COMMAND,
     Cgroups,
-    Deadline,
     Gate,
-    ProcessShown,
     Watch,
     make_rootfs,
     remove,
-    task,
     users,
 )
 from tests.support.hook import PYZ, shipped
 from tests.support.observed import Observed
+from tests.support.waiting import wait
 
 Hooks = dict[str, list[dict[str, Any]]]
 """By stage, as a specification has them."""
@@ -184,15 +183,17 @@ class Containerd:
 
     def _wait_for_cri(self) -> None:
         """The socket answers before the CRI has read back what runs."""
-        deadline = Deadline(DEADLINE)
-        while True:
+
+        def is_ready() -> bool:
             try:
                 self.cri.runtime.ListPodSandbox(wait_for_ready=True)
             except grpc.RpcError as error:
-                if "not initialized" not in str(error) or not deadline.left():
-                    raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from error
-            else:
-                return
+                if "not initialized" in str(error):
+                    return False
+                raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from error
+            return True
+
+        wait(is_ready)
 
     @property
     def pid(self) -> int:
@@ -213,9 +214,7 @@ class Containerd:
         _write_image(archive, self.base / "rootfs", IMAGE)
         command = ["ctr", f"--address={self.base}/containerd.sock", "--namespace=k8s.io", "images", "import"]
         subprocess.run([*self.enter(), *command, str(archive)], check=True, capture_output=True, timeout=DEADLINE)
-        deadline = Deadline(DEADLINE)
-        while not self.cri.image.ImageStatus(image={"image": IMAGE}).image.id:  # the CRI learns of it by an event
-            assert deadline.left(), f"{IMAGE} did not come"
+        wait(lambda: bool(self.cri.image.ImageStatus(image={"image": IMAGE}).image.id))  # it learns of it by an event
 
     def gate(self, name: str, first: str) -> Gate:
         self._gates.append(Gate(name, self.gates, first))
@@ -238,15 +237,17 @@ class Containerd:
 
     def _remove(self, sandbox: str) -> None:
         """As often as it takes, as kubelet does it: while a container of it is just ending, it fails."""
-        deadline = Deadline(DEADLINE)
-        while deadline.left():
+
+        def is_removed() -> bool:
             try:
                 self.cri.runtime.RemovePodSandbox(pod_sandbox_id=sandbox)
             except grpc.RpcError as error:
                 if error.code() == grpc.StatusCode.UNAVAILABLE:
                     raise
-            else:
-                return
+                return False
+            return True
+
+        wait(is_removed)
 
 
 OPEN = 'pod_annotations = ["*", "monitor.resctrl-mon.io/*"]'
@@ -371,9 +372,9 @@ class RunningContainer:
     def __init__(self, node: Containerd, container_id: str, gate: Gate, line: str) -> None:
         self.node, self.id, self.gate, self.line = node, container_id, gate, line
 
-    def init(self) -> ProcessShown:
+    def init(self) -> Seen:
         info = self.node.cri.runtime.ContainerStatus(container_id=self.id, verbose=True).info
-        return task(json.loads(info["info"])["pid"])
+        return look(json.loads(info["info"])["pid"])
 
     def end(self) -> None:
         """Let its command end, and wait until its poststop hooks are through."""

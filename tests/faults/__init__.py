@@ -5,13 +5,10 @@
 
 The parts:
   syscalls   each call that Python makes around the hook's own fails with each errno of its manual page
-  installs   install, an upgrade and uninstall are killed at each call that has an effect
   limits     a hook may have few descriptors, or little memory
   simulate   four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken programs,
              which it has to notice
-  fuzz       a hundred thousand hostile inputs to whole hooks
   coverage   each branch of the hook path is run by a test
   mutants    each change of the hook path fails a test; 400 of them, by chance, take about an hour on two cores
-The first three work on the model of resctrl, with the shipped .pyz: one thing goes wrong, and one repair puts it right.
-What must hold is in scene.py, the same for all but `installs`, which have nothing to do with resctrl.
+The first two start the shipped file on the model of resctrl: one thing goes wrong, and one repair puts it right.
 """

@@ -7,78 +7,52 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
-from functools import cached_property
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Any, Callable, NamedTuple
-
-from tests.faults.scene import Scene
-
-Step = Callable[[Scene], Any]
-"""What is done with a scene."""
-
-
-class Case(NamedTuple):
-    """One thing that goes wrong. Raises AssertionError if something is not as it must be."""
-
-    name: str
-    run: Step
-
-
-class PartRow(NamedTuple):
-    """A line of the table. `seconds`: by the clock."""
-
-    part: str
-    what: str
-    cases: int
-    failures: int
-    seconds: float
 
 
 class Campaign:
     """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
 
-    A part has its cases run by `all`, each on the scene, or runs them itself and says by `tally` what became of them.
-    `directory` is for the scene, which is opened when the first part asks for it. `notes` are printed below the table.
+    A part has its cases run by `try_each`, or runs them itself and says by `tally` what became of them. `rows` are the
+    lines of the table, and `notes` are printed below it.
     """
 
-    def __init__(self, directory: Path, *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
-        self.directory = directory
+    def __init__(self, *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
         self.most = most
         self.seed = seed
         self.only = only
         self.part = ""
-        self.rows: list[PartRow] = []
+        self.rows: list[list[str]] = []
         self.failures: list[str] = []
         self.notes: list[str] = []
-        self._stack = ExitStack()
 
-    @cached_property
-    def scene(self) -> Scene:
-        return self._stack.enter_context(Scene.opened(self.directory / "scene"))
-
-    def all(self, what: str, cases: Iterable[Case]) -> None:
-        """Run cases of one kind, a row of the table."""
-        chosen = self._chosen(what, list(cases))
-        if not chosen:
-            return
-        begin, before = time.monotonic(), len(self.failures)
-        for case in chosen:
+    def try_each(self, what: str, cases: Mapping[str, Callable[[], object]]) -> None:
+        """Run cases of one kind, by their names. One that raises has failed, and the others run all the same."""
+        names = [name for name in cases if self.is_chosen(name)]
+        if self.most and self.most < len(names):
+            names = Random(f"{self.seed} {what}").sample(names, self.most)
+        begin, problems = time.monotonic(), {}
+        for name in names:
             try:
-                case.run(self.scene)
+                cases[name]()
             except AssertionError as error:
-                self._fail(case.name, str(error))
-            except Exception:  # noqa: BLE001  the other cases run all the same
-                self._fail(case.name, traceback.format_exc())
-        self._add(what, len(chosen), len(self.failures) - before, begin)
+                problems[name] = str(error)
+            except Exception:  # noqa: BLE001  whatever it is, this case led to it
+                problems[name] = traceback.format_exc()
+        if names:
+            self.tally(what, len(names), problems, begin)
 
     def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:
-        """A row of cases that the part has run itself. `problems`: by case, what was wrong; `begin`: time.monotonic."""
+        """Add a row. `problems`: by case, what was wrong; `begin`: time.monotonic."""
         for name, problem in problems.items():
-            self._fail(name, problem)
-        self._add(what, cases, len(problems), begin)
+            again = f"python3 build.py faults {self.part} --only {shlex.quote(name)}"
+            shown = problem.replace("\n", "\n  ")
+            self.failures.append(f"FAILED {self.part}: {name}\n  again: {again}\n  {shown}")
+            print(self.failures[-1], file=sys.stderr, flush=True)
+        seconds = time.monotonic() - begin
+        self.rows.append([self.part, what, f"{cases:,}", str(len(problems)), f"{seconds:.0f} s"])
+        print(f"{self.part}: {what}: {cases:,} cases, {len(problems)} failed", file=sys.stderr, flush=True)
 
     def is_chosen(self, name: str) -> bool:
         """Whether a case is to be run, as far as `only` goes."""
@@ -86,26 +60,3 @@ class Campaign:
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.part}: {text}")
-
-    def close(self) -> None:
-        self._stack.close()
-
-    def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
-        names = [case.name for case in cases]
-        assert len(set(names)) == len(names), "cases of the same name"
-        if self.only is not None:
-            return [case for case in cases if self.is_chosen(case.name)]
-        if not self.most or len(cases) <= self.most:
-            return cases
-        places = Random(f"{self.seed} {what}").sample(range(len(cases)), self.most)
-        return [cases[place] for place in sorted(places)]
-
-    def _fail(self, case: str, problem: str) -> None:
-        again = f"python3 build.py faults {self.part} --only {shlex.quote(case)}"
-        shown = problem.replace("\n", "\n  ")
-        self.failures.append(f"FAILED {self.part}: {case}\n  again: {again}\n  {shown}")
-        print(self.failures[-1], file=sys.stderr, flush=True)
-
-    def _add(self, what: str, cases: int, failures: int, begin: float) -> None:
-        self.rows.append(PartRow(self.part, what, cases, failures, time.monotonic() - begin))
-        print(f"{self.part}: {what}: {cases:,} cases, {failures} failed", file=sys.stderr, flush=True)

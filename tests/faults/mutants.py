@@ -43,6 +43,12 @@ WHOLE_HOOKS = (*(f"tests/unit/test_{name}.py" for name in ("create", "key", "ent
 SIMULATED = ("-m", "tests.simulator", "--random", "15", "--preempt", "50", "--most", "1")
 STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "identity"))
 """They start the .pyz."""
+ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
+"""What a command behind this mounts goes with it, and it ends with who started it.
+
+It shares the pid namespace: in one of its own reconcile and reclaim refuse to work.
+"""
+IGNORED = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", "dist", "build")
 BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 APART = (
     "sh",
@@ -178,7 +184,7 @@ def find_survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
         idle: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
             copy = Path(directory) / str(number)
-            shutil.copytree(provision.ROOT, copy, ignore=hook_coverage.IGNORED)
+            shutil.copytree(provision.ROOT, copy, ignore=IGNORED)
             idle.put(copy)
 
         def judge(mutant: Mutant) -> bool:
@@ -214,7 +220,7 @@ def is_killed(copy: Path, mutant: Mutant) -> bool:
 
 def fails(copy: Path, *words: str) -> bool:
     """Whether Python, in a copy of the checkout, does not end well or in time."""
-    command = [*hook_coverage.ALONE, *APART, str(copy), sys.executable, "-B", *words]
+    command = [*ALONE, *APART, str(copy), sys.executable, "-B", *words]
     null = subprocess.DEVNULL
     try:
         return (

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 
 import pytest
 
 from tests import provision
-from tests.faults import failing_syscalls, killed_installs, rlimits
+from tests.faults import processes
 from tests.faults.campaign import Campaign
-from tests.support import machine
 from tests.support.hook import shipped
 
 pytestmark = pytest.mark.slow
@@ -28,36 +26,29 @@ def ready() -> None:
 
 
 @contextmanager
-def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
+def some(part: str, most: int) -> Iterator[Campaign]:
     """A campaign that tries this many cases of each kind."""
-    with closing(Campaign(directory, most=most)) as run:
-        run.part = part
-        yield run
-    assert run.rows
-    assert not run.failures, "\n".join(run.failures)
+    campaign = Campaign(most=most)
+    campaign.part = part
+    yield campaign
+    assert campaign.rows
+    assert not campaign.failures, "\n".join(campaign.failures)
 
 
-def test_some_system_calls_fail(tmp_path: Path) -> None:
-    with some(tmp_path, "syscalls", 4) as run:
-        failing_syscalls.run(run)
+def test_some_system_calls_fail() -> None:
+    with some("syscalls", 4) as campaign:
+        processes.fail_calls(campaign)
 
 
 @pytest.mark.form("pyz")  # the ELF file has its modules in memory
-def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_loaded_is_reported() -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
-    with some(tmp_path, "syscalls", 12) as run:
-        calls = failing_syscalls.calls("refused", run.scene)
+    with some("syscalls", 12) as campaign, processes.opened_scene() as scene:
+        calls = processes.list_calls(scene, "refused")
         found = [call for call in calls if call.name == "lseek" and f"<{shipped()}>" in call.text]
-        run.all("reading the file", failing_syscalls.cases("refused", found))
+        campaign.try_each("reading the file", processes.make_cases(scene, "refused", found))
 
 
-def test_some_have_few_descriptors_or_little_memory(tmp_path: Path) -> None:
-    with some(tmp_path, "limits", 4) as run:
-        rlimits.run(run)
-
-
-def test_some_installs_are_killed(tmp_path: Path) -> None:
-    if reason := machine.missing():
-        pytest.skip(reason)
-    with some(tmp_path, "installs", 2) as run:
-        killed_installs.run(run)
+def test_some_have_few_descriptors_or_little_memory() -> None:
+    with some("limits", 4) as campaign:
+        processes.limit(campaign)

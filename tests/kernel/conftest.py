@@ -52,8 +52,3 @@ def guests(request: pytest.FixtureRequest) -> Guests:
     found = boot_guests(request.session)
     found.hurry()
     return found
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if GUESTS in config.stash and (lines := config.stash[GUESTS].summary()):
-        terminalreporter.write_line(f"guests of the kernel tier: {', '.join(lines)}")

@@ -10,7 +10,6 @@ import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -55,11 +54,10 @@ class GuestKind:
 
 
 class GuestOutcome(NamedTuple):
-    """The exit status of pytest in the guest, what it printed, and how long the guest took."""
+    """The exit status of pytest in the guest, and what it printed."""
 
     status: int
     output: str
-    seconds: float
 
     @property
     def skipped(self) -> str:
@@ -83,10 +81,6 @@ class Guests:
         """Wait for the end of a guest. Raises what the guest failed of."""
         return self._outcomes[kind.name].result()
 
-    def summary(self) -> list[str]:
-        done = {name: it for name, it in self._outcomes.items() if it.done() and it.exception() is None}
-        return [f"{name} {it.result().seconds:.0f} s" for name, it in done.items()]
-
     def _run(self, kind: GuestKind) -> None:
         if kind.has_newest:
             with suppress(CannotMake):
@@ -100,7 +94,6 @@ class Guests:
 
 def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
     """Run a guest; an emulator that hangs costs it once, and it is booted again."""
-    begin = time.monotonic()
     words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.guests", "-p", "no:cacheprovider", *kind.files]
     kept = provision.cache()
     environment = {**ENVIRONMENT, FORM: os.environ[FORM], "XDG_CACHE_HOME": str(kept.parent)}
@@ -113,7 +106,7 @@ def _run(kind: GuestKind, *, again: bool = True) -> GuestOutcome:
             print(f"{kind.name}: booted again, for {error}", file=sys.stderr)
             return _run(kind, again=False)
         output.seek(0)
-        return GuestOutcome(status, output.read(), time.monotonic() - begin)
+        return GuestOutcome(status, output.read())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,8 +15,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -107,105 +105,78 @@ def build() -> Path:
         say("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB until then")
         with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
             try:
-                return _Build(Path(work)).run()
+                return _build(Path(work))
             except CannotFetch as error:
                 raise CannotBuild(str(error)) from error
 
 
-class _Build:
-    """One build in its own directory, which is thrown away."""
-
-    def __init__(self, work: Path) -> None:
-        self.work = work
-        self.began = time.monotonic()
-
-    def run(self) -> Path:
-        package = self._downloaded()
-        tree = self._unpacked(package)
-        command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
-        done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: {done.stdout[-1000:]}")
-        self._configure(tree)
-        self._compile(tree)
-        return self._keep(tree, package)
-
-    def stage(self, text: str) -> None:
-        seconds = round(time.monotonic() - self.began)
-        say(f"{seconds // 60:3}:{seconds % 60:02} {text}")
-
-    def _downloaded(self) -> Package:
-        self.stage("looking for the source in Debian's suites")
-        package = choose(self._offered())
-        self.stage(f"downloading {package.name} {package.version} from {package.suite}")
-        Apt(self.work / package.suite, package.suite)("apt-get", "download", package.name, cwd=self.work)
-        return package
-
-    def _offered(self) -> Iterator[Package]:
-        """The kernel sources of each suite in turn; a suite that this mirror lacks has none."""
-        for suite in SUITES:
-            apt = Apt(self.work / suite, suite)
-            with suppress(CannotFetch):
-                apt("apt-get", "update")
-            listing = apt("apt-cache", "search", "--names-only", "^linux-source-[0-9.]+$")
-            for name in [line.split()[0] for line in listing.splitlines()]:
-                shown = apt("apt-cache", "show", "--no-all-versions", name)
-                yield Package(suite, name, shown.partition("\nVersion: ")[2].partition("\n")[0])
-
-    def _unpacked(self, package: Package) -> Path:
-        self.stage("unpacking")
-        (deb,) = self.work.glob("*.deb")
-        run(["dpkg-deb", "--extract", deb, self.work / "package"])
-        run(["tar", "-C", self.work, "-xf", self.work / f"package/usr/src/{package.name}.tar.xz"])
-        shutil.rmtree(self.work / "package")
-        deb.unlink()
-        return self.work / package.name
-
-    def _configure(self, tree: Path) -> None:
-        self.stage("configuring")
-        for command in CONFIGURE:
-            run(["bash", "-c", command], tree, {**os.environ, "CONFIG": str(CONFIG)})
-        have = set((tree / ".config").read_text(encoding="utf-8").splitlines())
-        wanted = {line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")}
-        if lost := sorted(wanted - have):
-            raise CannotBuild(f"{CONFIG.name}: this kernel does not take {' '.join(lost)}")
-
-    def _compile(self, tree: Path) -> None:
-        log = cache() / "make.log"
-        self.stage(f"compiling: see {log}")
-        command = ["setpriv", "--pdeathsig=KILL", "bash", "-c", f"exec {COMPILE}"]
-        with log.open("wb") as file:
-            done = subprocess.run(
-                command, cwd=tree, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False
-            )
-        if done.returncode != 0:
-            raise CannotBuild(f"make failed: see {log}")
-
-    def _keep(self, tree: Path, package: Package) -> Path:
-        manifest = {"inputs": inputs(), "source": package.name, "version": package.version}
-        out = self.work / "out"
-        out.mkdir()
-        shutil.copyfile(tree / IMAGE, out / "bzImage")
-        shutil.copyfile(tree / ".config", out / "config")
-        (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        name = hashlib.sha256(f"{inputs()} {package.version}".encode()).hexdigest()[:16]
-        target = cache() / name
-        shutil.rmtree(target, ignore_errors=True)
-        out.rename(target)
-        self.stage(f"done: {target / 'bzImage'}")
-        return target / "bzImage"
+def _build(work: Path) -> Path:
+    """Build in a directory that is thrown away."""
+    package = _choose(work)
+    say(f"downloading {package.name} {package.version} from {package.suite}")
+    Apt(work / package.suite, package.suite)("apt-get", "download", package.name, cwd=work)
+    (deb,) = work.glob("*.deb")
+    run(["dpkg-deb", "--extract", deb, work / "package"])
+    run(["tar", "-C", work, "-xf", work / f"package/usr/src/{package.name}.tar.xz"])
+    tree = work / package.name
+    command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
+    done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: {done.stdout[-1000:]}")
+    _configure(tree)
+    _compile(tree)
+    return _keep(work / "out", tree, package)
 
 
-def choose(packages: Iterator[Package]) -> Package:
-    """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all."""
-    best = None
-    for package in packages:
-        if package.name == f"linux-source-{MADE_FOR}":
-            return package
-        if package.linux[0] == int(MADE_FOR[0]) and (best is None or package.linux > best.linux):
-            best = package
-    if best is None:
-        raise CannotBuild(
-            f"no linux-source-{MADE_FOR[0]}.x in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)"
-        )
-    return best
+def _choose(work: Path) -> Package:
+    """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all suites."""
+    found = []
+    for suite in SUITES:
+        apt = Apt(work / suite, suite)
+        with suppress(CannotFetch):  # this mirror lacks it
+            apt("apt-get", "update")
+        listing = apt("apt-cache", "search", "--names-only", "^linux-source-[0-9.]+$")
+        for name in [line.split()[0] for line in listing.splitlines()]:
+            shown = apt("apt-cache", "show", "--no-all-versions", name)
+            package = Package(suite, name, shown.partition("\nVersion: ")[2].partition("\n")[0])
+            if name == f"linux-source-{MADE_FOR}":
+                return package
+            if package.linux[0] == int(MADE_FOR[0]):
+                found.append(package)
+    if not found:
+        wanted = f"linux-source-{MADE_FOR[0]}.x"
+        raise CannotBuild(f"no {wanted} in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)")
+    return max(found, key=lambda package: package.linux)
+
+
+def _configure(tree: Path) -> None:
+    for command in CONFIGURE:
+        run(["bash", "-c", command], tree, {**os.environ, "CONFIG": str(CONFIG)})
+    have = set((tree / ".config").read_text(encoding="utf-8").splitlines())
+    wanted = {line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")}
+    if lost := sorted(wanted - have):
+        raise CannotBuild(f"{CONFIG.name}: this kernel does not take {' '.join(lost)}")
+
+
+def _compile(tree: Path) -> None:
+    log = cache() / "make.log"
+    say(f"compiling: see {log}")
+    command = ["setpriv", "--pdeathsig=KILL", "bash", "-c", f"exec {COMPILE}"]
+    null, both = subprocess.DEVNULL, subprocess.STDOUT
+    with log.open("wb") as file:
+        done = subprocess.run(command, cwd=tree, stdin=null, stdout=file, stderr=both, check=False)
+    if done.returncode != 0:
+        raise CannotBuild(f"make failed: see {log}")
+
+
+def _keep(out: Path, tree: Path, package: Package) -> Path:
+    manifest = {"inputs": inputs(), "source": package.name, "version": package.version}
+    out.mkdir()
+    shutil.copyfile(tree / IMAGE, out / "bzImage")
+    shutil.copyfile(tree / ".config", out / "config")
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    target = cache() / hashlib.sha256(f"{inputs()} {package.version}".encode()).hexdigest()[:16]
+    shutil.rmtree(target, ignore_errors=True)
+    out.rename(target)
+    say(f"done: {target / 'bzImage'}")
+    return target / "bzImage"

@@ -5,36 +5,33 @@
     python3 -m tests.kernel.ops model SCRIPT RESULTS      as root in a new pid namespace (fewer tasks to walk)
 
 SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}. An operation is a list: a method of Player
-without `do_`, or of Files, and its arguments. RESULTS has for each operation what it gave and info/last_cmd_status
-after it, and at the end of a sequence all that can be seen. Each sequence begins with new groups and tasks; only the
-order of the free RMIDs carries over.
+without `do_`, and its arguments. RESULTS has for each operation what it gave and info/last_cmd_status after it, and at
+the end of a sequence all that can be seen. Each sequence begins with new groups and tasks; only the order of the free
+RMIDs carries over.
 
-Paths are relative to the mount. E runs the sequence; A and B are its children. In what is written {A} is A's process
-ID. An operation on a task that is not there is skipped.
+Paths are relative to the mount. E runs the sequence; A and B are shells that it has started, C and D children of these.
+In what is written {A} is A's process ID. An operation on a task that is not there is skipped.
 
-What FUSE cannot show is left out: the model gets to look into /proc after each birth, and only processes' leaders have
-children (FORKS_ARE_SEEN).
+What FUSE cannot show is left out: the model gets to look into /proc after each birth (FORKS_ARE_SEEN), and there are no
+threads and no zombies.
 """
 
 from __future__ import annotations
 
-import _thread
-import ctypes
 import errno
 import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from tests.kernel.inside import pin
 from tests.resctrlfs import Mounted, mounted
@@ -43,258 +40,15 @@ Operation = list[Any]
 Answer = Any
 """JSON, as what can be compared."""
 
-NAMES = "ABCDtu"
-"""Of all tasks that there can be."""
 NO_TASK = 4194303
 """The highest number that a task can have on 64 bits; none gets there."""
 SMALL = 99
 """Tasks get higher numbers than this, so that a number in a text is a task's or it is small."""
-PR_SET_CHILD_SUBREAPER = 36
-CLONE_NEWPID = 0x20000000
 DEADLINE = 300.0
-LIBC = ctypes.CDLL(None, use_errno=True)
+NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c")
 
 
-# ---- what a single task does; each can be done by any task ----
-
-
-class Files:
-    """Operations on files. Errors: OSError."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    def at(self, path: str) -> str:
-        return f"{self.root}/{path}".rstrip("/")
-
-    def mkdir(self, path: str) -> None:
-        os.mkdir(self.at(path))
-
-    def rmdir(self, path: str) -> None:
-        os.rmdir(self.at(path))
-
-    def unlink(self, path: str) -> None:
-        os.unlink(self.at(path))
-
-    def create(self, path: str) -> None:
-        os.close(os.open(self.at(path), os.O_WRONLY | os.O_CREAT))
-
-    def listing(self, path: str) -> list[str]:
-        return sorted(os.listdir(self.at(path)))
-
-    def read(self, path: str) -> str:
-        with open(self.at(path), "rb", buffering=0) as file:
-            return whole(file.fileno())
-
-    def pieces(self, path: str, size: str) -> bool:
-        """Whether small reads give what one read gives."""
-        with open(self.at(path), "rb", buffering=0) as file:
-            return b"".join(iter(lambda: file.read(int(size)), b"")).decode() == whole(file.fileno())
-
-    def write(self, path: str, data: str) -> str:
-        """In one write(2)."""
-        fd = os.open(self.at(path), os.O_WRONLY)
-        try:
-            return put(fd, data)
-        finally:
-            os.close(fd)
-
-    def tree(self, path: str) -> list[str]:
-        """All names below a directory."""
-        top = self.at(path)
-        found = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
-        return sorted(os.path.relpath(name, top) for name in found)
-
-
-def whole(fd: int) -> str:
-    """From the beginning, in one read(2) if it fits."""
-    text = b""
-    while piece := os.pread(fd, 1 << 20, len(text)):
-        text += piece
-    return text.decode(errors="surrogateescape")
-
-
-def put(fd: int, data: str) -> str:
-    written = os.write(fd, data.encode(errors="surrogateescape"))
-    return "ok" if written == len(data.encode(errors="surrogateescape")) else f"ok: {written} bytes"
-
-
-def attempt(action: Callable[[], object]) -> Answer:
-    """What it gave, or the errno's name."""
-    try:
-        given = action()
-    except OSError as error:
-        return errno.errorcode.get(error.errno or 0, str(error.errno))
-    return "ok" if given is None else given
-
-
-class Puppet(Files):
-    """What a task does as E asks. `pipes`: where each task hears of that, by its name."""
-
-    def __init__(self, root: str, pipes: dict[str, Any]) -> None:
-        super().__init__(root)
-        self._pipes = pipes
-
-    def obey(self, name: str) -> None:
-        while True:
-            what, *arguments = self._pipes[name].recv()
-            if what == "end_thread":
-                return
-            self._pipes[name].send(attempt(lambda: getattr(self, what)(*arguments)))  # noqa: B023  called at once
-
-    def fork(self, name: str) -> int:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self.obey(name)
-            finally:
-                os._exit(0)
-        return pid
-
-    def thread(self, name: str) -> None:
-        _thread.start_new_thread(self.obey, (name,))
-
-    def number(self) -> int:
-        return _thread.get_native_id()
-
-    def await_end(self, pid: int) -> None:
-        """Wait until a child of this process is a zombie."""
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-
-    def reap(self, pid: int) -> None:
-        os.waitpid(pid, 0)
-
-    def unshare(self) -> None:
-        """Let its future children be in a pid namespace of their own."""
-        if LIBC.unshare(CLONE_NEWPID) != 0:
-            raise OSError(ctypes.get_errno(), "unshare")
-
-    def drop(self) -> None:
-        os.setgroups([])
-        os.setresgid(65534, 65534, 65534)
-        os.setresuid(65534, 65534, 65534)
-
-    def end(self) -> None:
-        os._exit(0)
-
-
-# ---- E's side ----
-
-
-class Skipped(Exception):
-    """The operation is about a task or an open file that is not there."""
-
-
-@dataclass
-class HelperTask:
-    """What E knows of a task. `parent`: the process that has to reap it; a thread's is its leader."""
-
-    name: str
-    number: int
-    leader: str
-    parent: str
-    zombie: bool = False
-    changed: bool = False
-    """It is not as it was born, and no good for the next sequence."""
-
-    @property
-    def is_thread(self) -> bool:
-        return self.name != self.leader
-
-
-class Crew:
-    """The tasks of a sequence. E itself is none of them, but has a number like them."""
-
-    def __init__(self, root: str) -> None:
-        if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
-        ends = {name: Pipe() for name in NAMES}
-        self._pipes = {name: pair[0] for name, pair in ends.items()}
-        self._own = Puppet(root, {name: pair[1] for name, pair in ends.items()})
-        self.tasks: dict[str, HelperTask] = {}
-        self.numbers = {"E": os.getpid()}
-        """Of the dead, too: the last one that had the name."""
-        pid = 0
-        while pid <= SMALL:
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0)
-            os.waitpid(pid, 0)
-
-    def names(self) -> dict[int, str]:
-        return {number: name for name, number in self.numbers.items()}
-
-    def live(self, name: str) -> HelperTask:
-        task = self.tasks.get(name)
-        if task is None or task.zombie:
-            raise Skipped
-        return task
-
-    def fill(self, template: str) -> str:
-        """With numbers for names; one that has not been yet has a number that no task has."""
-        return re.sub(r"\{(\w)\}", lambda found: str(self.numbers.get(found[1], NO_TASK)), template)
-
-    def unfill(self, text: str) -> str:
-        """With names for numbers."""
-        names = {str(number): name for number, name in self.names().items() if number > SMALL}
-        return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)
-
-    def ask(self, name: str, *words: object) -> Answer:
-        """What a task, or E, gives."""
-        if name == "E":
-            return getattr(self._own, str(words[0]))(*words[1:])
-        self._pipes[name].send(words)
-        if not self._pipes[name].poll(DEADLINE):
-            raise RuntimeError(f"{name} does not answer {words}")
-        return self._pipes[name].recv()
-
-    def fork(self, parent: str, name: str) -> None:
-        self._admit(HelperTask(name, self.ask(parent, "fork", name), name, parent))
-
-    def thread(self, parent: str, name: str) -> None:
-        self.ask(parent, "thread", name)
-        self._admit(HelperTask(name, self.ask(name, "number"), parent, parent))
-
-    def _admit(self, task: HelperTask) -> None:
-        self.tasks[task.name] = task
-        self.numbers[task.name] = task.number
-
-    def end(self, task: HelperTask) -> None:
-        self._pipes[task.name].send(["end_thread" if task.is_thread else "end"])
-        if task.is_thread:
-            entry = f"/proc/{self.tasks[task.leader].number}/task/{task.number}"
-            while os.path.exists(entry):  # there is no other way to wait for a thread of another process
-                os.sched_yield()
-            del self.tasks[task.name]
-            return
-        self.ask(task.parent, "await_end", task.number)
-        task.zombie = True
-        self.tasks = {name: it for name, it in self.tasks.items() if it is task or it.leader != task.name}
-        for child in self.tasks.values():
-            child.parent = "E" if child.parent == task.name else child.parent
-
-    def reap(self, task: HelperTask) -> None:
-        self.ask(task.parent, "reap", task.number)
-        del self.tasks[task.name]
-
-    def clear(self, kept: str = "") -> None:
-        """End and reap all but these, which stay if they are as they were born. Children are E's without a parent."""
-        for task in [it for it in self.tasks.values() if not it.is_thread and not it.zombie]:
-            if task.name not in kept or task.changed:
-                self.end(task)
-        for task in [*self.tasks.values()]:
-            if task.zombie:
-                self.reap(task)
-            elif task.is_thread:
-                self.end(task)
-
-    def renew(self) -> None:
-        """Only A and B, alive."""
-        self.clear("AB")
-        for name in "AB":
-            if name not in self.tasks:
-                self.fork("E", name)
-        self.numbers = {"E": os.getpid(), **{task.name: task.number for task in self.tasks.values()}}
+# ---- what differs between the two ----
 
 
 class KernelSide:
@@ -370,91 +124,206 @@ class ModelSide:
         self._control(do="set", decay_ms=10**9)
 
 
+@contextmanager
+def machine(kind: str, directory: Path, knobs: dict[str, Any]) -> Iterator[KernelSide | ModelSide]:
+    if kind == "kernel":
+        yield KernelSide()
+        return
+    with mounted(directory, **knobs) as resctrl:
+        yield ModelSide(resctrl)
+
+
+# ---- the tasks ----
+
+
+class Shell:
+    """A shell that does what it is asked, as a task that is in a group: A or B."""
+
+    def __init__(self) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            ["sh"], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, encoding="utf-8", errors="surrogateescape"
+        )
+        self.number = self._process.pid
+        self.is_pinned = False
+
+    def ask(self, command: str) -> str:
+        """Return what a command prints, errors too."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(f"{command}\necho END", file=self._process.stdin, flush=True)
+        text = ""
+        while (line := self._process.stdout.readline()) != "END\n":
+            if not line:
+                raise RuntimeError(f"the shell has ended at {command}")
+            text += line
+        return text
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class Crew:
+    """The tasks of a sequence, by name. E itself is none of them, but has a number like them."""
+
+    def __init__(self) -> None:
+        self.shells: dict[str, Shell] = {}
+        self.children: dict[str, int] = {}
+        self.numbers = {"E": os.getpid()}
+        """Of the dead, too: the last one that had the name."""
+        pid = 0
+        while pid <= SMALL:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0)
+            os.waitpid(pid, 0)
+
+    def names(self) -> dict[int, str]:
+        return {number: name for name, number in self.numbers.items()}
+
+    def fill(self, template: str) -> str:
+        """With numbers for names; one that has not been yet has a number that no task has."""
+        return re.sub(r"\{(\w)\}", lambda found: str(self.numbers.get(found[1], NO_TASK)), template)
+
+    def unfill(self, text: str) -> str:
+        """With names for numbers."""
+        names = {str(number): name for number, name in self.names().items() if number > SMALL}
+        return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)
+
+    def fork(self, parent: str, name: str) -> None:
+        self.children[name] = int(self.shells[parent].ask("sleep infinity >&- 2>&- & echo $!"))
+        self.numbers[name] = self.children[name]
+
+    def end(self, name: str) -> None:
+        """End a task, and wait until it is reaped: by its shell, or if that has ended, by init, which E may be."""
+        if name in self.shells:
+            self.shells.pop(name).end()
+            return
+        number = self.children.pop(name)
+        os.kill(number, signal.SIGKILL)
+        for shell in self.shells.values():
+            shell.ask(f"wait {number} 2>&-")
+        with suppress(ChildProcessError):
+            os.waitpid(number, 0)
+        while os.path.exists(f"/proc/{number}"):
+            os.sched_yield()
+
+    def renew(self) -> None:
+        """Only A and B, alive."""
+        for name in [*self.children, *(name for name, shell in self.shells.items() if shell.is_pinned)]:
+            self.end(name)
+        for name in "AB":
+            self.shells[name] = self.shells.get(name) or Shell()
+        self.numbers = {"E": os.getpid(), **{name: shell.number for name, shell in self.shells.items()}}
+
+    def clear(self) -> None:
+        for name in [*self.children, *self.shells]:
+            self.end(name)
+
+
+# ---- the operations ----
+
+
+class Skipped(Exception):
+    """The operation is about a task or an open file that is not there."""
+
+
+def attempt(action: Callable[[], object]) -> Answer:
+    """What it gave, or the errno's name."""
+    try:
+        given = action()
+    except OSError as error:
+        return errno.errorcode.get(error.errno or 0, str(error.errno))
+    return "ok" if given is None else given
+
+
+def whole(fd: int) -> str:
+    """From the beginning, in one read(2) if it fits."""
+    text = b""
+    while piece := os.pread(fd, 1 << 20, len(text)):
+        text += piece
+    return text.decode(errors="surrogateescape")
+
+
+def put(fd: int, data: str) -> str:
+    """In one write(2)."""
+    written = os.write(fd, data.encode(errors="surrogateescape"))
+    return "ok" if written == len(data.encode(errors="surrogateescape")) else f"ok: {written} bytes"
+
+
 class Player:
-    """Runs sequences. Each method do_X is an operation X; an operation of Files is done by E, or `as` a task.
+    """Runs sequences. Each method do_X is an operation X.
 
     `slots`: open files, each with its descriptor and the path by which it was opened.
     """
 
-    def __init__(self, machine: KernelSide | ModelSide, crew: Crew) -> None:
+    def __init__(self, machine: KernelSide | ModelSide) -> None:
         self.machine = machine
-        self.crew = crew
+        self.crew = Crew()
         self.slots: dict[object, tuple[int, str]] = {}
-        self.files = Files(machine.root)
-        self.fixed = {*self.files.listing("")}
+        self.fixed = {*self.do_listing("")}
         """What is no group. Where nothing can be monitored, a ctrl_group can be called mon_groups."""
 
-    # ---- operations ----
-
     def perform(self, name: str, *arguments: Any) -> Answer:  # noqa: ANN401  as in Operation
-        method = getattr(self, "do_" + name, None)
         try:
-            return attempt(lambda: method(*arguments) if method is not None else self.do_as("E", name, *arguments))
+            return attempt(lambda: getattr(self, "do_" + name)(*arguments))
         except Skipped:
             return "skipped"
 
-    def do_as(self, name: str, operation: str, *arguments: str) -> Answer:
-        if operation == "write":
-            arguments = arguments[0], self.crew.fill(arguments[1])
-        answer = self.crew.ask(name if name == "E" else self.crew.live(name).name, operation, *arguments)
-        return self._shown(arguments[0], answer) if operation == "read" else answer
+    def at(self, path: str) -> str:
+        return f"{self.machine.root}/{path}".rstrip("/")
+
+    # ---- on files ----
+
+    def do_mkdir(self, path: str) -> None:
+        os.mkdir(self.at(path))
+
+    def do_rmdir(self, path: str) -> None:
+        os.rmdir(self.at(path))
+
+    def do_unlink(self, path: str) -> None:
+        os.unlink(self.at(path))
+
+    def do_create(self, path: str) -> None:
+        os.close(os.open(self.at(path), os.O_WRONLY | os.O_CREAT))
+
+    def do_listing(self, path: str) -> list[str]:
+        return sorted(os.listdir(self.at(path)))
+
+    def do_tree(self, path: str) -> list[str]:
+        """All names below a directory."""
+        top = self.at(path)
+        found = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
+        return sorted(os.path.relpath(name, top) for name in found)
+
+    def do_read(self, path: str) -> Answer:
+        with open(self.at(path), "rb", buffering=0) as file:
+            return self._shown(path, whole(file.fileno()))
 
     def _shown(self, path: str, text: str) -> Answer:
         """Of what was read that which can be the same on two machines."""
-        if text in errno.errorcode.values():
-            return text
         if path.rpartition("/")[2] == "tasks":
             names = self.crew.names()
             return sorted(names[number] for number in map(int, text.split()) if number in names)
         return shape(text) if "mon_data/" in path else text
 
-    def do_numbers(self, name: str, path: str) -> Answer:
-        """A task reads `tasks`: the numbers as they are, in its own pid namespace."""
-        return self.crew.ask(self.crew.live(name).name, "read", path)
+    def do_pieces(self, path: str, size: str) -> bool:
+        """Whether small reads give what one read gives."""
+        with open(self.at(path), "rb", buffering=0) as file:
+            return b"".join(iter(lambda: file.read(int(size)), b"")).decode() == whole(file.fileno())
 
-    def do_fork(self, parent: str, child: str) -> None:
-        self._birth(parent, child, self.crew.fork)
-
-    def do_thread(self, parent: str, child: str) -> None:
-        self._birth(parent, child, self.crew.thread)
-
-    def _birth(self, parent: str, child: str, make: Callable[[str, str], None]) -> None:
-        if self.crew.live(parent).is_thread or child in self.crew.tasks:
-            raise Skipped
-        make(parent, child)
-        with suppress(OSError):  # FORKS_ARE_SEEN
-            self.files.read("tasks")
-
-    def do_end(self, name: str) -> None:
-        self.crew.end(self.crew.live(name))
-
-    def do_reap(self, name: str) -> None:
-        task = self.crew.tasks.get(name)
-        if task is None or not task.zombie:
-            raise Skipped
-        self.crew.reap(task)
-
-    def do_run(self, name: str, package: str) -> None:
-        """On this package, and from now on on no other. It runs when the answer is there."""
-        task = self.crew.live(name)
-        task.changed = True
-        self.machine.pin(task.number, int(package))
-        self.crew.ask(name, "number")
-
-    def do_tell(self, name: str, what: str) -> Answer:
-        """unshare, drop"""
-        self.crew.live(name).changed = True
-        return self.crew.ask(name, what)
-
-    def do_where(self, name: str) -> str:
-        if name not in self.crew.numbers:
-            raise Skipped
-        return self.machine.where(self.crew.numbers[name])
+    def do_write(self, path: str, data: str) -> str:
+        fd = os.open(self.at(path), os.O_WRONLY)
+        try:
+            return put(fd, self.crew.fill(data))
+        finally:
+            os.close(fd)
 
     def do_open(self, slot: object, path: str, mode: str) -> None:
         if slot in self.slots:
             raise Skipped
-        self.slots[slot] = os.open(self.files.at(path), {"r": os.O_RDONLY, "rw": os.O_RDWR}[mode]), path
+        self.slots[slot] = os.open(self.at(path), {"r": os.O_RDONLY, "rw": os.O_RDWR}[mode]), path
 
     def _opened(self, slot: object) -> tuple[int, str]:
         if slot not in self.slots:
@@ -466,12 +335,55 @@ class Player:
         return self._shown(path, whole(fd))
 
     def do_pwrite(self, slot: object, data: str) -> Answer:
-        fd, _ = self._opened(slot)
-        return put(fd, self.crew.fill(data))
+        return put(self._opened(slot)[0], self.crew.fill(data))
 
     def do_close(self, slot: object) -> None:
         os.close(self._opened(slot)[0])
         del self.slots[slot]
+
+    def do_nobody(self, command: str) -> str:
+        """What a user without rights gets to see of a shell command."""
+        words, env = [*NOBODY, command], {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(words, env=env, cwd=self.machine.root, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    # ---- on tasks ----
+
+    def _shell(self, name: str) -> Shell:
+        if name not in self.crew.shells:
+            raise Skipped
+        return self.crew.shells[name]
+
+    def do_itself(self, name: str, path: str) -> str:
+        """A task writes 0, which stands for the writer."""
+        return self._shell(name).ask(f"echo 0 2>&1 >'{self.at(path)}'").replace(self.machine.root, "")
+
+    def do_fork(self, parent: str, child: str) -> None:
+        self._shell(parent)
+        if child in self.crew.children:
+            raise Skipped
+        self.crew.fork(parent, child)
+        with suppress(OSError):  # FORKS_ARE_SEEN
+            self.do_read("tasks")
+
+    def do_end(self, name: str) -> None:
+        if name not in self.crew.shells and name not in self.crew.children:
+            raise Skipped
+        self.crew.end(name)
+
+    def do_run(self, name: str, package: str) -> None:
+        """On this package, and from now on on no other. It runs when the answer is there."""
+        shell = self._shell(name)
+        shell.is_pinned = True
+        self.machine.pin(shell.number, int(package))
+        shell.ask(":")
+
+    def do_where(self, name: str) -> str:
+        if name not in self.crew.numbers:
+            raise Skipped
+        return self.machine.where(self.crew.numbers[name])
+
+    # ---- on the machine ----
 
     def do_fill(self, above: str) -> Answer:
         """mkdir until it fails: how many, and why no more."""
@@ -516,7 +428,7 @@ class Player:
         return [*answers, [self.everything(), "ok"]]
 
     def status(self) -> str:
-        return self.crew.unfill(attempt(lambda: self.files.read("info/last_cmd_status")))
+        return self.crew.unfill(self.perform("read", "info/last_cmd_status"))
 
     def everything(self) -> Answer:
         files = ("tasks", "mon_hw_id", "ctrl_hw_id")
@@ -548,7 +460,7 @@ class Player:
         self.slots.clear()
         for path in [*self._groups()]:
             with suppress(FileNotFoundError):  # it went with its ctrl_group
-                self.files.rmdir(path)
+                self.do_rmdir(path)
 
 
 def shape(text: str) -> str:
@@ -558,21 +470,12 @@ def shape(text: str) -> str:
     return "decimal" if re.fullmatch(r"\d+\.\d{6}\n", text) else text
 
 
-@contextmanager
-def machine(kind: str, directory: Path, knobs: dict[str, Any]) -> Iterator[KernelSide | ModelSide]:
-    if kind == "kernel":
-        yield KernelSide()
-        return
-    with mounted(directory, **knobs) as resctrl:
-        yield ModelSide(resctrl)
-
-
 def main(kind: str, script: str, results: str) -> None:
     given = json.loads(Path(script).read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory(prefix="resctrl-ops-") as name, machine(kind, Path(name), given["knobs"]) as found:
         os.chmod(name, 0o755)
         os.umask(0o022)
-        player = Player(found, Crew(found.root))
+        player = Player(found)
         answers = [player.play(sequence) for sequence in given["sequences"]]
         player.start_afresh()
         Path(results).write_text(json.dumps(answers), encoding="utf-8")

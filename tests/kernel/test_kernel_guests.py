@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench.attribution import CountingVm
 from tests.kernel.guests import GuestKind, Guests
 from tests.kernel.vm import Vm
 
 QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
 HERE = "tests/kernel/guest"
-# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the storm, in
-# attribution and in exhaustion: its tests on the model would take too long here.
+# A boot takes ten seconds, so that a guest runs all that its machine can show. reconcile is in the storm and
+# in chains: its tests on the model would take too long here.
 MACHINES = [
     GuestKind(
         "one CPU",
@@ -23,13 +22,13 @@ MACHINES = [
         (
             # These run on the model as well. What is the process's, and not resctrl's, runs on the model alone.
             *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "crowd", "storm")),
-            *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "watch", "chain")),
+            f"{HERE}/test_chain.py",
         ),
     ),
     GuestKind(
         "containers",
         Vm(smp=1, sockets=1, append=QUICK),
-        tuple(f"{HERE}/test_{name}.py" for name in ("containers", "containerd", "others")),
+        (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
     GuestKind(
         "systemd",
@@ -37,12 +36,9 @@ MACHINES = [
         (f"{HERE}/test_systemd.py", f"{HERE}/test_units.py"),
         has_newest=True,
     ),
-    # Monitoring only: there is no ctrl_group but the root
-    GuestKind("reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)),
-    GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),
     GuestKind(
-        "telemetry only",
-        Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
+        "telemetry only",  # and monitoring only: there is no ctrl_group but the root
+        Vm(smp=1, sockets=1, closids=0, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
         (f"{HERE}/test_hardware.py",),
     ),
 ]

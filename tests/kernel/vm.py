@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
 
+    python3 -m tests.kernel.vm [options] -- COMMAND...
+
+The options are the fields of Vm. The command runs as root in the current directory; one word alone is for bash. The
+exit status is the command's; 124: it took too long; 125: the guest failed.
+
 The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
 /tmp/share, a directory of the host's, and for the checkout, its Python and the current directory. QEMU ends with the
 thread that has started it.
@@ -8,6 +13,7 @@ thread that has started it.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import shutil
@@ -16,7 +22,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Union
 
@@ -199,3 +205,27 @@ def _tail(path: Path, lines: int = 15) -> str:
     if not path.exists():
         return ""
     return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python3 -m tests.kernel.vm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for knob in fields(Vm):
+        flag, default = f"--{knob.name.replace('_', '-')}", knob.default
+        if isinstance(default, bool):
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default)
+        else:
+            parser.add_argument(flag, type=type(default), default=default, help=f"[{default}]")
+    parser.add_argument("command", nargs="+", metavar="COMMAND")
+    given = parser.parse_args(arguments)
+    vm = Vm(**{knob.name: getattr(given, knob.name) for knob in fields(Vm)})
+    try:
+        return run_in_guest(given.command[0] if len(given.command) == 1 else given.command, vm)
+    except (kernel.CannotBuild, GuestFailed, GuestTimeout) as error:
+        print(f"vm: {error}", file=sys.stderr)
+        return 124 if isinstance(error, GuestTimeout) else 125
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -17,8 +17,9 @@ import pytest
 from hook.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
+from tests.resctrlfs.events import look
 from tests.support.cgroups import path_of
-from tests.support.containers import CRUN, Lab, bundle_config, missing, task
+from tests.support.containers import CRUN, Lab, bundle_config, missing
 from tests.support.waiting import wait
 
 COMMAND = ["/bin/sleep", "100000"]
@@ -121,7 +122,7 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     }
     state = found["running"]
     assert (state.annotations, Path(state.bundle).name) == (ANNOTATIONS, "bundle-running")
-    wait(lambda: task(state.pid or 0).cmdline == COMMAND)  # `runc start` does not wait for the exec
+    wait(lambda: look(state.pid or 0).cmdline == COMMAND)  # `runc start` does not wait for the exec
 
 
 @needs_crun

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m tests.resctrlfs MOUNTPOINT --control SOCKET --log FILE [--KNOB=VALUE ...]
 
-On the control socket each line is a request in JSON, and each request has one line as its answer. Requests are objects
-with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false, "error":
-"..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
+On the control socket each connection is for one request, a line of JSON, and its answer, another one. Requests are
+objects with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false,
+"error": "..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
 
 It runs until it is unmounted or gets SIGINT or SIGTERM. If the mount point is removed under it, from another mount
 namespace, it makes that again, with socket and log, and goes on with the same groups.
@@ -17,10 +17,10 @@ import errno
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ class Control:
             "unmount": model.unmount,
             "mount": model.mount,
             "inject": self._inject,
-            "clear": model.injections.clear,
             "settle": model.rmids.settle,
             "set_counter": model.set_counter,
             "add": model.add,
@@ -82,21 +81,17 @@ class Control:
 
 
 def serve_control(path: Path, control: Control) -> None:
-    """Serve the socket from its own thread, and each connection from another. Errors: as places.listen."""
-    threading.Thread(target=_accept, args=(listen(path), control), daemon=True).start()
+    """Serve the socket from a thread, a request at a time. Errors: as places.listen."""
+    server = listen(path)
 
+    def answer_all() -> None:
+        while True:
+            connection, _ = server.accept()
+            with suppress(OSError), connection, connection.makefile("rw", encoding="utf-8") as stream:
+                stream.write(control.answer(stream.readline()) + "\n")
+                stream.flush()
 
-def _accept(server: socket.socket, control: Control) -> None:
-    while True:
-        connection, _ = server.accept()
-        threading.Thread(target=_serve, args=(connection, control), daemon=True).start()
-
-
-def _serve(connection: socket.socket, control: Control) -> None:
-    with connection, connection.makefile("rw", encoding="utf-8") as stream:
-        for line in stream:
-            stream.write(control.answer(line) + "\n")
-            stream.flush()
+    threading.Thread(target=answer_all, daemon=True).start()
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:

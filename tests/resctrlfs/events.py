@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.resctrlfs.tasks import Tasks
+from tests.resctrlfs.tasks import read_stat
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Event:
     pids: list[Seen] = field(default_factory=list)
 
 
-def look(tasks: Tasks, pid: int) -> Seen:
+def look(pid: int) -> Seen:
     directory = Path(f"/proc/{pid}")
-    stat = tasks.stat(pid)
+    stat = read_stat(pid)
     if stat is None:
         return Seen(pid)
     try:

@@ -22,12 +22,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Callable, NoReturn
+from typing import NoReturn
 
 from tests.resctrlfs.hardware import L3_EVENTS, MS, Counters, Rmids, as_value
 from tests.resctrlfs.tasks import Task, Tasks
 
 STATUS_SIZE = 512
+WRITABLE = ("cpus", "cpus_list", "tasks", "schemata", "mode")
 INFO = {
     "info/L3": ("bit_usage", "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks"),
     "info/L3_MON": ("max_threshold_occupancy", "mbm_assign_mode", "mon_features", "num_rmids"),
@@ -52,10 +53,6 @@ class Knobs:
     """On how many packages, the first ones, the tasks of a group run. The others have no data of it: see `counters`."""
     occupancy: bool = True
     """llc_occupancy. Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too."""
-    mbm_total: bool = True
-    """mbm_total_bytes (`rdt=!mbmtotal` on the kernel command line takes it away)."""
-    mbm_local: bool = True
-    """mbm_local_bytes (`rdt=!mbmlocal`)."""
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
     decay_ms: int = 1000
@@ -154,11 +151,11 @@ class ResctrlModel:
     def __init__(self, knobs: Knobs) -> None:
         self.knobs = knobs
         self.tasks = Tasks()
-        events = tuple(zip(L3_EVENTS, (self.knobs.occupancy, self.knobs.mbm_total, self.knobs.mbm_local)))
-        l3_events = tuple(event for event, is_there in events if is_there)
-        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, l3_events)
-        self.counters.mode = self.knobs.counters
-        self.rmids = Rmids(self._rmid_limit(), self.knobs.decay_ms, self.knobs.limbo_tick_ms)
+        l3_events = L3_EVENTS[0 if knobs.occupancy else 1 :]
+        self.counters = Counters(knobs.l3_domains, knobs.packages, knobs.perf, l3_events)
+        self.counters.mode = knobs.counters
+        limits = [knobs.rmids] * bool(knobs.l3_domains) + [knobs.aet_rmids] * bool(knobs.packages)
+        self.rmids = Rmids(min(limits), knobs.decay_ms, knobs.limbo_tick_ms)
         self.injections: list[Injection] = []
         self.status = ""
         self.mounted = True
@@ -169,11 +166,6 @@ class ResctrlModel:
         self._set_up()
 
     # ---- the machine ----
-
-    def _rmid_limit(self) -> int:
-        limits = [self.knobs.rmids] if self.knobs.l3_domains else []
-        limits += [self.knobs.aet_rmids] if self.knobs.packages else []
-        return min(limits, default=0)
 
     def _set_up(self) -> None:
         self.root = Group("", None, 0, 0, 0o555)
@@ -285,7 +277,7 @@ class ResctrlModel:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
-            return Attr(stat.S_IFREG | (0o644 if writable(node) else 0o444), 1, inode)
+            return Attr(stat.S_IFREG | (0o644 if node.rel in WRITABLE else 0o444), 1, inode)
         below = sum(self._static(node).values()) if self.mounted else 0
         below += len(node.group.children) if node.rel == "mon_groups" else 0
         below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
@@ -310,10 +302,11 @@ class ResctrlModel:
             self._mkdir_mon(parent, name, mode)
 
     def _mkdir_mon(self, parent: ModelFile, name: str, mode: int) -> None:
-        if is_info(parent):
+        if parent.rel.startswith("info"):
             fail(errno.ENODEV)
         self.status = ""
-        if not is_mon_groups(parent, name):
+        # By the name of the directory alone, as the kernel does
+        if (parent.base or parent.group.name) != "mon_groups" or name == "mon_groups":
             fail(errno.EPERM)
         rmid = self._take_rmid()
         parent.group.children[name] = Group(name, parent.group, parent.group.closid, rmid, mode)
@@ -346,15 +339,11 @@ class ResctrlModel:
         if node.rel != "":
             fail(errno.EPERM)
         self._refresh()
-        if not node.group.is_ctrl:
-            self._remove_mon(node.group)
+        if node.group.parent is not None:
+            self._move_all(node.group, node.group.parent)
+            self._free_mon(node.group)
             return
         self._remove_ctrl(node.group)
-
-    def _remove_mon(self, group: Group) -> None:
-        assert group.parent is not None
-        self._move_all(group, group.parent.closid, group.parent.rmid)
-        self._free_mon(group)
 
     def _free_mon(self, group: Group) -> None:
         assert group.parent is not None
@@ -363,7 +352,7 @@ class ResctrlModel:
         self.rmids.release(group.rmid)
 
     def _remove_ctrl(self, group: Group) -> None:
-        self._move_all(group, self.root.closid, self.root.rmid)
+        self._move_all(group, self.root)
         group.removed = True
         del self.ctrl[group.name]
         self.rmids.release(group.rmid)
@@ -410,29 +399,23 @@ class ResctrlModel:
             if self.knobs.ticking and node.base != "llc_occupancy":
                 self.counters.add(node.group.rmid, domain, node.base, Decimal(1))
             return self.counters.text(rmids, domain, node.base)
-        return self._info_text(node) if is_info(node) else self._group_text(node)
+        return self._text(node)
 
-    def _group_text(self, node: ModelFile) -> str:
+    def _text(self, node: ModelFile) -> str:
         """Empty for what is there to be listed only."""
-        group = node.group
-        texts: dict[str, Callable[[], str]] = {
-            "ctrl_hw_id": lambda: f"{group.closid}\n",
-            "mon_hw_id": lambda: f"{group.rmid}\n",
+        texts = {
+            "ctrl_hw_id": f"{node.group.closid}\n",
+            "mon_hw_id": f"{node.group.rmid}\n",
+            "info/last_cmd_status": self.status[: STATUS_SIZE - 1] or "ok\n",
+            "info/L3/num_closids": f"{self.knobs.closids}\n",
+            "info/MB/num_closids": f"{self.knobs.closids}\n",
+            "info/L3_MON/num_rmids": f"{self.knobs.rmids}\n",
+            "info/L3_MON/mbm_assign_mode": "[default]\n",
+            "info/L3_MON/mon_features": "".join(f"{event}\n" for event in self.counters.l3_events),
+            "info/PERF_PKG_MON/num_rmids": f"{self.knobs.aet_rmids}\n",
+            "info/PERF_PKG_MON/mon_features": "".join(f"{event}\n" for event in self.counters.package_events),
         }
-        return texts.get(node.rel, str)()
-
-    def _info_text(self, node: ModelFile) -> str:
-        texts: dict[str, Callable[[], str]] = {
-            "info/last_cmd_status": lambda: self.status[: STATUS_SIZE - 1] or "ok\n",
-            "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
-            "info/MB/num_closids": lambda: f"{self.knobs.closids}\n",
-            "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
-            "info/L3_MON/mbm_assign_mode": lambda: "[default]\n",
-            "info/L3_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.l3_events),
-            "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
-            "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
-        }
-        return texts.get(node.rel, str)()
+        return texts.get(node.rel, "")
 
     def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
         """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, the file's."""
@@ -444,10 +427,6 @@ class ResctrlModel:
         else:
             self.status = ""  # the others are taken, and change nothing
         return len(data)
-
-    def _refuse(self, status: str, number: int = errno.EINVAL) -> NoReturn:
-        self.status = status
-        fail(number)
 
     def _inject(self, op: str, path: str) -> None:
         for injection in self.injections:
@@ -500,9 +479,9 @@ class ResctrlModel:
     def _members(self, group: Group) -> list[TaskState]:
         return [state for state in self._states.values() if self._in_group(state, group)]
 
-    def _move_all(self, group: Group, closid: int, rmid: int) -> None:
+    def _move_all(self, group: Group, to: Group) -> None:
         for state in self._members(group):
-            state.closid, state.rmid = closid, rmid
+            state.closid, state.rmid = to.closid, to.rmid
 
     def _refresh(self) -> dict[int, Task]:
         """Forget the dead, and give the new ones what their parents have.
@@ -582,17 +561,3 @@ class ResctrlModel:
                 for domain, events in self.counters.domains.items():
                     for event in events:
                         self.counters.add(group.rmid, domain, event, Decimal(str(amount)))
-
-
-def is_mon_groups(parent: ModelFile, name: str) -> bool:
-    """Whether `parent` may hold a mon_group called `name`: by its name alone, as the kernel does."""
-    last = parent.base or parent.group.name
-    return last == "mon_groups" and name != "mon_groups"
-
-
-def is_info(node: ModelFile) -> bool:
-    return node.rel.startswith("info")
-
-
-def writable(node: ModelFile) -> bool:
-    return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode")

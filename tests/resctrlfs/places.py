@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import socket
-import stat
+from contextlib import suppress
 from pathlib import Path
 
 SUBTYPE = "resctrlfs"
@@ -49,14 +48,12 @@ def listen(path: Path) -> socket.socket:
     """Listen on a socket, in the place of that of a server that was killed. Errors: PlaceTaken, OSError."""
     # By way of the directory's descriptor: a path can be longer than a socket's address may be.
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    address = f"/proc/self/fd/{directory}/{path.name}"
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)  # of two that start at once, the second sees the first
-        address = f"/proc/self/fd/{directory}/{path.name}"
-        if path.exists():
-            if not stat.S_ISSOCK(path.stat().st_mode):
-                raise PlaceTaken(f"{path}: exists and is no socket: name another one")
-            if _answers(address):
-                raise PlaceTaken(f"{path}: another server listens there: end that one first, or name another socket")
+        with socket.socket(socket.AF_UNIX) as other, suppress(FileNotFoundError, ConnectionRefusedError):
+            other.connect(address)
+            raise PlaceTaken(f"{path}: another server listens there: end that one first, or name another socket")
+        if path.is_socket():
             path.unlink()
         server = socket.socket(socket.AF_UNIX)
         server.bind(address)
@@ -64,12 +61,3 @@ def listen(path: Path) -> socket.socket:
     finally:
         os.close(directory)
     return server
-
-
-def _answers(address: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as connection:
-        try:
-            connection.connect(address)
-        except ConnectionRefusedError:
-            return False
-    return True

@@ -152,7 +152,7 @@ class ResctrlOperations:
     def _look(self, data: bytes, writer: int) -> Seen:
         number = int(data)
         tid = self.tasks.resolve(writer, number) if number else writer
-        return look(self.tasks, tid) if tid is not None else Seen(number)
+        return look(tid) if tid is not None else Seen(number)
 
     def _logged(self, action: Callable[[], object], event: Event) -> int:
         """Do it, and have it in the log before the caller learns how it went, which `event` lacks."""

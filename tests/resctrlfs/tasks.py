@@ -30,18 +30,25 @@ class Stat(NamedTuple):
     """The fields of proc(5)'s /proc/PID/stat that matter here."""
 
     comm: str
-    state: str
     ppid: int
     threads: int
     starttime: int
 
 
-def parse_stat(text: str) -> Stat:
-    """The comm is between the first "(" and the last ")": it may itself hold both, and spaces."""
+def read_stat(tid: int) -> Stat | None:
+    """None: no such task. A look at all tasks reads hundreds, and open() would take three times as long as os.open."""
+    try:
+        descriptor = os.open(f"/proc/{tid}/stat", os.O_RDONLY)
+        try:
+            text = os.read(descriptor, 4096).decode(errors="surrogateescape")  # a comm may be no UTF-8
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    # The comm is between the first "(" and the last ")": it may itself hold both, and spaces
     head, _, tail = text.rpartition(")")
     fields = tail.split(maxsplit=20)
-    ppid, threads, starttime = (int(fields[it]) for it in (1, 17, 19))
-    return Stat(comm=head.partition("(")[2], state=fields[0], ppid=ppid, threads=threads, starttime=starttime)
+    return Stat(comm=head.partition("(")[2], ppid=int(fields[1]), threads=int(fields[17]), starttime=int(fields[19]))
 
 
 class Tasks:
@@ -54,29 +61,21 @@ class Tasks:
         """Every task there is, by tid, in the order in which the kernel walks them."""
         tasks: dict[int, Task] = {}
         for pid in self._numbers("/proc"):
-            leader = self.stat(pid)
+            leader = read_stat(pid)
             if leader is None:
                 continue
             alone = leader.threads == 1  # as most are: nothing to list
             for tid in [pid] if alone else self._numbers(f"/proc/{pid}/task"):
-                stat = leader if tid == pid else self.stat(tid)
+                stat = leader if tid == pid else read_stat(tid)
                 if stat is not None:
                     tasks[tid] = Task(tid, pid, stat.ppid, stat.starttime)
         return tasks
-
-    def stat(self, tid: int) -> Stat | None:
-        """None: no such task."""
-        try:
-            # Bytes that are no UTF-8 can be in a comm.
-            return parse_stat(_read(f"/proc/{tid}/stat").decode(errors="surrogateescape"))
-        except (OSError, IndexError):
-            return None
 
     def resolve(self, observer: int, number: int) -> int | None:
         """The tid that `observer` (a tid) calls `number`, in its own pid namespace; None: no such task."""
         namespace = self._namespace_of(observer)
         if namespace == self._namespace:
-            return number if self.stat(number) is not None else None
+            return number if read_stat(number) is not None else None
         inside = (tid for tid in self.snapshot() if self._namespace_of(tid) == namespace)
         return next((tid for tid in inside if self._numbers_of(tid)[-1:] == [number]), None)
 
@@ -108,12 +107,3 @@ class Tasks:
             return sorted(int(name) for name in os.listdir(directory) if name.isdecimal())
         except OSError:
             return []
-
-
-def _read(path: str) -> bytes:
-    """A short file of /proc. A look at all tasks reads hundreds, and open() would take three times as long."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        return os.read(descriptor, 4096)
-    finally:
-        os.close(descriptor)

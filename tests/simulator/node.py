@@ -116,7 +116,7 @@ class SimulatedNode:
         self.kernel.now += 5.0
         if "history" in self.options:
             self.mend_history()
-        life = self.run.live(self.make("reconcile", ["reconcile"]))
+        life = self.run.live(self._make_reconcile(self.options))
         expect(not life.error, life.what, life.error)
         try:
             LastOracle(self).judge()
@@ -176,13 +176,7 @@ class SimulatedNode:
         it.id = f"job-{it.pid}-{it.born}"
         it.was_interrupted = True  # without its `assign` it is not monitored
 
-        def body() -> object:
-            try:
-                return jobs.assign(self._open(), JOB, [it.pid])
-            except (HookError, OSError) as error:
-                return error
-
-        life = self._live(SimulatedProcess(f"assign of {number}", body))
+        life = self._live_of_job(f"assign of {number}", lambda context: jobs.assign(context, JOB, [it.pid]))
         has_joined = life.result == JOB and not life.is_killed
         it.is_member = has_joined and it.pid not in self.released
         is_fine = has_joined or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
@@ -201,21 +195,28 @@ class SimulatedNode:
         of_job = [it for it in self.lives if it.key == JOB]
         for it in of_job:
             it.is_member = False
+        self.released.update(self.ghosts, *(it.pids for it in of_job))
+        self._live_of_job("release", lambda context: jobs.release(context, JOB))
+
+    def _live_of_job(self, what: str, act: Callable[[Context], object]) -> SimulatedProcess:
+        """Let a command for jobs live; an error that it would print is its result."""
 
         def body() -> object:
             try:
-                return jobs.release(self._open(), JOB)
+                return act(self._open())
             except (HookError, OSError) as error:
                 return error
 
-        self.released.update(self.ghosts, *(it.pids for it in of_job))
-        self._live(SimulatedProcess("release", body))
+        return self._live(SimulatedProcess(what, body))
 
     def _open(self) -> Context:
         return Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
 
     def reconcile(self, *_: object) -> None:
-        self._live(self.make("reconcile", ["reconcile"]))
+        self._live(self._make_reconcile(self.options))
+
+    def _make_reconcile(self, given: dict[str, Any]) -> SimulatedProcess:
+        return SimulatedProcess("reconcile", lambda: reconcile.repair(Options(**given)))
 
     def uninstall(self, *_: object) -> None:
         """An administrator takes the hook off: all keys end, also those with live members."""
@@ -227,11 +228,7 @@ class SimulatedNode:
 
     def reconcile_by_cron(self, *_: object) -> None:
         """Without --history: each record names its file."""
-        given, self.options = self.options, {**self.options}
-        self.options.pop("history", None)
-        life = self.make("reconcile", ["reconcile"])
-        self.options = given
-        self._live(life)
+        self._live(self._make_reconcile(self._without_history()))
 
     def watch(self, number: int, *_: object) -> None:
         """A process enters its cgroup from outside, and watch brings it in."""
@@ -415,13 +412,6 @@ class SimulatedNode:
         task = self.kernel.spawn(pid or number, f"0::{cgroup}", born=100 + number, group=group)
         return task.pid, task.born
 
-    def make(self, what: str, words: list[str], stdin: bytes = b"") -> SimulatedProcess:
-        """A process of the program with this command line."""
-        if words[0] == "reconcile":
-            options = Options(**self.options)
-            return SimulatedProcess(what, lambda: reconcile.repair(options))
-        return SimulatedProcess(what, lambda: program.dispatch(words), stdin)
-
     def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
         """Write its config.json; returns the state that a runtime gives to its hooks."""
         annotations = {"io.container.manager": "cri-o", **({"io.kubernetes.pod.uid": it.uid} if it.uid else {})}
@@ -439,7 +429,8 @@ class SimulatedNode:
         state = self.write_bundle(it, status)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
-        return self._live(self.make(what, [stage, "--strict", *options], json.dumps(state).encode()))
+        words = [stage, "--strict", *options]
+        return self._live(SimulatedProcess(what, lambda: program.dispatch(words), json.dumps(state).encode()))
 
     def _live(self, life: SimulatedProcess) -> SimulatedProcess:
         """Let a process of the program live. Raises Violation if it fails otherwise than the rules allow."""

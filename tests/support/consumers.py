@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads the view: Kepler's passive mode, by its rules, and a consumer that adds up what a key used in its life."""
+"""Who reads the view: a consumer that adds up what a key used in its life."""
 
 from __future__ import annotations
 
@@ -12,34 +12,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Optional
 
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OVER = ("end", "before", "begin", "known")
 Use = dict[str, Optional[Decimal]]
 """By `<domain>/<event>`; None where nobody knows."""
-
-
-@dataclass
-class KeplerPod:
-    tasks: set[int]
-    joules: Decimal | None
-    """None: it divides the node's energy by CPU time, since a counter of the pod is no number."""
-
-
-def kepler(base: Path) -> dict[str, KeplerPod]:
-    """What Kepler's passive mode sees with this base path.
-
-    Its rules: entries of mon_groups that are real directories and named by a lower-case dashed UUID; of each `tasks`
-    and the sum of mon_data/mon_PERF_PKG_*/core_energy; the node's from mon_data/mon_PERF_PKG_*/core_energy.
-    """
-    assert [Decimal(path.read_text()) for path in (base / "mon_data").glob("mon_PERF_PKG_*/core_energy")]
-    pods = {}
-    for entry in os.scandir(base / "mon_groups"):
-        if entry.is_dir(follow_symlinks=False) and UUID.fullmatch(entry.name):
-            place = Path(entry.path)
-            energies = [path.read_text().strip() for path in place.glob("mon_data/mon_PERF_PKG_*/core_energy")]
-            joules = None if "Unavailable" in energies else sum(map(Decimal, energies), Decimal(0))
-            pods[entry.name] = KeplerPod(set(map(int, (place / "tasks").read_text().split())), joules)
-    return pods
 
 
 class Inconsistent(Exception):

@@ -11,27 +11,25 @@ Nothing of the user's Podman is touched, and nothing outlives close(). Every wai
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.resctrlfs.events import Seen, look
+from tests.resctrlfs.places import detach
 from tests.support.cgroups import end_cgroups, path_of, pids_below
 from tests.support.hook import shipped
 from tests.support.waiting import wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEADLINE = 300.0
-MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
@@ -73,16 +71,6 @@ def _find(program: str) -> str | None:
     return shutil.which(program) or shutil.which(program, path="/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin")
 
 
-class Deadline:
-    """What is left of a time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    def left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-
 class LineFifo:
     """A FIFO that others write lines to. Open for both directions: no writer ever waits, and none is the last."""
 
@@ -92,10 +80,10 @@ class LineFifo:
         self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._pending = b""
 
-    def line(self, deadline: Deadline, what: str) -> str:
+    def line(self, what: str) -> str:
         """The next line; TimeoutError naming `what` was waited for."""
         while b"\n" not in self._pending:
-            if not select.select([self._descriptor], [], [], deadline.left())[0]:
+            if not select.select([self._descriptor], [], [], DEADLINE)[0]:
                 raise TimeoutError(f"{what} did not come")
             self._pending += os.read(self._descriptor, 65536)
         line, _, self._pending = self._pending.partition(b"\n")
@@ -120,7 +108,7 @@ class Gate:
 
     def wait_up(self) -> str:
         """Return the line."""
-        return self._up.line(Deadline(DEADLINE), f"the first line of container {self.name}")
+        return self._up.line(f"the first line of container {self.name}")
 
     def open(self) -> None:
         self._go.write("go\n")
@@ -145,31 +133,13 @@ class Watch:
 
     def wait(self, stage: str, container_id: str) -> None:
         """Until that stage of that container was through once more than it has been waited for."""
-        deadline = Deadline(DEADLINE)
         while (stage, container_id) not in self._seen:
-            state = json.loads(self._fifo.line(deadline, f"{stage} of {container_id[:12]}"))
+            state = json.loads(self._fifo.line(f"{stage} of {container_id[:12]}"))
             self._seen.append(("poststop" if state["status"] == "stopped" else "createRuntime", state["id"]))
         self._seen.remove((stage, container_id))
 
     def close(self) -> None:
         self._fifo.close()
-
-
-@dataclass(frozen=True)
-class ProcessShown:
-    """A process as /proc shows it: who it is (pid and starttime), and what it runs."""
-
-    pid: int
-    starttime: int
-    comm: str
-    cmdline: list[str]
-
-
-def task(pid: int) -> ProcessShown:
-    stat = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape")
-    head, _, tail = stat.rpartition(")")
-    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
-    return ProcessShown(pid, int(tail.split()[19]), head.partition("(")[2], words)
 
 
 class Cgroups:
@@ -301,9 +271,9 @@ class Lab:
     def container_id(self, name: str) -> str:
         return self.inspect(name, "{{.Id}}")
 
-    def init(self, name: str) -> ProcessShown:
+    def init(self, name: str) -> Seen:
         """The container's first process, which must be running."""
-        return task(int(self.inspect(name, "{{.State.Pid}}")))
+        return look(int(self.inspect(name, "{{.State.Pid}}")))
 
     def remove_pod(self, name: str) -> None:
         """Podman fails if a conmon is just ending, whose cgroup it cannot remove. The pod is gone."""
@@ -361,7 +331,8 @@ class Lab:
         config["process"]["args"] = gate.command
         bundle = self._directory(f"bundle-{name}")
         (bundle / "config.json").write_text(json.dumps(config))
-        container = RuncContainer(self, name, bundle, gate, [*runtime, f"--root={self.base}/{runtime[-1]}"])
+        command = [*runtime, f"--root={self.base}/{runtime[-1]}"]
+        container = RuncContainer(name, bundle, command, self.environment, gate)
         self._runc_containers.append(container)
         return container
 
@@ -384,18 +355,25 @@ class Lab:
         remove(self.base)
 
 
-class ForegroundContainer:
+class RuncContainer:
     """A foreground `runc run`, or that of another runtime with the same command line.
 
-    When it has ended, the container is deleted and its poststop hooks have run.
+    When it has ended, the container is deleted and its poststop hooks have run. `line`: what its command printed first.
     """
 
     def __init__(
-        self, container_id: str, bundle: Path, command: Sequence[str], environment: Mapping[str, str] | None = None
+        self,
+        container_id: str,
+        bundle: Path,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """`command`: the runtime with its own options."""
         self.id = container_id
         self.command = list(command)
+        self.line = ""
+        self._gate = gate
         self._environment = environment
         self._log = bundle / "output"
         with self._log.open("wb") as log:
@@ -407,10 +385,15 @@ class ForegroundContainer:
                 stderr=log,
             )
 
-    def init(self) -> ProcessShown:
+    @property
+    def gate(self) -> Gate:
+        assert self._gate is not None
+        return self._gate
+
+    def init(self) -> Seen:
         """Its first process. crun has no state of a container that has just begun to run."""
         wait(lambda: self._ask().returncode == 0)
-        return task(json.loads(self._ask().stdout)["pid"])
+        return look(json.loads(self._ask().stdout)["pid"])
 
     def _ask(self) -> subprocess.CompletedProcess[bytes]:
         command = [*self.command, "state", self.id]
@@ -422,6 +405,11 @@ class ForegroundContainer:
     def wait(self) -> int:
         return self._process.wait(DEADLINE)
 
+    def end(self) -> None:
+        """Let the container's command end, and wait until the runtime has cleaned up and poststop is through."""
+        self.gate.open()
+        assert (self.wait(), self.output()) == (0, "")
+
     def close(self) -> None:
         """Once the container has been ended: wait for runc, which runs the poststop hooks; not for ever."""
         try:
@@ -429,21 +417,6 @@ class ForegroundContainer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-class RuncContainer(ForegroundContainer):
-    """One of the lab's. `line`: what its command printed first."""
-
-    line = ""
-
-    def __init__(self, lab: Lab, container_id: str, bundle: Path, gate: Gate, command: Sequence[str]) -> None:
-        super().__init__(container_id, bundle, command, lab.environment)
-        self.gate = gate
-
-    def end(self) -> None:
-        """Let the container's command end, and wait until the runtime has cleaned up and poststop is through."""
-        self.gate.open()
-        assert (self.wait(), self.output()) == (0, "")
 
 
 def bundle_config(rootfs: Path, command: Sequence[str], cgroup: str, gates: Path | None = None) -> dict[str, Any]:
@@ -494,13 +467,15 @@ def remove(base: Path) -> None:
 
     conmon calls Podman once more behind each container, in its own time.
     """
-    deadline = Deadline(DEADLINE)
     while left := list(users(base)):
         for descriptor in left:
             with os.fdopen(descriptor):
-                if not select.select([descriptor], [], [], deadline.left())[0]:
+                if not select.select([descriptor], [], [], DEADLINE)[0]:
                     raise TimeoutError(f"somebody still works in {base}")
-    _unmount_below(base)
+    for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
+        target = line.split()[1].encode().decode("unicode_escape")
+        if target.startswith(f"{base}/"):
+            detach(Path(target))
     for record in (*Path("/run/runc").glob("*/state.json"), *Path("/run/crun").glob("*/status")):
         if os.fsencode(base) in record.read_bytes():  # of a container whose conmon was killed
             shutil.rmtree(record.parent)
@@ -513,11 +488,3 @@ def users(base: Path) -> Iterator[int]:
         with suppress(OSError), entry.open("rb") as file:
             if os.fsencode(base) in file.read(1 << 16):  # a process makes it as long as it wants
                 yield os.pidfd_open(int(entry.parent.name))
-
-
-def _unmount_below(base: Path) -> None:
-    """Take off whatever is mounted in a directory that is to be removed."""
-    targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for target in reversed(targets):
-        if target.startswith(f"{base}/"):
-            ctypes.CDLL(None).umount2(target.encode().decode("unicode_escape").encode(), MNT_DETACH)

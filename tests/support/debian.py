@@ -6,13 +6,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests import provision
+from tests.support.apt import CannotFetch, run
 
 
 class CannotMake(Exception):
@@ -61,23 +61,10 @@ def _make(command: Sequence[str], target: Path) -> None:
     suite = command[-1]
     print(f"debian: making a fresh {suite} in {target}, once: about 3 minutes", file=sys.stderr, flush=True)
     work = Path(tempfile.mkdtemp(prefix=".work-", dir=cache()))
-    done = subprocess.run(
-        [*command, work, f"--aptopt={_valid_until()}"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if done.returncode != 0:
-        lines = done.stderr.splitlines()
-        errors = [line for line in lines if line.startswith("E: ")] or lines or ["no error message"]
-        raise CannotMake(f"mmdebstrap {suite} (offline?): {errors[0]}")
+    try:
+        # Whether this machine's apt takes package lists that are out of date, as those of a mirror of a past day are
+        valid = run(["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]).strip()
+        run([*command, work, f"--aptopt={valid or 'Acquire::Check-Valid-Until true'}"])
+    except CannotFetch as error:
+        raise CannotMake(f"{suite} (offline?): {error}") from error
     work.rename(target)
-
-
-def _valid_until() -> str:
-    """Whether this machine's apt takes package lists that are out of date, as those of a mirror of a past day are."""
-    command = ["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "Acquire::Check-Valid-Until true"

@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -36,22 +33,6 @@ class DevLog:
 
     def __exit__(self, *_: object) -> None:
         self.socket.close()
-
-    @contextmanager
-    def held(self) -> Iterator[tuple[str, ...]]:
-        """A namespace that is made once, for many hooks: gives the wrapper by which they enter it."""
-        holder = subprocess.Popen(
-            [*self.wrapper, "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        try:
-            assert holder.stdout.readline() == b"ready\n"
-            yield ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt")
-        finally:
-            holder.stdin.close()
-            holder.stdout.close()
-            holder.wait()
 
     def lines(self) -> list[str]:
         """What has come since the last look."""

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +32,9 @@ _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): 
 _PROBE = """\
 import sys
 if sys.version_info < (3, 8):  # the first without an m in its abiflags
-    print("%d %d %d %s" % (sys.version_info[:3] + (sys.prefix,)))
+    print("%d %d %d" % sys.version_info[:3])
 elif sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and not sys.abiflags:
-    print(*sys.version_info[:3], sys.prefix)
+    print(*sys.version_info[:3])
 """
 
 _WRAPPER = "#!/bin/sh\nexec "
@@ -50,10 +50,10 @@ class Interpreter(NamedTuple):
         return self.version[:2]
 
 
-def find(environment: Mapping[str, str] = os.environ, minors: Sequence[tuple[int, int]] = MINORS) -> list[Interpreter]:
+def find(minors: Sequence[tuple[int, int]] = MINORS) -> list[Interpreter]:
     """One interpreter of each minor version, oldest first. Each was run, so each works."""
     found: dict[tuple[int, int], Interpreter] = {}
-    for directory in directories(environment):
+    for directory in directories():
         for minor in minors:
             path = directory / python_name(minor)
             if minor not in found and os.access(path, os.X_OK) and (interpreter := probe(path)):
@@ -67,55 +67,37 @@ def oldest_and_newest() -> list[Interpreter]:
     return found[:: max(1, len(found) - 1)]
 
 
-def missing(found: Iterable[Interpreter]) -> list[tuple[int, int]]:
-    have = {interpreter.minor for interpreter in found}
-    return [minor for minor in MINORS if minor not in have]
-
-
 def probe(path: Path) -> Interpreter | None:
     """What this program says that it is; None if it does not start or is not what we look for."""
     try:
         done = subprocess.run(  # -Es: what -I stands for, which 2.7 has not
             [path, "-Es", "-c", _PROBE], capture_output=True, text=True, timeout=300, check=True, cwd="/"
         )
-    except (OSError, subprocess.SubprocessError):
+        major, minor, micro = map(int, done.stdout.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return parse(done.stdout, path)
-
-
-def parse(answer: str, path: Path) -> Interpreter | None:
-    words = answer.split(maxsplit=3)
-    if len(words) != 4 or not all(word.isdigit() for word in words[:3]):
-        return None
-    major, minor, micro = map(int, words[:3])
     return Interpreter((major, minor, micro), path)
 
 
-def directories(environment: Mapping[str, str]) -> Iterator[Path]:
+def directories() -> Iterator[Path]:
     """Where interpreters lie, in order of preference: what the user would get by name, then what is tucked away."""
-    home = Path(environment.get("HOME", "/root"))
-    for directory in environment.get("PATH", os.defpath).split(os.pathsep):
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
         # A shim is a script that picks one of the versions below by rules of its own.
         if os.path.isabs(directory) and os.path.basename(directory) != "shims":
             yield Path(directory)
     yield from (Path("/usr/bin"), Path("/usr/local/bin"))
-    data = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
+    home = Path(os.environ.get("HOME", "/root"))
     stores = [
-        (Path(environment.get("PYENV_ROOT") or home / ".pyenv"), "versions/*/bin"),
-        (home / ".pyenv", "versions/*/bin"),
-        (Path(environment.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python"), "*/bin"),
+        (Path(os.environ.get("PYENV_ROOT") or home / ".pyenv"), "versions/*/bin"),
+        (home / ".local/share/uv/python", "*/bin"),
         (Path("/opt"), "*/bin"),
         (Path("/opt"), "*/*/bin"),
         (Path("/opt/hostedtoolcache/Python"), "*/*/bin"),
-        (cache(environment), "*/usr/bin"),
+        (provision.cache("pythons"), "*/usr/bin"),
     ]
     for store, pattern in stores:
         if os.access(store, os.R_OK | os.X_OK):  # another user's may be named in the environment
             yield from sorted(store.glob(pattern), reverse=True)
-
-
-def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    return provision.cache("pythons", environment=environment)
 
 
 def start_command(program: Path) -> list[str]:
@@ -136,7 +118,7 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
         raise CannotFetch("no Debian suite has it")
     if not all(map(shutil.which, ("apt-get", "dpkg-deb"))):
         raise CannotFetch("it comes from Debian's packages, and there is no apt-get and dpkg-deb here")
-    store = cache()
+    store = provision.cache("pythons")
     store.mkdir(parents=True, exist_ok=True)
     target = store / python_name(minor)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=store) as name:
@@ -188,7 +170,8 @@ def _loader(tree: Path) -> Path:
 def main(arguments: Sequence[str]) -> int:
     """Always 0: a version that cannot be had is reported and fails nothing."""
     found = find()
-    for minor in missing(found):
+    have = {interpreter.minor for interpreter in found}
+    for minor in [minor for minor in MINORS if minor not in have]:
         reason = "not on this machine"
         if "--fetch" in arguments:
             print(f"fetching {python_name(minor)} from Debian", file=sys.stderr, flush=True)

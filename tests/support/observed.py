@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.resctrlfs import Event, Mounted, Seen
-from tests.support.containers import ProcessShown
 from tests.support.hook import is_completed
 
 PARTS = ("groups", "locks", "members", "unmonitored")
@@ -41,14 +40,12 @@ class Observed:
         below = f"/mon_groups/{group}"
         return [event.op for event in self.resctrl.events() if event.path in (below, f"{below}/tasks")]
 
-    def moves(self, of: ProcessShown | None = None) -> list[tuple[Event, Seen]]:
+    def moves(self, of: Seen | None = None) -> list[tuple[Event, Seen]]:
         """Every pid that was written into a tasks file, or every move of this process, with what it was then."""
         moves = [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
         return [it for it in moves if of is None or (it[1].pid, it[1].starttime) == (of.pid, of.starttime)]
 
-    def assert_placed_before_exec(
-        self, now: ProcessShown, group: str, command: list[str], comm: str = RUNC_INIT
-    ) -> None:
+    def assert_placed_before_exec(self, now: Seen, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""
         moves = self.moves(now)
         assert [(event.path, event.result) for event, _ in moves] == [(f"/mon_groups/{group}/tasks", "ok")]

@@ -4,29 +4,30 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import select
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Callable
 
-from tests.support.cgroups import Cgroup, cgroup, enter_cgroup
+from tests.bench.common import compile_static
+from tests.support.cgroups import Cgroup, cgroup, enter_cgroup, pids_below
 from tests.support.machine import HOOKS_DIR, PROGRAM
+from tests.support.waiting import wait
 
 DEADLINE = 300.0
-PYTHON = os.path.realpath("/usr/bin/python3")
-PROCESS = Path(__file__).with_name("tenant.py")
 ALONE = ("unshare", "--pid", "--mount", "--fork", "--kill-child")
+MOUNTS = 'mount -t proc proc "$0/proc"; mount -t tmpfs dev "$0/dev"; mknod -m 666 "$0/dev/zero" c 1 5; exec "$@"'
 POD = "d34db33f-1c55-4c7c-9d6b-2f3f8a1e9a70"
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MEMORY = 192
 """MiB that a command may take: twice as many as one does."""
-LARGE = 2 * MEMORY << 20
+LARGE = ["x" * 130_000] * 12
+"""Nearly the most that execve(2) takes."""
 CONFIG = "/etc/containerd/config.toml"
 CLAIM = "the tenant says that all is well"
 """What is not to be repeated."""
@@ -41,19 +42,19 @@ def limited(memory: int) -> list[str]:
 class Tenant:
     """What a process shows: its words, of which the first names it, and its environment.
 
-    Zeros fill them up to `words_size` and `environment_size`. `files`: makes its root directory. `cwd`: in that.
-    `is_podmans`: its cgroup is that of a container of Podman's instead of one in a pod. `below`: a cgroup below its own
-    that it has moved to.
+    `files`: makes its root directory. `is_podmans`: its cgroup is that of a container of Podman's instead of one in a
+    pod. `below`: a cgroup below its own that it has moved to.
     """
 
     words: tuple[str, ...]
     files: Callable[[Path], object] = lambda _root: None
     environment: tuple[str, ...] = ()
-    words_size: int = 0
-    environment_size: int = 0
-    cwd: str = "/"
     is_podmans: bool = False
     below: str = ""
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.words[0])
 
 
 def fifo(*paths: str) -> Callable[[Path], object]:
@@ -81,7 +82,7 @@ CONTAINERD = Tenant(("containerd",))
 KINDS: dict[str, Tenant] = {
     "containerd whose configuration is a FIFO": replace(CONTAINERD, files=fifo(CONFIG)),
     "containerd whose configuration is a device": replace(CONTAINERD, files=link(CONFIG, "/dev/zero")),
-    "containerd with a large command line": replace(CONTAINERD, words_size=LARGE),
+    "containerd with a large command line": replace(CONTAINERD, words=("containerd", *LARGE)),
     "containerd in a cgroup of a victim's": replace(CONTAINERD, is_podmans=True, below=f"pod{VICTIM}"),
     "crio whose configuration is a FIFO": Tenant(("crio",), fifo("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/x")),
     "conmon whose name is a claim": Tenant(("conmon", "-n", CLAIM, "-b", "/b"), fifo("/b/config.json")),
@@ -89,7 +90,9 @@ KINDS: dict[str, Tenant] = {
     "kepler": Tenant(("/usr/bin/kepler",)),
     "hook-injector whose hooks are FIFOs": replace(INJECTOR, words=("/usr/bin/hook-injector",)),
     "a plugin whose hooks are FIFOs": INJECTOR,
-    "a plugin with a large environment": replace(INJECTOR, environment_size=LARGE),
+    "a plugin with a large environment": replace(
+        INJECTOR, environment=(*INJECTOR.environment, *(f"X{n}={text}" for n, text in enumerate(LARGE)))
+    ),
     "our watch": Tenant(("/usr/bin/python3", PROGRAM, "watch"), fifo("/run/resctrl-mon-hook/watch.json")),
     "the chart's reconcile": Tenant(("python3", "/app/node.py", "reconcile")),
 }
@@ -109,8 +112,10 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
     """A tenant's process. `directory`: a new one for all that it needs, which is gone in the end."""
     directory.mkdir()
     root = directory / "root"
-    program = place(root, f"/usr/bin/{os.path.basename(tenant.words[0])}")
-    shutil.copy(PYTHON, program)
+    program = place(root, f"/usr/bin/{tenant.name}")
+    compile_static(Path(__file__).with_name("tenant.c"), program)
+    for name in ("proc", "dev"):
+        (root / name).mkdir()
     tenant.files(root)
     container = hashlib.sha256(os.fsencode(directory)).hexdigest()
     with ExitStack() as stack:
@@ -121,47 +126,32 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
         made = [stack.enter_context(cgroup("".join(paths[: n + 1]))) for n in range(len(paths))]
         own = made[-1]
         below = stack.enter_context(cgroup(f"{own.path}/{tenant.below}")) if tenant.below else None
-        wanted = {
-            "root": str(root),
-            "cwd": tenant.cwd,
-            "name": program.name,
-            "words": tenant.words,
-            "environment": tenant.environment,
-            "words_size": tenant.words_size,
-            "environment_size": tenant.environment_size,
-        }
         # It is in its cgroup before it has its name: never is it to be seen as a process of the host of that name.
-        command: list[str | Path] = [*enter_cgroup(own), *ALONE, program, "-IS", PROCESS]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        stack.callback(end, process)
-        pid = tell(process, json.dumps(wanted))
+        within = [*enter_cgroup(own), *ALONE, "sh", "-ec", MOUNTS, str(root), "env", "-i", *tenant.environment]
+        words = [*within, str(program), "--enter", str(root), f"/usr/bin/{tenant.name}", *tenant.words]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        stack.callback(end, process, own)
+        shown = "".join(f"{word}\0" for word in tenant.words).encode()
+        wait(lambda: any(read_words(pid) == shown for pid in own.pids()))
+        pid = next(pid for pid in own.pids() if read_words(pid) == shown)
         if below is not None:
             below.add(pid)
         yield RunningTenant(pid, container, own)
 
 
-def tell(process: subprocess.Popen[str], line: str) -> int:
-    """Say to a process what to be, and wait until it is that; returns its pid."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(line + "\n")
-    process.stdin.flush()
-    assert select.select([process.stdout], [], [], DEADLINE)[0], "a tenant's process does not get ready"
-    return int(process.stdout.readline())
+def end(process: subprocess.Popen[bytes], own: Cgroup) -> None:
+    """Kill what `process` has started, so that it reaps that and ends, too."""
+    for pid in {*pids_below([own.directory])} - {process.pid} or {process.pid}:
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
 
 
-def end(process: subprocess.Popen[str]) -> None:
-    """Its end of stdin ends it."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with suppress(BrokenPipeError):
-        process.stdin.close()
+def read_words(pid: int) -> bytes:
+    """The command line of a process; empty if it has ended."""
     try:
-        process.wait(DEADLINE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def release(root: Path) -> None:

@@ -31,7 +31,7 @@ from hook.reconcile.diagnose import VERBS
 from hook.show import snapshot
 from hook.store import RunDir
 from hook.view import View
-from tests.bench import attribution_guest, scale, speed
+from tests.bench import attribution, scale, speed
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
@@ -110,7 +110,7 @@ def test_verbs_and_options_of_the_build_exist() -> None:
     sources = [ROOT / "build.py", *(ROOT / "packaging").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
     texts = [path.read_text(encoding="utf-8") for path in sources if path.parent != ROOT / "tests" / "unit"]
     named = [word for line in lines for word in re.findall(r"python3 \S+\.py\b[^|;&#]*", line)]
-    plans = (attribution_guest.GuestPlan, scale.Sizes, speed.SpeedPlan)  # each field is an option of a benchmark
+    plans = (attribution.GuestPlan, scale.Sizes, speed.SpeedPlan)  # each field is an option of a benchmark
     fields = {f"--{field}" for plan in plans for field in plan._fields}
     known = {"--durations", *fields, *re.findall(r"""["'](--[a-z-]+)["']""", "".join(texts))}
     assert set(re.findall(r" (--[a-z-]+)", " ".join(named))) - known == set()

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Callable
 
 import pytest
 
+from tests.kernel.inside import fill
 from tests.support.containers import CRUN, READ_GROUPS, Lab, RuncContainer
 from tests.support.hook import UID, Hook
 
@@ -30,25 +30,6 @@ def start_with_rdt(lab: Lab, name: str, annotations: dict[str, str], **intel_rdt
     container = lab.start_runc(name, config, first=READ_GROUPS)
     container.line = container.gate.wait_up()
     return container
-
-
-@BOTH
-def test_the_first_that_a_container_reads_is_its_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
-    container = lab.runc("c1", runtime=runtime, first=READ_GROUPS)
-    assert container.line == "res:/ mon:oci-c1 "
-    assert hook.tasks("oci-c1") == {container.init().pid}
-    container.end()
-    hook.assert_clean()
-
-
-@BOTH
-def test_the_containers_of_a_pod_are_in_one_group(hook: Hook, lab: Lab, runtime: Sequence[str]) -> None:
-    first, second = (lab.runc(name, POD, runtime, first=READ_GROUPS) for name in ("c1", "c2"))
-    assert {first.line, second.line} == {f"res:/ mon:{GROUP} "}
-    first.end()
-    assert hook.tasks(GROUP) == {second.init().pid}
-    second.end()
-    hook.assert_clean()
 
 
 def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, lab: Lab, root: Path) -> None:
@@ -93,32 +74,18 @@ def test_a_monitoring_group_that_the_runtime_made_is_left(
 
 
 @BOTH
-def test_groups_wiped_while_containers_run(hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]) -> None:
-    """pqos resets resctrl so, and CRI-O removes what is empty when it starts."""
-    first = lab.runc("c1", POD, runtime)
-    (root / "mon_groups" / GROUP).rmdir()
-    second = lab.runc("c2", POD, runtime, first=READ_GROUPS)
-    assert second.line == f"res:/ mon:{GROUP} "
-    (root / "mon_groups" / GROUP).rmdir()
-    first.end()
-    second.end()
-    hook.assert_clean()
-
-
-@BOTH
-def test_resctrl_unmounted_while_a_container_runs(
-    hook: Hook, lab: Lab, umount: Callable[[], None], runtime: Sequence[str]
-) -> None:
-    container = lab.runc("c1", runtime=runtime)
-    umount()
+def test_a_container_starts_without_an_rmid(hook: Hook, lab: Lab, root: Path, runtime: Sequence[str]) -> None:
+    fill(root / "mon_groups")
+    container = lab.runc("c1", runtime=runtime, first=READ_GROUPS)
+    assert container.line == "res:/ mon: "
+    assert hook.reasons() == {"c1": "no_rmids"}
     container.end()
     assert hook.leftovers() == set()
 
 
-def test_podman(hook: Hook, lab: Lab) -> None:
-    gate = lab.run("web")
-    container = lab.container_id("web")
-    assert lab.init("web").pid in hook.tasks(f"oci-{container}")
-    gate.open()
-    lab.watch.wait("poststop", container)
-    hook.assert_clean()
+def test_strict_stops_it(hook: Hook, lab: Lab, root: Path) -> None:
+    fill(root / "mon_groups")
+    container = lab.start_runc("c1", lab.runc_config("c1", [], {}, "--strict"))
+    assert container.wait() != 0
+    assert "no_rmids" in container.output()
+    assert hook.leftovers() == set(), "runc has called poststop"

@@ -14,16 +14,63 @@ from pathlib import Path
 
 import pytest
 
-from tests.containerd.node import RUNTIMES, Pod
-from tests.kernel.guest.on_systemd import OnSystemd
-from tests.kernel.inside import REAL_ROOT, SYSTEMD, wait_for_systemd
+from tests.containerd.node import RUNTIMES, OfBaseSpec, Pod
+from tests.kernel.inside import REAL_ROOT, SYSTEMD, systemctl, wait_for_systemd
 from tests.support import newest
 from tests.support.containers import READ_GROUPS, Lab
 from tests.support.hook import PATIENT, UID, Hook
+from tests.support.root import Root
 
 GROUP = f"oci-{UID}"
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
 BOTH = pytest.mark.parametrize("runtime", RUNTIMES)
+ALL_PODS = "kubepods.slice"
+
+
+class OnSystemd(OfBaseSpec):
+    """containerd 2 of Debian's newest suite, which has systemd make the cgroups and gives containers this hook."""
+
+    runtime_options = "SystemdCgroup = true"
+
+    def __init__(self, hook: Hook) -> None:
+        self._work = hook.run_dir.parent
+        super().__init__(hook.command("hook")[2:])
+
+    def program(self) -> Path:
+        return self._root.at("/usr/bin/containerd")
+
+    def enter(self) -> list[str]:
+        return self._root.enter()
+
+    def crun(self) -> str:
+        return "crun"
+
+    def pod_cgroup(self, uid: str) -> str:
+        """Make it, as kubelet does before it makes the sandbox."""
+        assert systemctl("start", _slice(uid)) == ""
+        return f"/{ALL_PODS}/kubepods-burstable.slice/{_slice(uid)}"
+
+    def end_pod(self, uid: str) -> None:
+        """Remove its cgroup, as kubelet does behind the sandbox."""
+        assert systemctl("stop", _slice(uid)) == ""
+
+    def _configure(self) -> None:
+        own = self._work / "root"
+        own.mkdir()
+        seen = (self.base, self._work, Path("/run/dbus"), Path("/run/systemd"))
+        self._root = Root(newest.ready(), own, {str(path): path for path in seen})
+        super()._configure()
+
+    def close(self) -> None:
+        try:
+            super().close()
+            systemctl("stop", ALL_PODS)
+        finally:
+            self._root.close()
+
+
+def _slice(uid: str) -> str:
+    return f"kubepods-burstable-pod{uid.replace('-', '_')}.slice"
 
 
 @pytest.fixture(scope="module", autouse=True)

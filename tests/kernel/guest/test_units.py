@@ -6,10 +6,8 @@ Here systemd is PID 1, and the units are where `install` puts them.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,33 +78,10 @@ def test_watch_has_the_rights_that_it_needs(own: Cgroup) -> None:
 
 
 @pytest.mark.usefixtures("watch")
-def test_watch_that_is_killed_is_started_again(own: Cgroup) -> None:
-    former = int(state(WATCH, "MainPID"))
-    os.kill(former, signal.SIGKILL)
-    with exec_into(own):  # while it does not run
-        wait(lambda: state(WATCH, "MainPID") not in ("0", str(former)))
-        wait(lambda: is_charged(own))
-
-
-@pytest.mark.usefixtures("watch")
 def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert systemctl("stop", WATCH) == ""
     assert (state(WATCH, "ActiveState"), state(WATCH, "Result")) == ("inactive", "success")
     assert not RECORD.exists()
-
-
-def test_watch_that_cannot_begin_has_failed_and_says_why() -> None:
-    systemctl("stop", WATCH)
-    systemctl("reset-failed", WATCH)
-    with subprocess.Popen([shipped(), "watch"], stderr=subprocess.PIPE, text=True) as other:
-        assert other.stderr is not None
-        assert "listening" in other.stderr.readline()
-        systemctl("start", WATCH)
-        wait(lambda: state(WATCH, "ExecMainStatus") == "2")
-        log = subprocess.run(["journalctl", "--unit", WATCH], capture_output=True, text=True, check=True)
-        assert "another watch runs on" in log.stdout
-        other.terminate()
-    systemctl("stop", WATCH)
 
 
 def test_reconcile_has_the_rights_that_it_needs(own: Cgroup) -> None:
