@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bench.attribution import CountingVm
 from tests.kernel.guests import GuestKind, Guests
 from tests.kernel.vm import Vm
 
@@ -21,8 +22,8 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK, mount_options="cdp,debug"),
         (
             # These run on the model as well. What is the process's, and not resctrl's, runs on the model alone.
-            *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "crowd", "storm")),
-            f"{HERE}/test_chain.py",
+            *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "storm")),
+            *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "chain")),
         ),
     ),
     GuestKind(
@@ -36,9 +37,12 @@ MACHINES = [
         (f"{HERE}/test_systemd.py", f"{HERE}/test_units.py"),
         has_newest=True,
     ),
+    # Monitoring only: there is no ctrl_group but the root
+    GuestKind("reused RMIDs", CountingVm(rmids=2, closids=0, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),
     GuestKind(
-        "telemetry only",  # and monitoring only: there is no ctrl_group but the root
-        Vm(smp=1, sockets=1, closids=0, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
+        "telemetry only",
+        Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
         (f"{HERE}/test_hardware.py",),
     ),
 ]

@@ -15,7 +15,9 @@ from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.support.containers import Lab
 from tests.support.hook import Hook, task
 
+Set = Callable[[str, object], None]
 Umount = Callable[[], None]
+PARAMETERS = Path("/sys/module/fakerdt/parameters")
 
 
 @pytest.fixture
@@ -42,6 +44,19 @@ def lab(hook: Hook) -> Iterator[Lab]:
     _, _, *options = hook.command("hook")
     with closing(Lab(options)) as lab:
         yield lab
+
+
+@pytest.fixture
+def fake(root: Path) -> Iterator[Set]:  # noqa: ARG001  set back before the groups are removed
+    """Sets a parameter of the faked RDT for the length of a test."""
+    before = {path: path.read_text() for path in PARAMETERS.iterdir() if path.stat().st_mode & 0o200}
+
+    def change(name: str, value: object) -> None:
+        (PARAMETERS / name).write_text(str(value))
+
+    yield change
+    for path, text in before.items():
+        path.write_text(text)
 
 
 @pytest.fixture
