@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of --history, by real processes: many at once, killed, while the file is rotated, and where none fits.
+"""The lines of --history, by real processes: many at once while the file is rotated, and where none fits.
 
-What is in a line: tests/unit/test_ending.py. Beside other hooks, and killed at each of their calls: tests.simulator.
+What is in a line, and files that cannot be written: tests/unit/test_ending.py. Beside other hooks, and killed at each
+of their calls: tests.simulator.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,19 +71,10 @@ def test_those_that_end_at_once_have_a_line_each_while_the_file_is_rotated(recor
     assert {file.stat().st_mode & 0o7777 for file in files} == {0o600}
 
 
-@contextmanager
-def mounted(recording: Recording, options: str) -> Iterator[None]:
-    """Another file system in the place of the file's directory."""
-    place = str(recording.file.parent)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", place], check=True)
-
-
 def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Recording) -> None:
-    with mounted(recording, "size=4k,mode=755"):
+    place = str(recording.file.parent)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", place], check=True)
+    try:
         recording.file.write_text("x" * 4000 + "\n")
         (said,) = recording.live("c1")
         assert f"io: could not add what key c1 used to {recording.file}" in said
@@ -93,54 +84,10 @@ def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Record
         ]
         text = recording.file.read_text()
         assert len(text) == 4096
-        subprocess.run(["mount", "-o", "remount,size=64k", str(recording.file.parent)], check=True)
+        subprocess.run(["mount", "-o", "remount,size=64k", place], check=True)
         assert recording.live("c2") == []
         first, torn, whole = recording.file.read_text().splitlines()
+    finally:
+        subprocess.run(["umount", place], check=True)
     assert text == f"{first}\n{torn}"
     assert json.loads(whole)["key"] == "c2"
-
-
-def break_disk(file: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(file.parent)], check=True)
-    file.write_text("x" * 4095 + "\n")
-
-
-def break_directory(file: Path) -> None:
-    file.parent.rename(file.parent.with_name("moved"))
-
-
-def break_file(file: Path) -> None:
-    """As an immutable file, also where the file system knows no such attribute."""
-    subprocess.run(["mount", "--bind", "-o", "ro", str(file.parent), str(file.parent)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(file.parent)], check=True)
-
-
-def mend(file: Path) -> None:
-    if file.parent.exists():
-        subprocess.run(["umount", str(file.parent)], check=True)
-    else:
-        file.parent.with_name("moved").rename(file.parent)
-
-
-@MANY
-@pytest.mark.parametrize(
-    ("breaks", "reason"), [(break_disk, "ENOSPC"), (break_directory, "ENOENT"), (break_file, "EROFS")]
-)
-def test_twelve_jobs_while_the_file_cannot_be_written_are_twelve_lines(
-    recording: Recording, breaks: Callable[[Path], None], reason: str
-) -> None:
-    names = [f"c{number}" for number in range(12)]
-    breaks(recording.file)
-    try:
-        said = recording.live(*names)
-        failed = recording.hook.ask("reconcile", "--snapshot-ttl=0")
-        metrics = recording.hook.ask("metrics").stdout
-    finally:
-        mend(recording.file)
-    assert [reason in it for it in said] == [True] * 12
-    assert (failed.status, failed.stdout.count("failed: could not add")) == (1, 1)
-    assert f'resctrl_mon_history_owed{{reason="{reason}"}} 12\n' in metrics
-    assert recording.hook.ask("reconcile", "--snapshot-ttl=0").status == 0
-    assert sorted(line["key"] for line in recording.read()) == sorted(names)
-    assert 'resctrl_mon_history_owed{reason="none"} 0\n' in recording.hook.ask("metrics").stdout
-    assert recording.hook.answer("list")["keys"] == []

@@ -60,33 +60,18 @@ def assert_works(resctrl: Mounted, name: str) -> None:
     assert resctrl.events()[-1].path == f"/mon_groups/{name}"
 
 
-def test_a_start_takes_the_place_of_a_server_that_was_killed(resctrl: Mounted) -> None:
-    """Its mount and its socket are left, and behind neither is anything that answers."""
-    resctrl.process.kill()
-    resctrl.process.wait()
-    with pytest.raises(OSError, match="not connected"):
-        resctrl.root.stat()
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_start_takes_the_place_of_a_server_that_is_gone(resctrl: Mounted, is_killed: bool) -> None:
+    """The mount and the socket of one that was killed are left, and behind neither is anything that answers."""
+    if is_killed:
+        resctrl.process.kill()
+        resctrl.process.wait()
+        with pytest.raises(OSError, match="not connected"):
+            resctrl.root.stat()
+    else:
+        resctrl.close()
     with started_again(resctrl):
         assert_works(resctrl, "x")
-
-
-def test_a_start_takes_the_place_of_a_server_that_has_ended(resctrl: Mounted) -> None:
-    resctrl.close()
-    with started_again(resctrl):
-        assert_works(resctrl, "x")
-
-
-def test_a_second_server_on_the_same_socket_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-    command = [str(tmp_path / "other") if word == str(resctrl.root) else word for word in command_of(resctrl)]
-    assert "resctrl.sock: another server listens there" in refused(command)
-    assert_works(resctrl, "x")
-
-
-def test_a_second_server_on_the_same_mount_point_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
-    command = [*command_of(resctrl), f"--control={tmp_path}/other.sock"]
-    assert f"{resctrl.root}: another server has mounted the model there" in refused(command)
-    assert_works(resctrl, "x")
 
 
 def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_path: Path) -> None:
@@ -97,10 +82,15 @@ def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_pat
     assert f"No such file or directory: '{mountpoint}'" in refused([*program, str(mountpoint), *places])
     mountpoint.mkdir()
     command = [*program, str(mountpoint), *places]
+    same_socket = [str(mountpoint) if word == str(resctrl.root) else word for word in command_of(resctrl)]
+    assert "resctrl.sock: another server listens there" in refused(same_socket)
+    same_place = [*command_of(resctrl), f"--control={tmp_path}/other.sock"]
+    assert f"{resctrl.root}: another server has mounted the model there" in refused(same_place)
     assert f"{tmp_path}/file: exists and is no socket" in refused([*command, f"--control={tmp_path}/file"])
     assert f"'{tmp_path}/none/log'" in refused([*command, f"--log={tmp_path}/none/log"])
     assert f"'{tmp_path}/none'" in refused([*command, f"--control={tmp_path}/none/sock"])
     assert (tmp_path / "file").read_text() == "mine"
+    assert_works(resctrl, "x")
 
 
 @pytest.mark.parametrize("what", ["mount point", "all"])

@@ -105,11 +105,7 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert "ENOSPC" in outcome.stderr
         assert "full" in outcome.stderr
         assert hook.groups() == set()
-        full, counted = hook.ask("list", "unmonitored").stdout.splitlines()
-        assert full.startswith("more containers may be unmonitored: the file system of the run directory is full")
         (hook.run_dir / "filler").unlink()
-        assert hook.ask("list", "unmonitored").stdout.splitlines() == [counted]
-        assert counted.startswith("at least 1 failure since boot could not be recorded")
         assert hook(created("c1", init.pid)).stderr == ""
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)

@@ -7,15 +7,14 @@ What it is compared with is the same beside an ordinary process in the place of 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
@@ -35,12 +34,11 @@ VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes)")
 COMMANDS = ("reconcile", "reconcile --adopt", "doctor", "metrics")
 
 
-@dataclass(frozen=True)
-class Ended:
+class Ended(NamedTuple):
     """What came of a command: all that has to be the same."""
 
     status: int
-    stdout: Any
+    stdout: list[str]
     stderr: str
     changed: object
 
@@ -73,25 +71,11 @@ class NodeWithTenants:
         if words[0] == "reconcile":
             with task() as process:
                 assert self.node.hook(created("dead", process.pid)).stderr == ""
-        ended: Ended = getattr(self, f"_{words[0]}", self._run)(words)
-        return ended
-
-    def _run(self, words: list[str]) -> Ended:
         node = self.node.machine
         done = node.run(*words, *self.node.options, before=LIMITED, timeout=None)
-        changed = node.written(), self.resctrl.mon_groups(), self._list_records()
-        return Ended(done.returncode, VOLATILE.sub("TIME", done.stdout), done.stderr, changed)
-
-    def _doctor(self, words: list[str]) -> Ended:
-        ended = self._run([*words, "--json"])
-        return replace(ended, stdout=json.loads(ended.stdout)["findings"] if ended.stdout else [])
-
-    def _metrics(self, words: list[str]) -> Ended:
-        ended = self._run(words)
-        return replace(ended, stdout=ended.stdout.splitlines())
-
-    def _list_records(self) -> set[str]:
-        return {str(path.relative_to(self.node.run_dir)) for path in self.node.run_dir.rglob("*")}
+        records = {str(path.relative_to(self.node.run_dir)) for path in self.node.run_dir.rglob("*")}
+        changed = node.written(), self.resctrl.mon_groups(), records
+        return Ended(done.returncode, VOLATILE.sub("TIME", done.stdout).splitlines(), done.stderr, changed)
 
 
 @pytest.fixture(scope="module")
@@ -102,51 +86,24 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithTenants]
         yield NodeWithTenants(tmp_path_factory.mktemp("scene"), stack)
 
 
-def assert_same(found: Ended, expected: Ended) -> None:
-    assert (found.status, found.stderr) == (expected.status, expected.stderr)
-    if isinstance(found.stdout, list):
-        new = [line for line in found.stdout if line not in expected.stdout]
-        gone = [line for line in expected.stdout if line not in found.stdout]
-        assert (new, gone) == ([], [])
-    else:
-        assert found.stdout == expected.stdout
-    assert found.changed == expected.changed
-
-
-# --- Each kind by itself, and all of them at once
-
-
-@pytest.fixture(scope="module", params=[*([name] for name in KINDS), list(KINDS)], ids=[*KINDS, "all"])
-def tenants(
-    scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[None]:
-    """A process of each of these kinds."""
+@pytest.fixture(scope="module")
+def tenants(scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process of each kind, all at once."""
     for command in COMMANDS:
         scene.expect(command)
     directory = tmp_path_factory.mktemp("tenants")
     with ExitStack() as stack:
-        for number, name in enumerate(request.param):
-            stack.enter_context(running(KINDS[name], directory / str(number)))
+        for number, kind in enumerate(KINDS.values()):
+            stack.enter_context(running(kind, directory / str(number)))
         yield
 
 
-crowd = pytest.mark.parametrize("tenants", [list(KINDS)], indirect=True, ids=["all"])
-
-
-@pytest.mark.parametrize("command", ["reconcile --adopt", "doctor"])
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("tenants")
-def test_a_tenants_process_changes_nothing(scene: NodeWithTenants, command: str) -> None:
-    assert_same(scene.run(command), scene.expect(command))
+def test_a_process_of_each_kind_changes_nothing(scene: NodeWithTenants, command: str) -> None:
+    assert scene.run(command) == scene.expect(command)
 
 
-@crowd
-@pytest.mark.parametrize("command", ["reconcile", "metrics"])
-@pytest.mark.usefixtures("tenants")
-def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, command: str) -> None:
-    assert_same(scene.run(command), scene.expect(command))
-
-
-@crowd
 @pytest.mark.usefixtures("tenants")
 def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, init: Task) -> None:
     limited = replace(hook, wrapper=LIMITED)
@@ -158,7 +115,6 @@ def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, in
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
-@crowd
 @pytest.mark.usefixtures("tenants")
 def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: Task) -> None:
     with container_cgroup(UID, test_watch.ID) as own:

@@ -22,7 +22,7 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK, mount_options="cdp,debug"),
         (
             # These run on the model as well. What is the process's, and not resctrl's, runs on the model alone.
-            *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "crowd", "storm")),
+            *(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "storm")),
             *(f"{HERE}/test_{name}.py" for name in ("exhaustion", "few", "watch", "chain")),
         ),
     ),

@@ -124,6 +124,22 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
     assert shown(node)["mon_data/mon_PERF_PKG_00/core_energy.before"] == b"Unavailable\n"
 
 
+@pytest.mark.parametrize("is_reconciled", [True, False])
+def test_use_in_a_domain_that_comes_online_after_the_begin_is_shown_as_unknown(node: Node, is_reconciled: bool) -> None:
+    late = "mon_PERF_PKG_09/core_energy"
+    node.start(ID, 7)
+    counters = node.kernel.groups[f"{RESCTRL}/mon_groups/{GROUP}"].counters
+    counters[late] = node.kernel.groups[RESCTRL].counters[late] = "7.000000"
+    if is_reconciled:
+        assert node.verbs() == ["show"]
+        assert node.verbs() == []
+        assert shown(node)[f"mon_data/{late}.before"] == b"Unavailable\n"
+    counters[late] = "9.000000"
+    node.stop(ID, 7)
+    assert shown(node)[f"mon_data/{late}.end"] == b"9.000000\n"
+    assert shown(node)[f"mon_data/{late}.before"] == b"Unavailable\n"
+
+
 @pytest.mark.parametrize("is_refused", [True, False], ids=["the kernel refuses", "a directory is in its place"])
 def test_a_begin_that_cannot_be_hidden_keeps_no_group_from_being_made_again(node: Node, is_refused: bool) -> None:
     node.start(ID, 7)
