@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Podman's containers leave in the history: a line for each run, by its name, whichever way it ends."""
+"""What Podman's containers leave in the history: a line for each run, by its name, whichever way it ends.
+
+Of keys with several containers: tests/unit/test_ending.py.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from tests.support.waiting import wait
 class Recorded:
     """A node whose hook has --history."""
 
-    def __init__(self, start_node: StartNode, directory: Path, *options: str) -> None:
+    def __init__(self, start_node: StartNode, directory: Path) -> None:
         directory.mkdir()
         self.file = directory / "history.jsonl"
-        self.node: PodmanNode = start_node(f"--history={self.file}", *options)
+        self.node: PodmanNode = start_node(f"--history={self.file}")
         self.lab = self.node.lab
 
     def wait_for_lines(self, number: int) -> list[dict[str, Any]]:
@@ -38,10 +41,6 @@ class Recorded:
         self.node.resctrl.control(do="add", amount=joules, **where)
 
 
-def names(lines: list[dict[str, Any]]) -> list[list[str]]:
-    return [[it["name"] for it in line["containers"]] for line in lines]
-
-
 def test_each_run_is_a_line_with_its_own_use_however_it_ends(start_node: StartNode, tmp_path: Path) -> None:
     """Of a job that ends, of one that crashes, and of a container that is restarted and then killed."""
     recorded = Recorded(start_node, tmp_path / "log")
@@ -56,22 +55,8 @@ def test_each_run_is_a_line_with_its_own_use_however_it_ends(start_node: StartNo
     recorded.use(container, "0.5")
     recorded.lab.podman("kill", "job-17")
     lines = recorded.wait_for_lines(4)
-    assert names(lines) == [["job-17"]] * 4
+    assert [[it["name"] for it in line["containers"]] for line in lines] == [["job-17"]] * 4
     assert {(line["kind"], line["runs"], tuple(line["unknown"])) for line in lines} == {("container", 1, ())}
     assert [line["use"]["core_energy"] for line in lines[2:]] == [2.5, 0.5]
     assert lines[0]["seconds"] >= 0.5
     wait(lambda: recorded.node.groups() == {})
-
-
-def test_a_pod_of_podmans_is_one_line_with_all_its_containers(start_node: StartNode, tmp_path: Path) -> None:
-    recorded = Recorded(start_node, tmp_path / "log", "--key=sandbox")
-    lab = recorded.lab
-    sandbox = lab.podman("pod", "create", f"--cgroup-parent={lab.cgroups.path}", "--name=pod", "--infra=false")
-    gates = [lab.run(name, *lab.place, pod="pod") for name in ("first", "second")]
-    recorded.use(sandbox.stdout.strip(), "1.5")
-    gates[0].open()
-    lab.watch.wait("poststop", lab.container_id("first"))
-    gates[1].open()
-    (line,) = recorded.wait_for_lines(1)
-    assert (line["kind"], line["key"]) == ("sandbox", sandbox.stdout.strip())
-    assert (names([line]), line["use"]["core_energy"]) == ([["first", "second"]], 1.5)

@@ -88,23 +88,6 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     assert node.left()["groups"] == [f"{container}.json"]
 
 
-@pytest.mark.parametrize("is_pods", [False, True], ids=["annotations alone", "in the cgroup of a pod"])
-def test_neither_annotations_nor_the_cgroup_of_a_pod_hide_a_container_or_move_it(
-    node: PodmanNode, is_pods: bool
-) -> None:
-    """A wrapper of a job may pass such options on: it was billed to the pod."""
-    install_shipped(node)
-    options = [f"--annotation={key}={value}" for key, value in FORGED.items()]
-    if is_pods:
-        options += [f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}"]
-    gate = node.lab.run("web", *options)
-    container = node.lab.container_id("web")
-    assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
-    gate.open()
-    node.lab.watch.wait("poststop", container)
-    node.assert_clean()
-
-
 def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: PodmanNode) -> None:
     """Podman takes them for the container's, io.container.manager included."""
     install_shipped(node)
