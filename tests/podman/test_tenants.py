@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.podman.node import PodmanNode
-from tests.support.tenants import VICTIM
 
+VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MOVE = f"""\
 while IFS=: read -r number names path; do
     case $names in name=systemd) own=/sys/fs/cgroup/systemd$path ;; "") own=${{own:-/sys/fs/cgroup$path}} ;; esac
