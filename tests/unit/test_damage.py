@@ -334,16 +334,14 @@ def test_without_an_inode_for_a_lock_a_view_goes_first(node: Node) -> None:
     assert not [it for it in node.files() if it.startswith("building")]
 
 
-def test_where_nothing_is_kept_a_full_run_directory_is_searched_once(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_nothing_is_kept_a_full_run_directory_is_searched_once(node: Node) -> None:
     looks, names = list[object](), RunDir.names
 
     def look(run: RunDir, model: type[Model]) -> list[str]:
         looks.append(model)
         return names(run, model)
 
-    monkeypatch.setattr(RunDir, "names", look)
+    node.patch.setattr(RunDir, "names", look)
     node.start(OTHER, 8, None)
     node.machine.limit(4000, 10_000)
     fill(node)

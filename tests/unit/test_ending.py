@@ -228,12 +228,10 @@ def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes)
     assert text.endswith(b"}\n")
 
 
-def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(node: Node) -> None:
     node.start(ID, 7, None, **ON)
     write = node.machine.write
-    monkeypatch.setattr(
+    node.patch.setattr(
         node.machine, "write", lambda file, data: write(file, data[:9] if b'"more_containers"' in data else data)
     )
     node.kernel.die(7)
@@ -405,9 +403,7 @@ def test_the_reason_is_that_of_the_last_try(node: Node) -> None:
     assert node.state(ID).owed == Owed(lines=node.state(ID).owed.lines, why="No such file or directory: ENOENT")  # type: ignore[union-attr]
 
 
-def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(node: Node) -> None:
     commit, commits = LockedKey.commit, list[KeyState]()
 
     def second_fails(locked: LockedKey, state: KeyState) -> None:
@@ -416,18 +412,16 @@ def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(
             raise OSError(errno.EIO, "Input/output error")
         commit(locked, state)
 
-    monkeypatch.setattr(LockedKey, "commit", second_fails)
+    node.patch.setattr(LockedKey, "commit", second_fails)
     node.start(ID, 7, None, **ON)
     node.stop(ID, 7)
     (line,) = read(node)
     assert (line["use"], line["unknown"], len(line["containers"])) == ({"core_energy": 0.0}, ["core_energy"], 1)
 
 
-def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    with broken(node, "EPERM"), monkeypatch.context() as patch:
+    with broken(node, "EPERM"), node.patch.context() as patch:
         patch.setattr(LockedKey, "commit", fails(errno.EIO))
         node.stop(ID, 7)
     assert node.groups() == {}
@@ -435,8 +429,8 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
     assert [it["unknown"] for it in read(node)] == [["core_energy"]]
 
 
-def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "MOST_CHARACTERS", 1100)
+def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -> None:
+    node.patch.setattr(ending, "MOST_CHARACTERS", 1100)
     with broken(node, "ENOSPC"):
         for pid in (7, 8, 9):
             live(node, pid, pid=pid)
@@ -446,10 +440,8 @@ def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, m
     assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b"."
 
 
-def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "MOST_LINES", 3)
+def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(node: Node) -> None:
+    node.patch.setattr(records, "MOST_LINES", 3)
     with broken(node, "ENOENT"):
         for pid, name in enumerate(("c1", "c2", "c3", "c1", "c4"), 7):
             live(node, 4.0, name, pid)
@@ -461,8 +453,8 @@ def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
     assert node.verbs() == ["write"] * 2
 
 
-def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_LINES", 1)
+def test_none_is_dropped_that_can_be_written(node: Node) -> None:
+    node.patch.setattr(records, "MOST_LINES", 1)
     with broken(node, "ENOENT"):
         for pid, name in enumerate(("c1", "c2", "c3"), 7):
             live(node, 4.0, name, pid)

@@ -39,32 +39,28 @@ def failure() -> Failure:
     return found
 
 
-def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(node: Node) -> None:
     def fail(*_: object) -> int:
         raise MemoryError("none left")
 
-    monkeypatch.setattr(entry, "serve_call", fail)
+    node.patch.setattr(entry, "serve_call", fail)
     assert "none left" in called(node)
     assert "none left" in called(node, "--bogus", "--run-dir=/proc/none")
     assert "none left" in called(node, "--strict", verb="hook")
     assert "none left" in called(node, "--strict", exits=1)
     with Records(RUN) as records:
         assert records.runs() == {("createRuntime", "failed"): 2, ("hook", "failed"): 1}
-    monkeypatch.setattr(entry, "parse", fail)
+    node.patch.setattr(entry, "parse", fail)
     assert "none left" in called(node, "--strict", exits=1)
 
 
 @pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
-def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
-    node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(node: Node, verb: str) -> None:
     def act(_call: entry.Call, context: entry.Context) -> bool:
         context.run.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(entry, "_act", act)
+    node.patch.setattr(entry, "_act", act)
     stage = "poststop" if verb == "poststop" else "createRuntime"
     for words, status in (((), 0), (("--strict",), int(stage == "createRuntime"))):
         said = called(node, *words, verb=verb, exits=status)
@@ -126,11 +122,9 @@ def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:
 
 
 @pytest.mark.parametrize("is_left_out", [True, False])
-def test_an_infra_container_of_podmans_is_left_out(
-    node: Node, monkeypatch: pytest.MonkeyPatch, is_left_out: bool
-) -> None:
+def test_an_infra_container_of_podmans_is_left_out(node: Node, is_left_out: bool) -> None:
     """Which one that is: test_podman.py."""
-    monkeypatch.setattr(conmon, "leaves_out", lambda *_: is_left_out)
+    node.patch.setattr(conmon, "leaves_out", lambda *_: is_left_out)
     node.spawn(7, cgroup="/machine.slice/app.scope")
     called(node, annotations={"io.container.manager": "libpod"})
     assert bool(node.groups()) is not is_left_out
@@ -145,13 +139,11 @@ def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(no
     assert node.repair().outcomes == []
 
 
-def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(node: Node) -> None:
     """The simulator found it: its ID was its key, and the other containers of its pod had another one."""
     node.spawn(7, cgroup=own("c1"))
     node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
-    with monkeypatch.context() as unreadable:
+    with node.patch.context() as unreadable:
         unreadable.setattr(procfs, "cgroups", lambda _pid: [])
         assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})
     assert (node.failures(), node.groups()) == ({"c1": "io"}, {})
@@ -159,8 +151,8 @@ def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_fo
     assert node.groups() == {GROUP: {7}}
 
 
-def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "STDIN_PATIENCE", 0.0)
+def test_a_state_that_does_not_end_is_reported(node: Node) -> None:
+    node.patch.setattr(entry, "STDIN_PATIENCE", 0.0)
     assert "bad_state: no container state on stdin: it did not end within 0 seconds" in called(node)
 
 
@@ -175,12 +167,10 @@ def test_the_verb_decides_the_stage_whatever_the_state_says(node: Node, status: 
     assert failure().stage == "createRuntime"
 
 
-def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_to_open_the_run_directory_is_recorded_with_the_process(node: Node) -> None:
     """Without it reconcile would never try again."""
     node.spawn(7, born=99)
-    monkeypatch.setattr(entry, "RunDir", fails(errno.EMFILE))
+    node.patch.setattr(entry, "RunDir", fails(errno.EMFILE))
     called(node)
     found = failure()
     assert (found.reason, found.pid, found.starttime) == ("io", 7, 99)

@@ -276,8 +276,8 @@ def test_a_state_that_is_too_large_and_has_no_pid_is_a_bad_state(node: Node) -> 
     assert node.failures() == {"c1": "bad_state"}
 
 
-def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "RunDir", fails(errno.EIO))
+def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node) -> None:
+    node.patch.setattr(report, "RunDir", fails(errno.EIO))
     call = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
     assert report.leave_traces(call, None, HookError("io", "p"), is_monitored=False) is None
     assert ": io: " in node.machine.caller.stderr.decode()

@@ -103,9 +103,7 @@ def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
     assert context.run.list_part("mon_groups") == []
 
 
-def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(node: Node) -> None:
     """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
     node.start(ID, 7)
     assert "generation" in shown(node)
@@ -116,7 +114,7 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
         mkdir(path)
         seen.append("generation" in shown(node))
 
-    monkeypatch.setattr(node.kernel, "mkdir", made)
+    node.patch.setattr(node.kernel, "mkdir", made)
     node.remove_groups()
     node.kernel.energy = 1000
     node.start(OTHER, 8)
