@@ -17,7 +17,7 @@ import pytest
 from hook import ending, system
 from hook.errors import Reason
 from hook.key import MOST_LEFT, end
-from hook.models import KeyState, Owed
+from hook.models import KeyState
 from hook.node import records
 from hook.node.models import Job
 from hook.poststop import poststop
@@ -75,15 +75,20 @@ def test_the_line_of_a_container(node: Node) -> None:
     }  # fmt: skip
 
 
-def test_the_line_of_a_pod_names_those_that_left_before_its_last_container(node: Node) -> None:
+def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node: Node) -> None:
+    node.kernel.add_class("gold")
     node.start(ID, 7, pod="web-0", **ON)
+    node.spawn(8, f"/kubepods/pod{UID}/crio-{OTHER}.scope", "gold")
     node.start(OTHER, 8, **ON)
+    for top, joules in ((RESCTRL, 4.0), (f"{RESCTRL}/gold", 5.25)):
+        use(node, joules, f"{top}/mon_groups/oci-{UID}")
     node.stop(ID, 7, **ON)
     assert read(node) == []
     node.stop(OTHER, 8, **ON)
     (line,) = read(node)
     assert (line["kind"], line["key"], line["namespace"], line["pod"]) == ("pod", UID, "shop", "web-0")
     assert [it["id"] for it in line["containers"]] == [ID, OTHER]
+    assert line["use"] == {"core_energy": 3.25}
 
 
 def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
@@ -94,19 +99,6 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
         node.stop(name, pid, **ON)
     (line,) = read(node)
     assert ([it["id"] for it in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
-
-
-def test_all_groups_of_a_key_add_up_and_bytes_are_whole_numbers(node: Node) -> None:
-    node.kernel.add_class("gold")
-    node.start(ID, 7, **ON)
-    node.spawn(8, f"/kubepods/pod{UID}/crio-{OTHER}.scope", "gold")
-    node.start(OTHER, 8, **ON)
-    for top, joules in ((RESCTRL, 4.0), (f"{RESCTRL}/gold", 5.25)):
-        use(node, joules, f"{top}/mon_groups/oci-{UID}")
-    node.stop(ID, 7, **ON)
-    node.stop(OTHER, 8, **ON)
-    (line,) = read(node)
-    assert line["use"] == {"core_energy": 3.25}
 
 
 # --- Several runs of a key
@@ -134,8 +126,8 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     assert [(it["runs"], len(it["containers"])) for it in read(node)] == [(2, 1)]
 
 
-@pytest.mark.parametrize(("is_remade", "known"), [(True, {"core_energy": 1.0}), (False, {})])
-def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: bool, known: dict[str, float]) -> None:
+@pytest.mark.parametrize("is_remade", [True, False])
+def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: bool) -> None:
     node.start(ID, 7, None, **ON)
     use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.remove_groups()
@@ -144,7 +136,7 @@ def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: b
         use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
     node.stop(ID, 7, **ON)
     (line,) = read(node)
-    assert (line["use"], line["unknown"]) == (known, ["core_energy"])
+    assert (line["use"], line["unknown"]) == ({"core_energy": 1.0} if is_remade else {}, ["core_energy"])
 
 
 @pytest.mark.parametrize("is_given_back", [True, False])
@@ -182,22 +174,17 @@ def test_a_key_from_before_the_option_has_a_line_if_a_container_joins_it(node: N
     assert len(line["containers"]) == 2
 
 
-def test_a_key_without_a_member_leaves_none(node: Node) -> None:
-    node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(ID, 7, None, **ON))
-    node.machine.refusals["mkdir"] = [errno.ENOSPC] * 2
-    refused(lambda: node.start(OTHER, 8, None, **ON))
-    assert (read(node), node.groups()) == ([], {})
-
-
-def test_nor_does_one_that_comes_back_in_vain(node: Node) -> None:
-    live(node, 4.0)
+@pytest.mark.parametrize("has_lived", [False, True])
+def test_a_key_that_gets_no_member_leaves_none(node: Node, has_lived: bool) -> None:
+    if has_lived:
+        live(node, 4.0)
     for call in ("put", "mkdir"):
         node.machine.refusals[call] = [errno.EIO]
         refused(lambda: node.start(ID, 8, None, **ON))
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}]
+    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * has_lived
     live(node, 4.0, pid=9)
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * 2
+    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
+    assert node.groups() == {}
 
 
 def test_reconcile_writes_those_of_pods_only_whose_hook_would_have(node: Node) -> None:
@@ -212,11 +199,18 @@ def test_reconcile_writes_those_of_pods_only_whose_hook_would_have(node: Node) -
 
 # --- The file
 
+FOREIGN = b"\0\0\xff not of ours\n" + b'{"version": 2, "id": "1"}' + b"\0" * 9
+
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b"", b"{"), (b'{"version":1}\n', b'{"version":1}\n{'), (b'{"vers', b'{"vers\n{')],
-    ids=["new", "whole", "torn"],
+    [
+        (b"", b"{"),
+        (b'{"version":1}\n', b'{"version":1}\n{'),
+        (b'{"vers', b'{"vers\n{'),
+        (FOREIGN, FOREIGN + b'\n{"version": 1'),
+    ],
+    ids=["new", "whole", "torn", "foreign and damaged"],
 )
 def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes) -> None:
     if before:
@@ -247,15 +241,6 @@ def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
     assert node.groups() == {}
     assert "/run/elsewhere" not in node.machine.files("/run")
     assert owed(node) == {ID: 1}
-
-
-def test_what_is_foreign_or_damaged_in_it_stays(node: Node) -> None:
-    before = b"\0\0\xff not of ours\n" + b'{"version": 2, "id": "1"}' + b"\0" * 9
-    node.machine.add(FILE, before)
-    live(node, 4.0)
-    text = node.machine.files("/var/log/jobs")[FILE]
-    assert isinstance(text, bytes)
-    assert text.startswith(before + b'\n{"version": 1')
 
 
 # --- The record names it
@@ -313,70 +298,46 @@ def owed(node: Node) -> dict[str, int]:
     return {it.key: len(it.owed.lines) for it in states if it.owed is not None}
 
 
-def full(node: Node, _patch: pytest.MonkeyPatch) -> None:
-    node.machine.full[FILE] = 9
-
-
-def missing(node: Node, _patch: pytest.MonkeyPatch) -> None:
-    node.machine.remove("/var/log/jobs")
-
-
-def immutable(_node: Node, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(system, "append_lines", fails(errno.EPERM))
-
-
-BROKEN = {"ENOSPC": full, "ENOENT": missing, "EPERM": immutable}
-
-
 @contextmanager
-def broken(node: Node, reason: str) -> Iterator[None]:
+def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
     """The file cannot be written."""
-    with pytest.MonkeyPatch.context() as patch:
-        BROKEN[reason](node, patch)
+    with node.patch.context() as patch:
+        patch.setattr(system, "append_lines", fails(number))
         yield
-    node.machine.full.clear()
-    if not node.machine.fs.exists("/var/log/jobs"):
-        node.machine.fs.create_dir("/var/log/jobs")
 
 
-@pytest.mark.parametrize("reason", BROKEN)
 @pytest.mark.parametrize("ttl", [0, 300])
-def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, reason: str, ttl: int) -> None:
+def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl: int) -> None:
     names = [f"c{number}" for number in range(11)]
-    with broken(node, reason):
+    with broken(node):
         for pid, name in enumerate([*names, "c0"], 7):
             live(node, 4.0 + 2 * pid, name, pid, snapshot_ttl=ttl)
             node.kernel.now += 1
         node.kernel.now += 400
         done = node.repair()
         (failed,) = done.failed
-        assert (failed.action.verb, f"{reason}" in str(failed.problem)) == ("write", True)
+        assert (failed.action.verb, "EPERM" in str(failed.problem)) == ("write", True)
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
     assert node.verbs() == ["write"] * 11
-    found = read(node) if reason != "ENOSPC" else read_whole(node)
+    found = read(node)
     assert len({it["id"] for it in found}) == len(found) == 12
     assert sum(it["use"]["core_energy"] for it in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
     assert node.context().run.list_states() == []
     node.assert_settled()
 
 
-def read_whole(node: Node) -> list[dict[str, Any]]:
-    """The lines, of which the first is torn."""
-    torn, _, text = str(node.machine.files("/var/log/jobs")[FILE], "ascii").partition("\n")  # type: ignore[arg-type]
-    assert torn == '{"version'
-    node.machine.add(FILE, text.encode())
-    return read(node)
-
-
 def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    with broken(node, "EPERM"):
+    with broken(node):
         node.kernel.die(7)
         context = node.context(**ON)
         poststop(context, ID)
         assert [it.reason for it in context.run.complaints] == [Reason.IO]
         assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
+    with broken(node, errno.ENOENT):
+        node.repair()
+    assert node.state(ID).owed.why == "No such file or directory: ENOENT", "of the last try"  # type: ignore[union-attr]
     node.kernel.now += 1
     node.start(ID, 8, None, **ON)
     assert (owed(node), read(node)) == ({ID: 1}, [])
@@ -385,7 +346,7 @@ def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it
 
 
 def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(node: Node) -> None:
-    with broken(node, "ENOENT"):
+    with broken(node):
         live(node, 9.0)
         node.kernel.now += 400
         assert [it.action.verb for it in node.repair().outcomes] == ["prune", "write"]
@@ -393,14 +354,6 @@ def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(no
     live(node, 5.0, pid=8)
     assert [it["use"] for it in read(node)] == [{"core_energy": 6.0}, {"core_energy": 2.0}]
     assert node.state(ID).groups[0].before == {}
-
-
-def test_the_reason_is_that_of_the_last_try(node: Node) -> None:
-    with broken(node, "EPERM"):
-        live(node, 4.0)
-    with broken(node, "ENOENT"):
-        node.repair()
-    assert node.state(ID).owed == Owed(lines=node.state(ID).owed.lines, why="No such file or directory: ENOENT")  # type: ignore[union-attr]
 
 
 def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(node: Node) -> None:
@@ -421,7 +374,7 @@ def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(no
 
 def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    with broken(node, "EPERM"), node.patch.context() as patch:
+    with broken(node), node.patch.context() as patch:
         patch.setattr(LockedKey, "commit", fails(errno.EIO))
         node.stop(ID, 7)
     assert node.groups() == {}
@@ -431,7 +384,7 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
 
 def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -> None:
     node.patch.setattr(ending, "MOST_CHARACTERS", 1100)
-    with broken(node, "ENOSPC"):
+    with broken(node):
         for pid in (7, 8, 9):
             live(node, pid, pid=pid)
             node.kernel.now += 1
@@ -442,7 +395,7 @@ def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -
 
 def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(node: Node) -> None:
     node.patch.setattr(records, "MOST_LINES", 3)
-    with broken(node, "ENOENT"):
+    with broken(node):
         for pid, name in enumerate(("c1", "c2", "c3", "c1", "c4"), 7):
             live(node, 4.0, name, pid)
             node.kernel.now += 2
@@ -455,7 +408,7 @@ def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(no
 
 def test_none_is_dropped_that_can_be_written(node: Node) -> None:
     node.patch.setattr(records, "MOST_LINES", 1)
-    with broken(node, "ENOENT"):
+    with broken(node):
         for pid, name in enumerate(("c1", "c2", "c3"), 7):
             live(node, 4.0, name, pid)
     assert node.verbs() == ["write"] * 3
@@ -463,7 +416,7 @@ def test_none_is_dropped_that_can_be_written(node: Node) -> None:
 
 
 def test_lines_in_the_record_of_a_newer_version_are_written_as_they_are(node: Node) -> None:
-    with broken(node, "ENOENT"):
+    with broken(node):
         live(node, 4.0)
     newer = '{"version": 2, "id": "2", "name": "\u00e9"}'
     lines = [*node.state(ID).owed.lines, newer]  # type: ignore[union-attr]
