@@ -79,11 +79,6 @@ def test_key_whose_record_was_lost_may_have_members(node: Node, inode: Callable[
     assert (node.state().recovering, set(node.members())) == (True, {OTHER})
 
 
-def test_what_is_not_wanted_is_not_touched(node: Node) -> None:
-    node.start(monitor="opt-in")
-    assert (node.groups(), node.files()) == ({}, set())
-
-
 @pytest.mark.parametrize("mon_group", ["", "theirs", f"oci-{OTHER_UID}"])
 def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: Node, mon_group: str) -> None:
     node.spawn(7, group=f"mon_groups/{mon_group}" if mon_group else "")
@@ -326,13 +321,6 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
             assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
             assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
-
-
-def test_a_lock_that_another_holds_ends_in_its_reason(node: Node) -> None:
-    node.start()
-    with node.context().run.lock(UID, node.kernel.now):
-        assert refused(lambda: node.start(OTHER, 8, lock_timeout=0.0)).reason == Reason.LOCK_TIMEOUT
-        assert refused(lambda: node.stop(ID, 7, lock_timeout=0.0)).reason == Reason.LOCK_TIMEOUT
 
 
 # --- Its initial counters

@@ -104,14 +104,6 @@ def test_a_count_that_another_takes_away_meanwhile_is_added_up_by_that_one(
     assert report.sum_up_failures(run) == []
 
 
-def test_few_failures_leave_no_count(machine: SimulatedMachine, run: RunDir) -> None:
-    for number in range(10):
-        fail(run, number)
-    machine.kernel.now += 60
-    assert report.sum_up_failures(run) == []
-    assert len(machine.syslog) == 10
-
-
 @pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
 def test_all_are_logged_where_they_cannot_be_counted(
     machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch, error: Exception

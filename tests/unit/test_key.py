@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hook import key, reclaim, report, retry, system
-from hook.entry import STAGES, Context
+from hook import key, reclaim, retry, system
+from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure
 from hook.report import explain
@@ -82,11 +82,21 @@ def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(nod
     assert node.failures() == {}
 
 
-def test_a_member_of_whom_proc_cannot_tell_is_dropped(node: Node) -> None:
+@pytest.mark.parametrize("fails_to", ["read /proc", "write its record", "read the counters"])
+def test_a_key_ends_whatever_fails(node: Node, fails_to: str) -> None:
+    """All that is left to do then is to unlink, and poststop comes but once."""
     node.start()
-    node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
+    node.kernel.die(7)
+    if fails_to == "read /proc":
+        node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
+    elif fails_to == "write its record":
+        node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
+    else:
+        node.kernel.files[f"{ROOT_GROUP}/mon_data"] = b""
     node.stop()
     assert_over(node)
+    if "counters" in fails_to:
+        assert node.state().groups[0].end == {}
 
 
 def start_in_two_groups(node: Node) -> None:
@@ -117,29 +127,6 @@ def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(node: Node)
     node.stop(OTHER, 8)
     assert node.groups() == {GROUP: {7}}
     node.stop(ID, 7)
-    assert_over(node)
-
-
-def test_a_full_run_directory_does_not_keep_a_key_from_ending(node: Node) -> None:
-    """All that is left to do then is to unlink, and poststop comes but once."""
-    node.start()
-    node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
-    node.stop(ID, 7)
-    assert_over(node)
-
-
-def test_a_poststop_that_cannot_read_its_index_fails(node: Node) -> None:
-    """It did nothing, and was counted among those that had nothing to do."""
-    node.start()
-    node.put(f"members/{ID}.json", "{")
-    assert refused(lambda: node.stop(ID, 7)).reason == Reason.IO
-
-
-def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(node: Node) -> None:
-    node.start()
-    node.kernel.files[f"{ROOT_GROUP}/mon_data"] = b""
-    node.stop(ID, 7)
-    assert node.state().groups[0].end == {}
     assert_over(node)
 
 
@@ -303,6 +290,15 @@ def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
     assert node.groups() == {"oci-first": set(), f"oci-{OTHER_UID}": {20}}
 
 
+def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
+    for name in ("oci-lost", "oci-too"):
+        node.make_group(name)
+    node.machine.refusals["rmdir"] = [errno.EACCES]
+    assert start_without_rmid(node) is None
+    assert len(node.groups()) == 2
+    assert node.groups()[f"oci-{OTHER_UID}"] == {20}
+
+
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     fill(node)
     found = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
@@ -327,15 +323,6 @@ def test_a_key_that_came_back_after_it_was_looked_at_is_not_ended(node: Node) ->
     node.patch.setattr(RunDir, "glance", lambda _run, _model, name: stale if name == UID else None)
     assert start_without_rmid(node) == Reason.NO_RMIDS
     assert node.groups() == {GROUP: {7}}
-
-
-def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
-    for name in ("oci-lost", "oci-too"):
-        node.make_group(name)
-    node.machine.refusals["rmdir"] = [errno.EACCES]
-    assert start_without_rmid(node) is None
-    assert len(node.groups()) == 2
-    assert node.groups()[f"oci-{OTHER_UID}"] == {20}
 
 
 def test_what_another_hook_has_locked_is_not_waited_for(node: Node) -> None:
@@ -418,15 +405,6 @@ def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(node: N
     assert str(explain(complaint)).startswith("RMIDs could not be reclaimed;")
 
 
-def test_reclaim_takes_a_dead_member_off_the_index(node: Node) -> None:
-    node.start()
-    node.kernel.die(7)
-    context = node.context()
-    assert context.run.read_index(ID) == UID
-    assert reclaim.reclaim(context, OTHER) is True
-    assert context.run.read_index(ID) is None
-
-
 def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node) -> None:
     node.start()
     node.kernel.pid_namespace = "pid:[4026532201]"
@@ -437,17 +415,6 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
         ("denied", True)
     ]
     assert node.groups() == {GROUP: set()}
-
-
-@pytest.mark.parametrize("writes", ["poststop", "createRuntime"])
-def test_a_late_call_that_fails_leaves_the_failure_of_the_next_life(node: Node, writes: str) -> None:
-    """The simulator found it: one failed while the other wrote its record. A createRuntime replaces what is there."""
-    node.spawn(7)
-    run = node.context().run
-    failures = {it: Failure(container=ID, stage=it, reason=it, problem="p", pid=7, starttime=100) for it in STAGES[1:]}
-    report.record(run, failures["createRuntime"])
-    report.record(run, replace(failures[writes], reason="late"))
-    assert node.failures() == {ID: "createRuntime" if writes == "poststop" else "late"}
 
 
 def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -> None:
@@ -498,25 +465,24 @@ def test_a_group_that_is_gone_without_a_begin_ends_without_counters(node: Node) 
     assert key.finish_group(node.context(), gone, had_member=True).end == {}
 
 
-def test_making_room_ends_with_its_time_and_after_a_failure(node: Node) -> None:
+# --- Room for records
+
+
+def test_making_room_ends_with_its_time_and_after_a_failure_and_leaves_a_key_that_has_come_back(node: Node) -> None:
     for name, pid, uid in ((ID, 7, UID), (OTHER, 20, OTHER_UID)):
-        node.start(name, pid, uid, snapshot_ttl=300)
-        node.stop(name, pid, snapshot_ttl=300)
+        node.start(name, pid, uid)
+        node.stop(name, pid)
     run = node.context().run
+    completed = node.state()
     node.patch.setattr(reclaim, "_SECONDS", 0.0)
     with node.patch.context() as broken:
         broken.setattr(reclaim, "forget", fails(errno.EIO))
         assert not reclaim.make_room(run, drops_lines=False)
-    assert node.find_state(UID) is not None
-    assert node.find_state(OTHER_UID) is not None
+    assert None not in (node.find_state(UID), node.find_state(OTHER_UID))
     run.may_make_room = True
     assert reclaim.make_room(run, drops_lines=False)
     assert (node.find_state(UID) is None) + (node.find_state(OTHER_UID) is None) == 1
-
-
-def test_a_key_that_has_come_back_makes_no_room(node: Node) -> None:
     node.start()
-    before = replace(node.state(), completed_at="2026-11-27T08:00:00Z")
-    node.patch.setattr(RunDir, "glance", lambda *_: before)
+    node.patch.setattr(RunDir, "glance", lambda *_: completed)
     assert not reclaim.make_room(node.context().run, drops_lines=False)
     assert node.groups() == {GROUP: {7}}

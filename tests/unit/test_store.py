@@ -64,29 +64,17 @@ def remember(run: RunDir) -> None:
 # --- The directory itself
 
 
-def test_it_is_for_consumers_to_enter_and_its_parts_are_not(machine: SimulatedMachine, run: RunDir) -> None:
-    assert run.path == RUN
-    modes = {part: stat.S_IMODE(machine.stat(f"{RUN}/{part}").st_mode) for part in (*PARTS, "runs")}
-    assert modes == dict.fromkeys(modes, 0o700)
-    assert stat.S_IMODE(machine.stat(RUN).st_mode) == 0o755
-
-
-def test_its_parent_is_not_made(machine: SimulatedMachine) -> None:
-    with pytest.raises(HookError) as caught:
-        RunDir("/run/none/deeper")
-    assert "ENOENT" in str(explain(caught.value))
-    assert not machine.fs.exists("/run/none")
-
-
-@pytest.mark.parametrize("what", ["link", "file"])
-def test_what_is_no_directory_is_refused(machine: SimulatedMachine, what: str) -> None:
+@pytest.mark.parametrize(("what", "said"), [("link", "ENOTDIR"), ("file", "ENOTDIR"), ("no parent", "ENOENT")])
+def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what: str, said: str) -> None:
+    """Its modes under any umask: fuse/test_process.py."""
     machine.fs.create_dir("/elsewhere")
     if what == "link":
         machine.fs.create_symlink(RUN, "/elsewhere")
-    else:
+    elif what == "file":
         machine.fs.create_file(RUN)
-    with pytest.raises(HookError, match="Not a directory"):
-        RunDir(RUN)
+    with pytest.raises(HookError) as caught:
+        RunDir(RUN if what != "no parent" else f"{RUN}/none/deeper")
+    assert said in str(explain(caught.value))
     assert machine.fs.listdir("/elsewhere") == []
 
 
@@ -220,15 +208,6 @@ def real(tmp_path: Path) -> Iterator[tuple[RunDir, RunDir]]:
     yield both
     for it in both:
         os.close(it.descriptor)
-
-
-def test_the_wait_ends_where_the_runtime_left_us_sigalrm_blocked(real: tuple[RunDir, RunDir]) -> None:
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-    try:
-        with real[0].lock(KEY, 0), pytest.raises(HookError):
-            real[1].lock(KEY, system.monotonic() + 0.02)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
 def test_an_alarm_that_comes_late_does_nothing(real: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
