@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import ExitStack
-from pathlib import Path
 
 from tests.kernel.inside import REAL_ROOT, fill
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
@@ -52,22 +51,3 @@ def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     assert {name: (it["reason"], it["kernel"]) for name, it in hook.failures().items()} == {
         "c1": ("no_rmids", "Out of RMIDs")
     }
-
-
-def test_missing_resctrl_is_reported_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    outcome = Hook(hook.run_dir / "no-such-directory", tmp_path / "file")(created("c1", init.pid))
-    assert outcome.status == 0
-    assert "nothing is monitored" in outcome.stderr
-    assert len(outcome.stderr.splitlines()) == 1
-
-
-def test_missing_resctrl_is_reported_once_and_recorded_nowhere(hook: Hook, init: Task) -> None:
-    nowhere = Hook(hook.run_dir / "no-such-directory", hook.run_dir)
-    first, second = nowhere(created("c1", init.pid)), nowhere(created("c1", init.pid))
-    assert (first.status, second.status) == (0, 0)
-    assert "nothing is monitored" in first.stderr
-    assert second.stderr == ""
-    assert (hook.run_dir / "said-no-resctrl").exists()
-    assert hook.leftovers() == set()
-    assert nowhere.with_options("--strict")(created("c1", init.pid)).status == 0

@@ -12,6 +12,7 @@ import termios
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,31 @@ from tests.support.hook import DEADLINE, NATIVE, PYZ, UID, Hook, Task, created, 
 def in_shell(hook: Hook, code: str) -> Hook:
     """The hook as the `$@` of a shell."""
     return replace(hook, wrapper=("sh", "-c", code, "sh"))
+
+
+@pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
+def test_a_state_that_is_none_is_one_line_and_a_record(hook: Hook, verb: str) -> None:
+    """More of them, and fields that are wrong: unit/test_entry.py. Of any size: test_oversized.py."""
+    outcome = hook(b"Segmentation fault", verb)
+    assert outcome.status == 0
+    assert "bad_state" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert [*hook.reasons().values()] == ([] if verb == "poststop" else ["bad_state"])
+    assert hook.groups() == set()
+    strict = hook.with_options("--strict")(b"Segmentation fault", verb)
+    assert strict.status == (1 if verb == "createRuntime" else 0)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"[]", b"{}", None], ids=repr)
+def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes | None) -> None:
+    """Any pipe for stdin was taken for a runtime's, as in a script or a cron job. None: a terminal, without waiting."""
+    terminal, stdin = os.openpty()
+    source: dict[str, Any] = {"stdin": stdin} if text is None else {"input": text}
+    result = subprocess.run([shipped(), "lst"], **source, capture_output=True, check=False, timeout=300)
+    os.close(terminal)
+    os.close(stdin)
+    assert result.returncode == 2
+    assert b"unknown command 'lst'" in result.stderr
 
 
 @pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2), (1, 2)])

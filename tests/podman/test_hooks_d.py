@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from hook.node import engines, hooksd
 from tests.podman.node import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
-from tests.support.observed import assert_runtime_init
 
 SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
@@ -182,16 +180,6 @@ def test_doctor_finds_hooks_dir_where_podman_does(
         judged.append((text, not runs(node), reads))
     assert [case for case in judged if case[1] is not case[2]] == []
     assert {case[1] for case in judged} == {True, False}
-
-
-def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:
-    node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS)
-    assert "the step has run\n" in build(node)
-    ((event, seen),) = node.moves()
-    assert re.fullmatch(r"/mon_groups/oci-buildah-buildah\d+/tasks", event.path)
-    assert_runtime_init(seen)
-    assert node.history(Path(event.path).parent.name) == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
 
 
 def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> None:
