@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.test_names import ID, name_of
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
-from tests.support.hook import PYZ, Hook
+from tests.support.hook import PYZ, Hook, created, stopped, task
 from tests.support.machine import HOOKS_DIR, PROGRAM, UNPRIVILEGED, ScratchMachine
 
 OTHER = f"{HOOKS_DIR}/50-x.json"
@@ -113,13 +112,18 @@ def test_doctor_runs_without_root(node: InstalledNode) -> None:
     assert "FAIL     root: not running as root" in done.stdout
 
 
+ID = "c" * 64
 UIDS = ["87a3fb58-1c2d-4e5f-8a9b-0c1d2e3f4a5b", "1f0d3a52-4b6c-4d8e-9f01-23456789abcd"]
 
 
 def test_a_report_has_the_counters_of_the_machine_and_no_name_of_a_pod_or_a_container(
-    node: InstalledNode, tmp_path: Path
+    node: InstalledNode,
 ) -> None:
-    assert name_of(node.hook, tmp_path, ["-c", ID, "-n", "secret-app"]) == "secret-app"
+    names = {"io.kubernetes.pod.name": "secret-web", "io.kubernetes.container.name": "secret-app"}
+    with task() as init:
+        assert node.hook(created(ID, init.pid, pod_uid=UIDS[0], **names)).stderr == ""
+        assert node.hook.key(UIDS[0])["members"][ID]["name"] == "secret-app"
+    node.hook(stopped(ID))
     for name in (UIDS[0], f"nri-{UIDS[1]}", "cadvisor-secret-web"):
         (node.resctrl.root / "mon_groups" / name).mkdir()
     done = node.machine.run("doctor", "--report", *node.options)

@@ -7,14 +7,12 @@ below the directory of the machine, where `path` finds it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,6 @@ LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
 UNPRIVILEGED = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
-LOCK = "/tmp/resctrl-mon-hook-tests.lock"
 WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
 TEXTFILE = "/usr/lib/systemd/system/resctrl-mon-hook-textfile"
 METRICS = "/usr/lib/systemd/system/resctrl-mon-hook-metrics.service"
@@ -59,14 +56,6 @@ def missing_with_model() -> str | None:
     if not Path("/dev/fuse").exists():
         return "needs /dev/fuse"
     return missing()
-
-
-@contextmanager
-def shown_to_all(*, alone: bool) -> Iterator[None]:
-    """`alone`: meanwhile a process is one of the host's to all that looks, so no scratch machine runs a command."""
-    with open(LOCK, "ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        yield
 
 
 def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
@@ -122,8 +111,7 @@ class ScratchMachine:
         command = [*words] if str(words[0]).startswith("/") else [shipped(), *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE, "cwd": "/", **more}
         entered = [*self.enter(), *before, *command]
-        with shown_to_all(alone=False):
-            return subprocess.run(entered, capture_output=True, text=True, check=False, **more)
+        return subprocess.run(entered, capture_output=True, text=True, check=False, **more)
 
     def public(self) -> str:
         """The shipped file where anybody can start it: a checkout may be its owner's alone."""
