@@ -27,19 +27,6 @@ def install_shipped(node: PodmanNode) -> None:
         (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
 
 
-def build(node: PodmanNode, *options: str) -> str:
-    """`podman build` with a RUN step; returns what the step printed. Build reads hooks.d from its own option only."""
-    context = node.lab.base / "context"
-    context.mkdir()
-    shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
-    (context / "Containerfile").write_text(
-        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
-    )
-    hooks = f"--hooks-dir={node.lab.hooks_dir}"
-    done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, *options, str(context))
-    return done.stdout
-
-
 def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: PodmanNode) -> None:
     install_shipped(node)
     gate = node.lab.run("web")
@@ -53,8 +40,17 @@ def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(n
 
 
 def test_shipped_files_leave_build_steps_alone(node: PodmanNode) -> None:
+    """`podman build` reads hooks.d from its own option only."""
     install_shipped(node)
-    assert "the step has run\n" in build(node)
+    context = node.lab.base / "context"
+    context.mkdir()
+    shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
+    (context / "Containerfile").write_text(
+        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
+    )
+    hooks = f"--hooks-dir={node.lab.hooks_dir}"
+    done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, str(context))
+    assert "the step has run\n" in done.stdout
     assert node.resctrl.events() == []
 
 

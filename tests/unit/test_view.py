@@ -267,19 +267,3 @@ def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(tmp_path: P
         assert (tasks, joules) == (["7"], Decimal(42))
 
     change.overtakes(look)
-
-
-def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(tmp_path: Path) -> None:
-    change = ViewChange(tmp_path, "completed")
-    wholes = change.wholes()
-    at, calls = 0, 0
-    while calls >= at:
-        at += 1
-        change.show(change.live)
-        calls = change.make(at)
-        entry = read(change.place)
-        assert entry is None or entry in wholes
-        assert (entry is not None and entry.completed) == change.context.view.is_current(change.over)
-        change.make()
-        assert change.context.view.is_current(change.over)
-        assert list((tmp_path / "run/building").iterdir()) == []
