@@ -6,8 +6,12 @@ In every order, with every state of records and each errno at each call: tests.s
 
 from __future__ import annotations
 
+import json
 import subprocess
 from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
 
 from tests.kernel.inside import REAL_ROOT, fill
 from tests.support.hook import UID, Hook, Task, created, end, finish, stopped, task
@@ -43,6 +47,29 @@ def test_all_containers_of_one_pod_come_and_go_at_once(hook: Hook) -> None:
         assert hook.tasks(f"oci-{UID}") == set(pids.values())
     all_at_once([hook.start(stopped(name, pod_uid=UID)) for name in names])
     hook.assert_clean()
+
+
+@pytest.mark.knobs(rmids=200)
+def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotated(hook: Hook, tmp_path: Path) -> None:
+    """What is in a line, and files that cannot be written: unit/test_ending.py."""
+    file = tmp_path / "log/history.jsonl"
+    file.parent.mkdir()
+    recording = hook.with_options(f"--history={file}")
+    names = [f"c{number}" for number in range(CROWD)]
+    with ExitStack() as stack:
+        for name in names:
+            recording(created(name, stack.enter_context(task()).pid))
+    started = [recording.start(stopped(name)) for name in names]
+    files: list[Path] = []
+    while any(it.poll() is None for it in started):
+        if file.exists():
+            files.append(file.rename(file.with_suffix(f".{len(files)}")))
+    all_at_once(started)
+    files += [file] if file.exists() else []
+    lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert sorted(line["key"] for line in lines) == sorted(names)
+    assert len({line["id"] for line in lines}) == CROWD
+    assert {path.stat().st_mode & 0o7777 for path in files} == {0o600}
 
 
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
