@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of resctrl as a server: what is left of one that was killed, one beside another, what is removed under it.
+"""The model of resctrl as a server: what is left of one that was killed, and one beside another.
 
 Whether it behaves as the kernel does is in tests/kernel/test_model_is_kernel.py.
 """
@@ -15,13 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.resctrlfs import REPOSITORY, Mounted
-from tests.resctrlfs.places import is_mounted
 from tests.support.hook import DEADLINE
-
-REMOVE = [
-    *("unshare", "--mount", "--propagation=private", "sh", "-ec"),
-    'umount "$0"; echo unmounted there; read line; rm -r "$1"',
-]
 
 
 def start(command: list[str]) -> subprocess.Popen[str]:
@@ -91,38 +85,3 @@ def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_pat
     assert f"'{tmp_path}/none'" in refused([*command, f"--control={tmp_path}/none/sock"])
     assert (tmp_path / "file").read_text() == "mine"
     assert_works(resctrl, "x")
-
-
-@pytest.mark.parametrize("what", ["mount point", "all"])
-def test_it_goes_on_when_its_directories_are_removed(resctrl: Mounted, tmp_path: Path, what: str) -> None:
-    """In this mount namespace a mount point cannot be removed, in another one it can."""
-    resctrl.close()
-    removed = {"mount point": resctrl.root, "all": tmp_path}[what]
-    with started_again(resctrl) as process, start([*REMOVE, str(resctrl.root), str(removed)]) as remover:
-        assert process.stdout is not None
-        assert remover.stdout is not None
-        assert remover.stdout.readline() == "unmounted there\n"
-        (resctrl.root / "mon_groups" / "kept").mkdir()
-        process.send_signal(signal.SIGSTOP)  # so that all of it is gone before it makes the first again
-        assert remover.communicate("\n", DEADLINE) == ("", "")
-        process.send_signal(signal.SIGCONT)
-        assert process.stdout.readline() == "ready\n"
-        assert resctrl.mon_groups() == {"kept": []}
-        (resctrl.root / "mon_groups" / "kept").rmdir()
-        assert_works(resctrl, "x")
-        process.terminate()
-        assert process.wait(DEADLINE) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == f"resctrlfs: {resctrl.root} was removed: it is made and mounted again\n"
-    assert not is_mounted(resctrl.root)
-
-
-def test_it_goes_on_when_its_socket_and_its_log_are_removed(resctrl: Mounted) -> None:
-    for path in (resctrl.log, resctrl.log.with_name("resctrl.sock")):
-        path.unlink()
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    assert (group / "tasks").read_text() == ""
-    resctrl.close()
-    assert resctrl.process.returncode == 0
-    assert not is_mounted(resctrl.root)
