@@ -16,7 +16,7 @@ import pytest
 
 from hook import ending, system
 from hook.errors import Reason
-from hook.key import MOST_LEFT, end
+from hook.key import MOST_LEFT
 from hook.models import KeyState
 from hook.node import records
 from hook.node.models import Job
@@ -126,19 +126,6 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     assert [(it["runs"], len(it["containers"])) for it in read(node)] == [(2, 1)]
 
 
-@pytest.mark.parametrize("is_remade", [True, False])
-def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: bool) -> None:
-    node.start(ID, 7, None, **ON)
-    use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.remove_groups()
-    if is_remade:
-        assert node.verbs(options=ON) == ["remake"]
-        use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.stop(ID, 7, **ON)
-    (line,) = read(node)
-    assert (line["use"], line["unknown"]) == ({"core_energy": 1.0} if is_remade else {}, ["core_energy"])
-
-
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: Node, is_given_back: bool) -> None:
     node.start(ID, 7, None, **ON)
@@ -153,7 +140,7 @@ def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: N
     assert (line["use"], line["unknown"]) == ({"core_energy": 6.0}, ["core_energy"])
 
 
-def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
+def test_late_cpu_time_is_that_of_this_run(node: Node) -> None:
     for _ in range(2):
         node.start(ID, 7, None, **ON)
         node.edit(f"groups/{ID}.json", late_cpu=node.state(ID).late_cpu + 0.25)
@@ -246,35 +233,12 @@ def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
 # --- The record names it
 
 
-def test_reconcile_without_the_option_writes_the_line_of_a_lost_container(node: Node) -> None:
-    node.start(ID, 7, None, **ON)
-    node.start(OTHER, 8, **LINGER)
-    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.kernel.die(7)
-    node.kernel.die(8)
-    assert node.verbs(options={"linger": 60}) == ["drop", "drop"]
-    node.kernel.now += 61
-    assert node.verbs() == ["end", "end"]
-    assert [(it["key"], it["use"]) for it in read(node)] == [(ID, {"core_energy": 1.0}), (UID, {"core_energy": 0.0})]
-
-
 def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(node: Node) -> None:
     node.kernel.rmids = 1
     live(node, 4.0, **LINGER)
     node.start(OTHER, 8, history="/var/log/jobs/other.jsonl")
     assert [it["key"] for it in read(node)] == [ID]
     assert set(node.machine.files("/var/log/jobs")) == {FILE}
-
-
-def test_a_key_that_is_ended_with_live_containers_has_its_line(node: Node) -> None:
-    node.start(ID, 7, None, **ON)
-    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    context = node.context()
-    with context.run.lock(ID, system.monotonic()) as locked:
-        state = node.state(ID)
-        end(context, locked, state, state.groups)
-    assert node.groups() == {}
-    assert [(len(it["containers"]), it["use"]) for it in read(node)] == [(1, {"core_energy": 1.0})]
 
 
 def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_hook(node: Node) -> None:

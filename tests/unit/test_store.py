@@ -385,6 +385,7 @@ def test_a_state_that_was_torn_at_any_byte_is_kept_aside(machine: SimulatedMachi
 
 FOREIGN: dict[str, dict[str, object]] = {
     "newer": {"version": 2},
+    "newer, with lines of another form": {"version": 2, "owed": 7},
     "another key": {"key": "c2"},
     "a key that is none": {"key": "../c1"},
     "a group elsewhere": {"groups": [{"path": "/etc", "ctrl_group": "/"}]},
