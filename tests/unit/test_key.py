@@ -280,6 +280,7 @@ def test_the_dead_and_orphans_give_their_rmids_and_then_those_that_linger(node: 
         assert (before - set(node.groups()), reason) == (gone, None if gone else Reason.NO_RMIDS)
     assert {"oci-live", "oci-outlived", "oci-lived-in", "oci-", "theirs"} < set(node.groups())
     assert node.state("dead").completed_at is not None
+    assert node.context().run.read_index("dead") is None
 
 
 def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
