@@ -7,10 +7,9 @@ import errno
 import json
 import os
 import re
-import signal
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,49 +196,20 @@ def test_what_did_not_change_is_not_written(machine: SimulatedMachine, run: RunD
     assert stop.calls == 0
 
 
-# --- Locks of the kernel's own
-
-
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[tuple[RunDir, RunDir]]:
-    """Two processes' run directory, on a real file system."""
-    both = RunDir(str(tmp_path)), RunDir(str(tmp_path))
-    both[0].make_parts()
-    yield both
-    for it in both:
-        os.close(it.descriptor)
-
-
-def test_an_alarm_that_comes_late_does_nothing(real: tuple[RunDir, RunDir], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The lock was had in the instant in which the wait was over. Afterwards the handler is the former one."""
-    former, set_timer = signal.getsignal(signal.SIGALRM), signal.setitimer
-
-    def ring(which: int, seconds: float, interval: float = 0.0) -> tuple[float, float]:
-        was = set_timer(which, seconds, interval)
-        if not seconds:
-            signal.raise_signal(signal.SIGALRM)
-        return was
-
-    monkeypatch.setattr("_signal.setitimer", ring)
-    assert system.wait_for_flock(real[0].descriptor, system.monotonic() + 1e9)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert signal.getsignal(signal.SIGALRM) == former
-
-
-def test_a_waiter_gets_the_lock_when_it_is_released(real: tuple[RunDir, RunDir]) -> None:
-    """Its file is another one by then: the holder had emptied the key."""
-    locked = real[0].lock(KEY, 0)
+def test_a_waiter_gets_the_lock_when_it_is_released(tmp_path: Path) -> None:
+    """Its file is another one by then: the holder had emptied the key. On a real file system."""
+    locked = RunDir(str(tmp_path)).lock(KEY, 0)
 
     def give_back() -> None:  # once the other one waits, which the kernel lists with an arrow
-        number = Path(real[0].path, "locks", KEY).stat().st_ino
+        number = (tmp_path / "locks" / KEY).stat().st_ino
         while not re.search(rf"-> .*:{number} ", Path("/proc/locks").read_text()):
             pass
         locked.__exit__(None, None, None)
 
     other = threading.Thread(target=give_back)
     other.start()
-    with real[1].lock(KEY, system.monotonic() + 1e9):
-        assert Path(real[0].path, "locks", KEY).exists()
+    with RunDir(str(tmp_path)).lock(KEY, system.monotonic() + 1e9):
+        assert (tmp_path / "locks" / KEY).exists()
     other.join()
 
 
