@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hook.node import engines, hooksd
-from tests.podman.node import PodmanNode
+from tests.podman.conftest import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
 
 SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.podman.node import PodmanNode, list_actions
+from tests.podman.conftest import PodmanNode, list_actions
 from tests.support import machine
 from tests.support.containers import CRUN, DEADLINE
 from tests.support.machine import ScratchMachine

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.podman.node import PodmanNode
+from tests.podman.conftest import PodmanNode
 
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MOVE = f"""\

@@ -216,7 +216,7 @@ def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
     assert report.read_head(text).keys() <= {"ociVersion"}
 
 
-# --- A call with such a state. With one of any size, in bounded memory: fuse/test_oversized.py.
+# --- A call with such a state. With one of any size, in bounded memory: fuse/test_process.py.
 
 
 LIMIT = 400
