@@ -7,8 +7,6 @@ What becomes of records that cannot be read: test_store.py.
 from __future__ import annotations
 
 import errno
-import multiprocessing
-from pathlib import Path
 
 import pytest
 
@@ -129,26 +127,6 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(node: Node) ->
 
     node.patch.setattr(node.machine, "write", removed_before)
     assert report.count_failure(RunDir(RUN), REASON, UID) == (True, [])
-
-
-def count_many(path: str, counts: multiprocessing.SimpleQueue[int]) -> None:
-    run = RunDir(path)
-    counts.put(sum(report.count_failure(run, REASON, UID)[0] for _ in range(100)))
-
-
-def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the kernel's own appends."""
-    monkeypatch.setattr(system, "boottime", lambda: 600.0)
-    fork = multiprocessing.get_context("fork")
-    counts = fork.SimpleQueue()
-    hooks = [fork.Process(target=count_many, args=(str(tmp_path), counts)) for _ in range(4)]
-    for hook in hooks:
-        hook.start()
-    assert sum(counts.get() for _ in hooks) == 10
-    for hook in hooks:
-        hook.join()
-    monkeypatch.setattr(system, "boottime", lambda: 660.0)
-    assert report.sum_up_failures(RunDir(str(tmp_path))) == [MORE.format(390)]
 
 
 # --- Room in the run directory

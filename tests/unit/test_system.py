@@ -23,6 +23,7 @@ from hook import system
 from hook.models import Index
 from tests.support.interpreters import find, start_command
 from tests.unit.simulated import fails
+from tests.unit.stops import RealCalls
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,18 @@ def test_of_a_stdin_that_does_not_end_the_beginning_is_read(
 def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "posix", SimpleNamespace(fstat=fails(errno.EIO)))
     assert system._own_stdin() == (0, True)
+
+
+def test_an_append_returns_the_end_of_its_text_behind_that_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which comes between the open and the write: of many hooks that fail at once, each counts once."""
+    calls, directory = RealCalls(), os.open(tmp_path, os.O_RDONLY)
+    with (tmp_path / "file").open("ab", buffering=0) as other:
+        vars(calls)["at_call"] = lambda name, _path: other.write(b"..") if name == "write" else None
+        monkeypatch.setattr(system, "posix", calls)
+        assert system.append("file", ".", directory) == (3, True)
+    os.close(directory)
 
 
 def test_lines_are_appended_to_a_regular_file_alone(tmp_path: Path) -> None:
