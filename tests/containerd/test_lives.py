@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -63,19 +61,6 @@ def test_a_container_may_open_as_many_files_as_without_the_hook(node: Containerd
     """That is what containerd itself may: a base_runtime_spec with the limits that ctr prints would take it to 1024."""
     container = node.pod().start("web")
     assert hard_limit_on_files(container.init().pid) == hard_limit_on_files(node.containerd.pid)
-
-
-def test_container_that_is_killed_and_started_again(node: ContainerdNode) -> None:
-    pod = node.pod()
-    before = pod.start("web")
-    rmid = node.rmid(GROUP)
-    os.kill(before.init().pid, signal.SIGKILL)
-    node.containerd.watch.wait("poststop", before.id)
-    after = pod.start("web", attempt=1)
-    node.assert_placed(after)
-    assert node.rmid(GROUP) == rmid
-    assert node.groups() == {GROUP: [after.init().pid]}
-    assert node.left()["members"] == [f"{after.id}.json"]
 
 
 def test_containerd_is_killed_and_comes_back(node: ContainerdNode) -> None:

@@ -41,7 +41,7 @@ PATIENCE = 600.0
 WHOLE_HOOKS = (*(f"tests/unit/test_{name}.py" for name in ("create", "key", "entry", "report", "reconcile")),)
 """They run all of the hook path."""
 SIMULATED = ("-m", "tests.simulator", "--random", "15", "--preempt", "50", "--most", "1")
-STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "identity"))
+STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "process"))
 """They start the .pyz."""
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -59,13 +56,3 @@ def test_a_server_measures_when_it_is_asked_and_ends_at_a_signal(
         assert process.wait(DEADLINE) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
-
-
-def test_a_server_needs_no_capability(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    """As in its unit."""
-    hook(created("c1", init.pid, pod_uid=UID))
-    resctrl.control(do="add", group=f"/mon_groups/oci-{UID}", amount="12.5", **ENERGY)
-    with listening(replace(hook, wrapper=("setpriv", "--bounding-set=-all", "--inh-caps=-all"))) as (process, url):
-        status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        assert re.findall(r"^CapEff:\t(0+)$", status, re.MULTILINE) != []
-        assert scrape(url)["resctrl_mon_core_energy_joules_total"] == 12.5

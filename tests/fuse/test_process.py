@@ -7,16 +7,36 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import subprocess
+import tempfile
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests import provision
+from tests.support import interpreters
+from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.devlog import DevLog
-from tests.support.hook import DEADLINE, NATIVE, PYZ, UID, Hook, Task, created, end, finish, shipped, stopped, task
+from tests.support.hook import (
+    DEADLINE,
+    NATIVE,
+    PYZ,
+    UID,
+    Hook,
+    Outcome,
+    Task,
+    created,
+    end,
+    finish,
+    shipped,
+    stopped,
+    task,
+)
+from tests.support.interpreters import Interpreter
 
 
 def in_shell(hook: Hook, code: str) -> Hook:
@@ -105,11 +125,7 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert "ENOSPC" in outcome.stderr
         assert "full" in outcome.stderr
         assert hook.groups() == set()
-        full, counted = hook.ask("list", "unmonitored").stdout.splitlines()
-        assert full.startswith("more containers may be unmonitored: the file system of the run directory is full")
         (hook.run_dir / "filler").unlink()
-        assert hook.ask("list", "unmonitored").stdout.splitlines() == [counted]
-        assert counted.startswith("at least 1 failure since boot could not be recorded")
         assert hook(created("c1", init.pid)).stderr == ""
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)
@@ -200,3 +216,113 @@ def test_ps_shows_what_the_documents_quote(hook: Hook) -> None:
         shown = (proc / "cmdline").read_bytes().decode().split("\0")
     assert shown[:-1] == [*filter(None, first_line.split(" ", 1)), *map(str, hook.command("hook"))]
     assert not first_line or " ".join(shown).startswith("/usr/bin/python3 -IScimport sys,atexit,posix;")
+
+
+# --- A state of any size, as a pod's author can make it: monitored in the right group, in bounded memory
+
+
+ID = "c" * 64
+VICTIM = "00000000-0000-4000-8000-000000000001"
+MEMORY = 150_000
+"""KiB of address space: less than the largest state."""
+MEGABYTES = 200
+ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.container.preStopHandler": "'
+
+
+@pytest.fixture
+def own(init: Task) -> Iterator[Cgroup]:
+    """The container's own cgroup in its pod's, with its init."""
+    with container_cgroup(UID, ID) as made:
+        made.add(init.pid)
+        yield made
+
+
+@pytest.fixture
+def bounded(hook: Hook) -> Hook:
+    """With so little memory that it cannot hold what it is given."""
+    return replace(hook, wrapper=("sh", "-c", f'ulimit -v {MEMORY} && exec "$@"', "sh"))
+
+
+def members(state: Mapping[str, object]) -> str:
+    """Those of a state but for its annotations."""
+    return json.dumps({name: value for name, value in state.items() if name != "annotations"})[1:-1]
+
+
+def give(hook: Hook, head: str, tail: str) -> Outcome:
+    """Run a hook on a state that has MEGABYTES between its head and its tail, made while the hook reads."""
+    process = subprocess.Popen(
+        hook.command("hook"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}, cwd="/"
+    )
+    assert process.stdin is not None
+    process.stdin.write(head.encode())
+    for _ in range(MEGABYTES * 10):  # a hook that stops reading is a BrokenPipeError here, as for a runtime
+        process.stdin.write(b"\\u003c" * (100_000 // 6))
+    process.stdin.write(tail.encode())
+    process.stdin.close()
+    process.stdin = None
+    return finish(process)
+
+
+def annotations_last(hook: Hook, state: Mapping[str, object]) -> Outcome:
+    return give(hook, "{" + members(state) + ", " + ANNOTATIONS % VICTIM, '"}}')
+
+
+def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, own: Cgroup, init: Task) -> None:
+    outcome = annotations_last(bounded, created(ID, init.pid))
+    assert outcome.status == 0
+    assert bounded.tasks(f"oci-{UID}") == own.pids() == {init.pid}
+    assert bounded.reasons() == {}
+    (line,) = outcome.stderr.splitlines()
+    assert f"createRuntime {ID[:12]}: bad_state: its state is larger than 4194304 bytes" in line
+    end(init)
+    outcome = annotations_last(bounded, stopped(ID))
+    assert (outcome.status, outcome.stderr) == (0, "")
+    bounded.assert_clean()
+
+
+def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory(bounded: Hook, init: Task) -> None:
+    """What is recorded of it: unit/test_report.py."""
+    state = "{" + ANNOTATIONS % VICTIM, '"}, ' + members(created(ID, init.pid)) + "}"
+    outcome = give(bounded.with_options("--strict"), *state)
+    assert outcome.status == 0
+    assert len(outcome.stderr.splitlines()) == 1
+    assert bounded.groups() == set()
+    assert "bad_state: no container state on stdin" in outcome.stderr
+    assert "it is larger than 4194304 bytes" in outcome.stderr
+    assert [*bounded.reasons().values()] == ["bad_state"]
+
+
+# --- Commands for people
+
+
+@pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
+def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:  # the tests' own directories are root's
+        Path(place).chmod(0o755)
+        program = Path(shutil.copy(shipped(), place))
+        program.chmod(0o755)
+        other = Hook(hook.resctrl_root, Path(place) / "run", options=())
+        other(created("c1", init.pid))
+        where = [f"--run-dir={other.run_dir}", f"--resctrl-root={place}"]  # nobody but root sees the model
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(program), *verb, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "run it as root" in done.stderr
+
+
+@pytest.mark.form("pyz")
+@pytest.mark.parametrize("python", interpreters.oldest_and_newest(), ids=lambda python: str(python.minor))
+def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Interpreter) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    hook(created("c2", 2**31 - 1))
+    other = replace(hook, python=[str(python.path), "-IS"])
+    for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
+        first, second = (it.ask(*verb) for it in (hook, other))
+        assert (second.status, second.stderr) == (0, "")
+        assert without_times(second.stdout) == without_times(first.stdout)
+    assert other.ask("list", "--nonsense") == hook.ask("list", "--nonsense")
+
+
+def without_times(text: str) -> str:
+    """Nor with the padding of a number that has one more digit by now."""
+    return re.sub(r" *[0-9][0-9.:TZ-]*[smh]? *", "0", text.replace(UID, "key"))

@@ -1,18 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real Podman and runc on the model of resctrl."""
+"""A machine with resctrl (the model), our hook, and real Podman and runc."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import subprocess
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
 import pytest
 
-from tests.podman.node import PodmanNode
-from tests.resctrlfs import mounted
-from tests.support.containers import missing
+from tests.resctrlfs import Mounted, mounted
+from tests.support.containers import DEADLINE, Lab, missing
+from tests.support.hook import PATIENT
+from tests.support.observed import Observed
+
+
+class PodmanNode(Observed):
+    """The hook has these options beside its directories."""
+
+    def __init__(self, directory: Path, resctrl: Mounted, *options: str) -> None:
+        super().__init__(directory, resctrl)
+        self.lab = Lab([*self.directories, PATIENT, *options])
+
+    def reconcile(self, *options: str, own: Collection[str] | None = None) -> list[dict[str, Any]]:
+        """Run it, and return what it did; `own` is as list_actions has it."""
+        command = [str(self.lab.hook), "reconcile", *self.directories, "--json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10 * DEADLINE)
+        return list_actions(done, own)
+
+
+def list_actions(done: subprocess.CompletedProcess[str], own: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """What a `reconcile --json` has done; a problem fails the test.
+
+    `own`: only problems of these keys and containers do. --adopt finds other containers of the machine, too.
+    """
+    assert done.stderr == ""
+    found: list[dict[str, Any]] = json.loads(done.stdout)["actions"]
+    failed = [it for it in found if it["problem"]]
+    assert done.returncode <= bool(failed), done
+    assert not [it for it in failed if own is None or it["key"] in own or it["container"] in own]
+    return found
+
 
 StartNode = Callable[..., PodmanNode]
 

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from hook.node import engines, hooksd
-from tests.podman.node import PodmanNode
+from tests.podman.conftest import PodmanNode
 from tests.support.containers import ALWAYS, REPOSITORY
-from tests.support.observed import assert_runtime_init
 
 SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
@@ -29,19 +27,6 @@ def install_shipped(node: PodmanNode) -> None:
         (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
 
 
-def build(node: PodmanNode, *options: str) -> str:
-    """`podman build` with a RUN step; returns what the step printed. Build reads hooks.d from its own option only."""
-    context = node.lab.base / "context"
-    context.mkdir()
-    shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
-    (context / "Containerfile").write_text(
-        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
-    )
-    hooks = f"--hooks-dir={node.lab.hooks_dir}"
-    done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, *options, str(context))
-    return done.stdout
-
-
 def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: PodmanNode) -> None:
     install_shipped(node)
     gate = node.lab.run("web")
@@ -55,8 +40,17 @@ def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(n
 
 
 def test_shipped_files_leave_build_steps_alone(node: PodmanNode) -> None:
+    """`podman build` reads hooks.d from its own option only."""
     install_shipped(node)
-    assert "the step has run\n" in build(node)
+    context = node.lab.base / "context"
+    context.mkdir()
+    shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
+    (context / "Containerfile").write_text(
+        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
+    )
+    hooks = f"--hooks-dir={node.lab.hooks_dir}"
+    done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, str(context))
+    assert "the step has run\n" in done.stdout
     assert node.resctrl.events() == []
 
 
@@ -86,23 +80,6 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     # --linger=600: the group outlives its last member, on record, and no task is in it
     assert node.groups() == {f"kubernetes-{container}": []}
     assert node.left()["groups"] == [f"{container}.json"]
-
-
-@pytest.mark.parametrize("is_pods", [False, True], ids=["annotations alone", "in the cgroup of a pod"])
-def test_neither_annotations_nor_the_cgroup_of_a_pod_hide_a_container_or_move_it(
-    node: PodmanNode, is_pods: bool
-) -> None:
-    """A wrapper of a job may pass such options on: it was billed to the pod."""
-    install_shipped(node)
-    options = [f"--annotation={key}={value}" for key, value in FORGED.items()]
-    if is_pods:
-        options += [f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}"]
-    gate = node.lab.run("web", *options)
-    container = node.lab.container_id("web")
-    assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
-    gate.open()
-    node.lab.watch.wait("poststop", container)
-    node.assert_clean()
 
 
 def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: PodmanNode) -> None:
@@ -199,16 +176,6 @@ def test_doctor_finds_hooks_dir_where_podman_does(
         judged.append((text, not runs(node), reads))
     assert [case for case in judged if case[1] is not case[2]] == []
     assert {case[1] for case in judged} == {True, False}
-
-
-def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:
-    node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS)
-    assert "the step has run\n" in build(node)
-    ((event, seen),) = node.moves()
-    assert re.fullmatch(r"/mon_groups/oci-buildah-buildah\d+/tasks", event.path)
-    assert_runtime_init(seen)
-    assert node.history(Path(event.path).parent.name) == ["mkdir", "tasks", "rmdir"]
-    node.assert_clean()
 
 
 def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> None:

@@ -7,8 +7,7 @@ import shutil
 
 import pytest
 
-from tests.podman.conftest import StartNode
-from tests.podman.node import PodmanNode
+from tests.podman.conftest import PodmanNode, StartNode
 from tests.support.containers import IMAGE_COMMAND
 from tests.support.observed import assert_runtime_init
 from tests.support.waiting import wait

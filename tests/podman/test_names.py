@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.podman.node import PodmanNode, list_actions
+from tests.podman.conftest import PodmanNode, list_actions
 from tests.support import machine
 from tests.support.containers import CRUN, DEADLINE
 from tests.support.machine import ScratchMachine
@@ -22,12 +22,10 @@ IMAGE = "localhost/wait"
 UNIT = Path(__file__).resolve().parents[2] / "packaging/systemd/resctrl-mon-hook-reconcile.service"
 
 
-def ask(node: PodmanNode, *words: str, status: int = 0) -> str:
-    """What a command prints: its answer, or its complaint."""
+def ask(node: PodmanNode, *words: str) -> str:
+    """What a command prints."""
     command = [str(node.lab.hook), words[0], *node.directories, *words[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
-    assert done.returncode == status, done.stderr
-    return done.stdout if status == 0 else done.stderr
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=DEADLINE).stdout
 
 
 def names(node: PodmanNode) -> list[tuple[str, str | None, str | None]]:
@@ -40,20 +38,17 @@ def record(node: PodmanNode, key: str) -> Any:  # noqa: ANN401  JSON
     return json.loads((node.run_dir / "groups" / f"{key}.json").read_text())
 
 
-def test_a_name_is_shown_everywhere_and_outlives_the_container(node: PodmanNode) -> None:
+def test_a_name_is_known_from_the_start_and_outlives_the_container(node: PodmanNode) -> None:
+    """Where it is shown: tests/unit/test_screens.py."""
     gate = node.lab.run("job-17", "--rm")
     container = node.lab.container_id("job-17")
     assert record(node, container)["members"][container]["name"] == "job-17"
     assert names(node) == [("live", None, "job-17")]
-    assert "\njob-17 " in ask(node, "list")
-    assert f"\ncontainer job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
-    assert "\njob-17 " in ask(node, "top", "--count=1", "--interval=0.1")
     labels = f'namespace="",pod="",container="job-17",key="{container}"'
     assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics")
     gate.open()
     node.lab.watch.wait("poststop", container)
     assert names(node) == [("completed", None, "job-17")]
-    assert f"\nkey         {container}\n" in "\n" + ask(node, "show", "job-17")
     assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics"), "the same series"
 
 
@@ -114,12 +109,6 @@ def start_unit(scratch: ScratchMachine, node: PodmanNode) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def run_on(scratch: ScratchMachine, node: PodmanNode, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
-    done = scratch.run(verb, *node.directories, "--json", *words)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: PodmanNode, tmp_path: Path) -> None:
     scratch = with_storage(node, tmp_path)
     pod = create_pod(node)
@@ -127,7 +116,6 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     container, infra = node.lab.container_id("web"), node.lab.container_id(f"{pod[:12]}-infra")
     assert node.groups() == {f"oci-{container}": [node.lab.init("web").pid]}
     assert names(node) == [("live", pod[:12], "web")], "the hook knows its digits"
-    assert [key["pod"] for key in run_on(scratch, node, "list")["keys"]] == [pod[:12]], "the record decides"
     labels = f'namespace="",pod="{pod[:12]}",container="web",key="{container}"'
     assert f"resctrl_mon_core_energy_joules_total{{{labels}," in ask(node, "metrics")
     # The timer's reconcile may not run Podman: the unit does, before the next one. The name outlives the pod.

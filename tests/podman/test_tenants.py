@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A container of Podman's may move to any cgroup below its own, of whatever name: it is charged to itself."""
+"""Whose a process is, as Podman makes containers: that of the container in whose own cgroup it is, or below.
+
+A container may move to any cgroup below its own, of whatever name: it is charged to itself.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.podman.node import PodmanNode
-from tests.support.tenants import VICTIM
+from tests.podman.conftest import PodmanNode
 
+VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
 MOVE = f"""\
 while IFS=: read -r number names path; do
     case $names in name=systemd) own=/sys/fs/cgroup/systemd$path ;; "") own=${{own:-/sys/fs/cgroup$path}} ;; esac
@@ -59,10 +62,21 @@ def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, li
 def test_a_hooked_container_that_moves_into_a_cgroup_of_a_pods_name_stays_in_its_group(
     node: PodmanNode, victim: dict[str, list[int]]
 ) -> None:
+    """Also when its record, its group, or all records are lost."""
     own = run_thief(node)
-    for _ in range(2):
-        assert groups_of(node, victim, own) == {**victim, **own}
-        reconcile(node, "--adopt")
+    (name,) = own
+    record = node.run_dir / "groups" / f"{name[4:]}.json"
+    for lost in ("nothing", "its record", "its record and its group", "all records"):
+        if lost == "all records":
+            shutil.rmtree(node.run_dir)
+        elif lost != "nothing":
+            record.write_text("{")
+        if "group" in lost:
+            (node.resctrl.root / "mon_groups" / name).rmdir()
+        for _ in range(2):
+            reconcile(node, "--adopt", f"--runtime-root={node.lab.base}/runc")
+        assert groups_of(node, victim, own) == {**victim, **own}, lost
+        assert set(node.left()["groups"]) >= {record.name, f"{VICTIM}.json"}
     node.lab.podman("rm", "-f", "-t", "0", "thief")
     assert groups_of(node, victim, own) == victim
 
@@ -88,19 +102,49 @@ def test_a_container_that_moved_is_brought_in_as_itself_after_it_began_while(
     assert groups_of(node, victim, own) == {**victim, **own}
 
 
-@pytest.mark.parametrize("lost", ["its record", "its record and its group", "all records"])
-def test_a_container_that_moved_is_found_as_itself_after_the_loss_of(
-    node: PodmanNode, victim: dict[str, list[int]], lost: str
-) -> None:
-    own = run_thief(node)
-    (name,) = own
-    if lost == "all records":
-        shutil.rmtree(node.run_dir)
-    else:
-        (node.run_dir / "groups" / f"{name[4:]}.json").write_text("{")
-    if "group" in lost:
-        (node.resctrl.root / "mon_groups" / name).rmdir()
-    for _ in range(2):
-        reconcile(node, "--adopt", f"--runtime-root={node.lab.base}/runc")
-    assert groups_of(node, victim, own) == {**victim, **own}
-    assert set(node.left()["groups"]) >= {f"{name[4:]}.json", f"{VICTIM}.json"}
+# --- Processes that are no init
+
+WORKER = "(/bin/sleep 100000 </dev/null >/dev/null 2>&1 &); "
+"""What a container's command begins with, to have an orphan."""
+
+
+def children(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: PodmanNode) -> None:
+    """It is a child of the other container's init, which is pid 1 there: each of the two took it from the other."""
+    node.lab.run("first")
+    gate = node.lab.gate("second")
+    command = [*gate.command[:2], WORKER + gate.command[2]]
+    options = [*node.lab.options("second"), "--pid=container:first"]
+    node.lab.podman("run", "-d", *options, "--rootfs", str(node.lab.rootfs), *command)
+    gate.wait_up()
+    groups = {name: f"oci-{node.lab.container_id(name)}" for name in ("first", "second")}
+    inits = {name: node.lab.init(name).pid for name in groups}
+    (worker,) = children(inits["first"])
+    node.reconcile()  # of a child whose parent is gone the model knows no better than that it is init's
+    assert node.groups() == {groups["first"]: [inits["first"]], groups["second"]: sorted([inits["second"], worker])}
+    assert node.reconcile() == []
+
+
+def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: PodmanNode) -> None:
+    """With the cgroupfs driver that is in one which is called like a container: by the pod's ID alone."""
+    place = [f"--cgroup-parent={node.lab.cgroups.path}", "--name=pod", "--network=none"]
+    node.lab.import_image("localhost/wait")
+    node.lab.podman("pod", "create", *place, "--infra-image=localhost/wait")
+    gate = node.lab.run("web", pod="pod")
+    container, init = node.lab.container_id("web"), node.lab.init("web").pid
+    inside = node.lab.gate("inside")
+    node.lab.podman("exec", "-d", "web", *inside.command)
+    inside.wait_up()
+    assert [(it["action"], it["container"]) for it in node.reconcile()] == [("adopt", container)]
+    tasks = node.groups()[f"oci-{container}"]
+    assert (init in tasks, len(tasks)) == (True, 2)
+    shutil.rmtree(node.run_dir)
+    assert "rebuild" in {it["action"] for it in node.reconcile()}
+    assert {path.stem for path in (node.run_dir / "members").iterdir()} >= {container}
+    assert node.groups()[f"oci-{container}"] == tasks
+    gate.open()
+    node.lab.remove_pod("pod")
+    assert node.groups() == {}

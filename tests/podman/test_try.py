@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each example on docs/try.md works, in the order of the page, and prints what the page shows."""
+"""Each example on docs/try.md works in the order of the page, and prints what the page shows. The demo ends well."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -96,3 +97,28 @@ def check(lab: Lab, directory: Path, block: str) -> None:
     printed = run(lab, directory, command)
     assert fields(printed) == fields(shown)
     assert printed.startswith(shown.partition("\n\n")[0].partition("NAME")[0])
+
+
+def test_demo_ends_well_and_clean() -> None:
+    """It has a TMPDIR that Podman does not find too long, so that what the demo leaves can be seen."""
+    if reason := missing():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="rmh-t-", dir="/tmp") as directory:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.demo"],
+            cwd=REPOSITORY,
+            env={**os.environ, "TMPDIR": directory},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        assert os.listdir(directory) == []
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 48
+    assert max(map(len, lines)) <= 120
+    assert "\033" not in done.stdout
+    assert len(re.findall(r"put in as runc:\[2:INIT\]", done.stdout)) == 5 + 4 + 2

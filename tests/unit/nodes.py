@@ -80,15 +80,15 @@ class NodeFiles:
 
     def count(self, name: str, counters: dict[str, str], ctrl_group: str = "/") -> None:
         """Set counters of a mon_group."""
-        for counter, text in counters.items():
-            file = self.path(name, ctrl_group) / "mon_data" / counter
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text + "\n")
+        self._count(self.path(name, ctrl_group), counters)
 
     def count_whole(self, counters: dict[str, str], ctrl_group: str = "/") -> None:
         """Set counters of a ctrl_group: the sum over it and its mon_groups."""
+        self._count(self.root / ctrl_group.strip("/"), counters)
+
+    def _count(self, group: Path, counters: dict[str, str]) -> None:
         for counter, text in counters.items():
-            file = self.root / ctrl_group.strip("/") / "mon_data" / counter
+            file = group / "mon_data" / counter
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
 

@@ -41,6 +41,7 @@ class Node:
     def __init__(self, machine: SimulatedMachine) -> None:
         self.machine = machine
         self.kernel = machine.kernel
+        self.patch = pytest.MonkeyPatch()  # undone while the machine is there
 
     # --- What happens on it
 
@@ -158,7 +159,9 @@ class Node:
 def node() -> Iterator[Node]:
     with SimulatedMachine().installed(system) as machine:
         RunDir(RUN)
-        yield Node(machine)
+        node = Node(machine)
+        yield node
+        node.patch.undo()
 
 
 def fails(why: int | BaseException) -> Callable[..., Any]:

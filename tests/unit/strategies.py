@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
@@ -31,54 +31,34 @@ _SURROGATES = st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00", "\udcff/x"])
 _TEXT = st.text(max_size=8) | _SURROGATES
 
 
-def valid(model: type[Any]) -> st.SearchStrategy[Any]:
-    """Documents that the model accepts."""
-    return _Valid.of(model).node(model.__pydantic_core_schema__)
+def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
+    """Documents that the model accepts. If they are full, every field is there, and nothing is None or empty."""
+    schema = model.__pydantic_core_schema__
+    refs = {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
 
-
-def full(model: type[Any]) -> Any:  # noqa: ANN401
-    """A small document that the model accepts, with all its fields and something in every list and dict."""
-    strategy = _Valid.of(model)._replace(whole=True).node(model.__pydantic_core_schema__)
-    quick = settings(database=None, phases=[Phase.generate])  # the first one generated is the simplest
-    return find(strategy, lambda _: True, settings=quick)
-
-
-class _Valid(NamedTuple):
-    """Makes strategies of a core schema's nodes."""
-
-    refs: Mapping[str, Node]
-    whole: bool = False  # every field is there, nothing is None or empty
-
-    @classmethod
-    def of(cls, model: type[Any]) -> _Valid:
-        return cls(_models_in(model.__pydantic_core_schema__))
-
-    def node(self, node: Node) -> st.SearchStrategy[Any]:
-        kind, least = node["type"], int(self.whole)
+    def of(node: Node) -> st.SearchStrategy[Any]:
+        kind = node["type"]
         if kind in ("default", "definitions", "model"):
-            return self.node(node["schema"])
+            return of(node["schema"])
         if kind == "definition-ref":
-            return self.node(self.refs[node["schema_ref"]])
+            return of(refs[node["schema_ref"]])
         if kind == "nullable":
-            inner = self.node(node["schema"])
-            return inner if self.whole and not inner.is_empty else st.none() | inner
+            return of(node["schema"]) if is_full else st.none() | of(node["schema"])
         if kind == "function-after":
             return ACCEPTED.get(node["function"]["function"].__name__, _TEXT)
         if kind == "list":
-            return st.lists(self.node(node["items_schema"]), min_size=least, max_size=3)
+            return st.lists(of(node["items_schema"]), min_size=int(is_full), max_size=3)
         if kind == "dict":
-            keys, values = self.node(node["keys_schema"]), self.node(node["values_schema"])
-            return st.dictionaries(keys, values, min_size=least, max_size=3)
+            keys, values = of(node["keys_schema"]), of(node["values_schema"])
+            return st.dictionaries(keys, values, min_size=int(is_full), max_size=3)
         if kind == "model-fields":
-            return self._of_fields(node["fields"])
+            by_alias = {it.get("validation_alias", name): it["schema"] for name, it in node["fields"].items()}
+            required = {name: of(it) for name, it in by_alias.items() if is_full or it["type"] != "default"}
+            optional = {name: of(it) for name, it in by_alias.items() if name not in required}
+            return st.fixed_dictionaries(required, optional=optional)
         return _valid_scalar(node)
 
-    def _of_fields(self, fields: Node) -> st.SearchStrategy[Any]:
-        by_alias = {field.get("validation_alias", name): field["schema"] for name, field in fields.items()}
-        made = {alias: self.node(node) for alias, node in by_alias.items()}
-        there = [alias for alias, node in by_alias.items() if self.whole or node["type"] != "default"]
-        required = {alias: made.pop(alias) for alias in there}
-        return st.fixed_dictionaries(required, optional=made)
+    return of(schema)
 
 
 def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
@@ -89,8 +69,6 @@ def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
         return st.booleans()
     if kind == "literal":
         return st.sampled_from(node["expected"])
-    if ge is not None and le is not None and ge > le:
-        return st.nothing()
     whole = st.integers(None if ge is None else math.ceil(ge), None if le is None else math.floor(le))
     bounds = [st.just(bound) for bound in (ge, le) if bound is not None]
     if kind == "float":
@@ -100,59 +78,8 @@ def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
 
 def nearly_valid(model: type[Any], base: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
     """Valid documents, or those of `base`, after one to three mutations."""
-    return _mutated(valid(model) if base is None else base, _strange(model))
-
-
-def substitutions(model: type[Any]) -> Iterator[Any]:
-    """One document with one mutation, for every place in it and every mutation that needs no chance."""
-    document = full(model)
-    strange = strange_values(model)
-    for place in range(len(list(places([document])))):
-        for value in strange:
-            holder = [copy.deepcopy(document)]
-            container, key = list(places(holder))[place]
-            container[key] = copy.deepcopy(value)
-            yield holder[0]
-        if place:  # the first one is the document itself
-            holder = [copy.deepcopy(document)]
-            container, key = list(places(holder))[place]
-            del container[key]
-            yield holder[0]
-            if isinstance(container, dict):
-                yield from _renamed(document, place)
-
-
-def _renamed(document: Any, place: int) -> Iterator[Any]:  # noqa: ANN401
-    """Give the key of this place other names: an alias is exact, and a dict's key is any text."""
-    for name in ("", "other", "\ud800", "a/b"):
-        holder = [copy.deepcopy(document)]
-        container, key = list(places(holder))[place]
-        container[name] = container.pop(key)
-        yield holder[0]
-
-
-def strange_values(model: type[Any]) -> list[Any]:
-    """Scalars and small trees that are often wrong, and sometimes right."""
-    schema = model.__pydantic_core_schema__
-    near = [number for bound in sorted(_bounds(schema)) for number in _around(bound)]
-    some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
-    floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
-    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod", "\ud800"]
-    trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}, ["a"]]
-    return [*some, *floats, *near, *texts, *trees, *sorted(_literals(schema))]
-
-
-def _strange(model: type[Any]) -> st.SearchStrategy[Any]:
-    return st.sampled_from(strange_values(model)).map(copy.deepcopy) | _SURROGATES
-
-
-def _models_in(schema: Node) -> dict[str, Node]:
-    return {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
-
-
-def _around(bound: float) -> list[float]:
-    nearby = [bound - 1, bound, bound + 1]
-    return [*nearby, *map(float, nearby), math.nextafter(bound, math.inf), math.nextafter(bound, -math.inf)]
+    strange = st.sampled_from(strange_values(model)).map(copy.deepcopy) | _SURROGATES
+    return _mutated(valid(model) if base is None else base, strange)
 
 
 @st.composite
@@ -160,21 +87,62 @@ def _mutated(draw: st.DrawFn, base: st.SearchStrategy[Any], strange: st.SearchSt
     holder = [copy.deepcopy(draw(base))]
     for _ in range(draw(st.integers(1, 3))):
         container, key = draw(st.sampled_from(list(places(holder))))
-        what = draw(st.sampled_from(["replace", "replace", "drop", "add", "rename", "wrap", "text"]))
         value = container[key]
+        what = draw(st.sampled_from(["replace", "drop", "add", "rename"]))
         if what == "drop" and container is not holder:
             del container[key]
         elif what == "add" and isinstance(value, dict):
             value[draw(_TEXT)] = draw(strange)
         elif what == "rename" and isinstance(container, dict):
             container[draw(_TEXT)] = container.pop(key)
-        elif what == "wrap":
-            container[key] = draw(st.sampled_from([[value], {"a": value}]))
-        elif what == "text" and isinstance(value, (int, float)) and abs(value) < 2**64:
-            container[key] = str(value)
         else:
             container[key] = draw(strange)
     return holder[0]
+
+
+def substitutions(model: type[Any]) -> Iterator[Any]:
+    """One full document with one mutation, for every place in it and every mutation that needs no chance."""
+    quick = settings(database=None, phases=[Phase.generate])  # the first one generated is the simplest
+    document = find(valid(model, is_full=True), lambda _: True, settings=quick)
+    strange = strange_values(model)
+
+    def copied(number: int) -> tuple[list[Any], Any, Any]:
+        """Another copy of the document, and its place of this number, as a container and a key."""
+        holder = [copy.deepcopy(document)]
+        return holder, *list(places(holder))[number]
+
+    for number in range(len(list(places([document])))):
+        for value in strange:
+            holder, container, key = copied(number)
+            container[key] = copy.deepcopy(value)
+            yield holder[0]
+        if number:  # the first one is the document itself
+            holder, container, key = copied(number)
+            del container[key]
+            yield holder[0]
+        for name in ("", "other", "\ud800", "a/b"):  # an alias is exact, and a dict's key is any text
+            holder, container, key = copied(number)
+            if isinstance(container, dict):
+                container[name] = container.pop(key)
+                yield holder[0]
+
+
+def strange_values(model: type[Any]) -> list[Any]:
+    """Scalars and small trees that are often wrong, and sometimes right."""
+    nodes = list(_walk(model.__pydantic_core_schema__))
+    bounds = {it[key] for it in nodes for key in ("ge", "le") if isinstance(it.get(key), (int, float))}
+    near = [number for bound in sorted(bounds) for number in _around(bound)]
+    some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
+    floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
+    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod", "\ud800"]
+    trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}, ["a"]]
+    literals = sorted({text for it in nodes for text in it.get("expected", ())})
+    return [*some, *floats, *near, *texts, *trees, *literals]
+
+
+def _around(bound: float) -> list[float]:
+    nearby = [bound - 1, bound, bound + 1]
+    return [*nearby, *map(float, nearby), math.nextafter(bound, math.inf), math.nextafter(bound, -math.inf)]
 
 
 def places(container: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
@@ -193,11 +161,3 @@ def _walk(node: Any) -> Iterator[Node]:  # noqa: ANN401
     if isinstance(node, (dict, list)):
         for inner in node.values() if isinstance(node, dict) else node:
             yield from _walk(inner)
-
-
-def _bounds(schema: Node) -> set[float]:
-    return {node[key] for node in _walk(schema) for key in ("ge", "le") if isinstance(node.get(key), (int, float))}
-
-
-def _literals(schema: Node) -> set[str]:
-    return {text for node in _walk(schema) for text in node.get("expected", ())}

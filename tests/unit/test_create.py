@@ -71,19 +71,12 @@ def test_what_is_on_record(node: Node) -> None:
 
 
 @pytest.mark.parametrize("inode", [Resctrl.inode, lambda *_: None], ids=["seen", "not seen before mkdir"])
-def test_key_whose_record_was_lost_may_have_members(
-    node: Node, monkeypatch: pytest.MonkeyPatch, inode: Callable[[Resctrl, str], int | None]
-) -> None:
+def test_key_whose_record_was_lost_may_have_members(node: Node, inode: Callable[[Resctrl, str], int | None]) -> None:
     node.start()
     RunDir(RUN).remove(KeyState, UID)
-    monkeypatch.setattr(Resctrl, "inode", inode)
+    node.patch.setattr(Resctrl, "inode", inode)
     node.start(OTHER, 8)
     assert (node.state().recovering, set(node.members())) == (True, {OTHER})
-
-
-def test_what_is_not_wanted_is_not_touched(node: Node) -> None:
-    node.start(monitor="opt-in")
-    assert (node.groups(), node.files()) == ({}, set())
 
 
 @pytest.mark.parametrize("mon_group", ["", "theirs", f"oci-{OTHER_UID}"])
@@ -98,12 +91,10 @@ def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: 
     assert (node.member().starttime, node.member().taken_from) == (200, None)
 
 
-def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(node: Node) -> None:
     """It was forgotten, and a later `exec` into that cgroup was not found."""
     node.start()
-    monkeypatch.setattr(identity, "own_cgroup", lambda _places, _name: None)
+    node.patch.setattr(identity, "own_cgroup", lambda _places, _name: None)
     node.start()
     assert node.member().cgroup == f":{own()}"
     node.kernel.die(7)
@@ -150,16 +141,14 @@ GOLD = b'{"linux": {"intelRdt": {"closID": "gold"}}}'
     [
         (GOLD, False, f"gold/{GROUP}"),
         (GOLD, True, GROUP),  # the kernel's word counts
-        (b'{"linux": {"intelRdt": {}}}', False, GROUP),
         (b'{"linux": null}', False, GROUP),
         (b'{"linux": {"intelRdt": {"closID": ""}}}', False, GROUP),
-        (b'{"linux": {"intelRdt": {"closID": 7}}}', False, GROUP),
         (b"{", False, GROUP),
         (None, False, GROUP),
         (GOLD.ljust(16 << 20), False, f"gold/{GROUP}"),
         (GOLD.ljust(1 + (16 << 20)), False, GROUP),  # larger than we read
     ],
-    ids=range(10),
+    ids=range(8),
 )
 def test_where_the_kernel_does_not_tell_the_bundle_does(
     node: Node, config: bytes | None, shows: bool, expected: str
@@ -264,43 +253,39 @@ def test_an_unused_group_that_cannot_be_removed_stays_on_record(node: Node) -> N
     assert_over(node)
 
 
-def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(node: Node) -> None:
     node.kernel.add_class("gold")
     node.machine.before_put = move(node, 7, "gold")
     real = retry.drop_made
 
     def fill_and_drop(*arguments: Any) -> None:  # noqa: ANN401  those of drop_made
-        monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+        node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
         real(*arguments)
 
-    monkeypatch.setattr(retry, "drop_made", fill_and_drop)
+    node.patch.setattr(retry, "drop_made", fill_and_drop)
     (complaint,) = node.start().run.complaints
     assert str(explain(complaint)).startswith("could not take removed groups off key")
     assert node.groups() == {f"gold/{GROUP}": {7}}
 
 
-def test_a_failed_start_keeps_the_member_that_reconcile_has_moved_in_meanwhile(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_start_keeps_the_member_that_reconcile_has_moved_in_meanwhile(node: Node) -> None:
     """The simulator found it: its container was in its group, and on no record."""
 
     def put(_kernel: Resctrl, path: str, pid: int) -> None:
         node.kernel.put(path, str(pid).encode())
         raise HookError(Reason.NO_RMIDS, "none is left")
 
-    monkeypatch.setattr(Resctrl, "put", put)
+    node.patch.setattr(Resctrl, "put", put)
     with pytest.raises(HookError):
         node.start()
     assert node.groups() == {GROUP: {7}}
     assert node.members() == {ID: 7}
 
 
-def test_a_failed_undo_is_reported_beside_the_failure(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_undo_is_reported_beside_the_failure(node: Node) -> None:
     node.start()
     node.spawn(8)
-    node.machine.before_put = lambda: monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+    node.machine.before_put = lambda: node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
     node.machine.refusals["put"] = [errno.EACCES]
     context = node.context()
     container = Container(OTHER, 8, "/nowhere", {"io.kubernetes.pod.uid": UID})
@@ -336,24 +321,15 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
 
 
-def test_a_lock_that_another_holds_ends_in_its_reason(node: Node) -> None:
-    node.start()
-    with node.context().run.lock(UID, node.kernel.now):
-        assert refused(lambda: node.start(OTHER, 8, lock_timeout=0.0)).reason == Reason.LOCK_TIMEOUT
-        assert refused(lambda: node.stop(ID, 7, lock_timeout=0.0)).reason == Reason.LOCK_TIMEOUT
-
-
 # --- Its initial counters
 
 
-def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(node: Node) -> None:
     """The key's next life took the group that had no end, and its `before`, once more."""
     node.start()
     use(node, 5)
     node.stop(ID, 7)
-    with monkeypatch.context() as broken:
+    with node.patch.context() as broken:
         broken.setattr(Resctrl, "counters", fails(errno.EMFILE))
         with pytest.raises(OSError, match="open files"):
             node.start(pid=8)
@@ -361,9 +337,7 @@ def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(
     assert [group.before for group in node.state().groups] == [{ENERGY: "2"}]
 
 
-def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(node: Node) -> None:
     """What they had used by then would have been nobody's, and nothing would have said so."""
     commit = LockedKey.commit
 
@@ -372,7 +346,7 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
             raise OSError(errno.ENOSPC, "No space left on device")
         commit(locked, state)
 
-    with monkeypatch.context() as broken:
+    with node.patch.context() as broken:
         broken.setattr(LockedKey, "commit", full)
         (complaint,) = node.start().run.complaints
     assert explain(complaint).problem == f"could not save the initial counters of key {UID}; its use will be unknown"
@@ -385,18 +359,13 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
 LIVES = [
     # + start, * start in the pod's key, ! a start that fails, - end; p: poststop
     ("+7 +8", {"x": {"x@7-107": 7, "x": 8}}),
-    ("+7 +8 +7", {"x": {"x@8-108": 8, "x": 7}}),
     ("+7 +8 +7 +7", {"x": {"x@8-108": 8, "x": 7}}),
     ("+7 +8 p", {"x": {"x@7-107": 7, "x": 8}}),  # Podman's, as the former process was still dying
     ("+7 +8 p -7 p", {"x": {"x": 8}}),
-    ("+7 +8 -7 p", {"x": {"x": 8}}),
-    ("+7 +8 -8 p", {"x": {"x": 7}}),
     ("+7 +8 -8 p -7 p", {}),
     ("+7 +8 -7 -8 p", {}),
     ("+7 !8", {"x": {"x": 7}}),
-    ("*7 +8", {UID: {"x@7-107": 7}, "x": {"x": 8}}),
     ("*7 +8 -8 p", {UID: {"x@7-107": 7}}),
-    ("*7 +8 *7", {UID: {"x": 7}, "x": {"x@8-108": 8}}),
     ("*7 +8 *7 +8", {UID: {"x@7-107": 7}, "x": {"x": 8}}),
     ("*7 +7", {UID: {}, "x": {"x": 7}}),  # a hook that runs twice, with different options
 ]

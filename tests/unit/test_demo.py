@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo where no container can be run. With real containers: tests/podman/test_demo.py."""
+"""The demo where no container can be run. With real containers: tests/podman/test_try.py."""
 
 from __future__ import annotations
 

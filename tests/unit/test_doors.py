@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Only two modules open, list and match files: `system` for the program's records, `files` for all others."""
+"""Only two modules open, list and match files: `system` for the program's records, `files` for all others.
+
+And of what a tenant's process shows in /proc, only what the kernel says of it is read.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,6 +55,13 @@ OF_THE_KERNEL = {
 }
 
 
+OF_PROCESSES = {
+    *("stat", "status", "task", "cgroup", "cpu_resctrl_groups", "ns"),
+    "cmdline",  # the hook reads the words of the parent of its own parent, if that has the hook's namespaces: conmon's
+}
+"""The files of /proc/PID that are read: no name or environment of a process, and nothing below its root."""
+
+
 def opened_by(module: str) -> Iterator[str]:
     """What a module opens files with, or could."""
     for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
@@ -77,3 +88,11 @@ def test_tools_do_not_read_files_of_others_as_our_own() -> None:
         named = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         found |= {module} if named & {f"system.{name}" for name in OWN} else set()
     assert found == {*OF_THE_KERNEL}
+
+
+def test_of_a_process_nothing_is_read_that_its_author_decides() -> None:
+    texts = {module: path.read_text(encoding="utf-8") for module, path in SOURCES.items()}
+    found = {name for text in texts.values() for name in re.findall(r"/proc/\{[^}]*\}/(\w+)", text)}
+    assert found == OF_PROCESSES
+    assert sum(text.count("}/cmdline") for text in texts.values()) == 1
+    assert not [module for module, text in texts.items() if re.search(r"[\"']/proc/[\"'] *\+", text)]

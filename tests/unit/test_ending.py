@@ -16,8 +16,8 @@ import pytest
 
 from hook import ending, system
 from hook.errors import Reason
-from hook.key import MOST_LEFT, end
-from hook.models import KeyState, Owed
+from hook.key import MOST_LEFT
+from hook.models import KeyState
 from hook.node import records
 from hook.node.models import Job
 from hook.poststop import poststop
@@ -75,15 +75,20 @@ def test_the_line_of_a_container(node: Node) -> None:
     }  # fmt: skip
 
 
-def test_the_line_of_a_pod_names_those_that_left_before_its_last_container(node: Node) -> None:
+def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node: Node) -> None:
+    node.kernel.add_class("gold")
     node.start(ID, 7, pod="web-0", **ON)
+    node.spawn(8, f"/kubepods/pod{UID}/crio-{OTHER}.scope", "gold")
     node.start(OTHER, 8, **ON)
+    for top, joules in ((RESCTRL, 4.0), (f"{RESCTRL}/gold", 5.25)):
+        use(node, joules, f"{top}/mon_groups/oci-{UID}")
     node.stop(ID, 7, **ON)
     assert read(node) == []
     node.stop(OTHER, 8, **ON)
     (line,) = read(node)
     assert (line["kind"], line["key"], line["namespace"], line["pod"]) == ("pod", UID, "shop", "web-0")
     assert [it["id"] for it in line["containers"]] == [ID, OTHER]
+    assert line["use"] == {"core_energy": 3.25}
 
 
 def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
@@ -94,19 +99,6 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
         node.stop(name, pid, **ON)
     (line,) = read(node)
     assert ([it["id"] for it in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
-
-
-def test_all_groups_of_a_key_add_up_and_bytes_are_whole_numbers(node: Node) -> None:
-    node.kernel.add_class("gold")
-    node.start(ID, 7, **ON)
-    node.spawn(8, f"/kubepods/pod{UID}/crio-{OTHER}.scope", "gold")
-    node.start(OTHER, 8, **ON)
-    for top, joules in ((RESCTRL, 4.0), (f"{RESCTRL}/gold", 5.25)):
-        use(node, joules, f"{top}/mon_groups/oci-{UID}")
-    node.stop(ID, 7, **ON)
-    node.stop(OTHER, 8, **ON)
-    (line,) = read(node)
-    assert line["use"] == {"core_energy": 3.25}
 
 
 # --- Several runs of a key
@@ -134,19 +126,6 @@ def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     assert [(it["runs"], len(it["containers"])) for it in read(node)] == [(2, 1)]
 
 
-@pytest.mark.parametrize(("is_remade", "known"), [(True, {"core_energy": 1.0}), (False, {})])
-def test_use_that_another_tool_has_destroyed_is_unknown(node: Node, is_remade: bool, known: dict[str, float]) -> None:
-    node.start(ID, 7, None, **ON)
-    use(node, 9.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.remove_groups()
-    if is_remade:
-        assert node.verbs(options=ON) == ["remake"]
-        use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.stop(ID, 7, **ON)
-    (line,) = read(node)
-    assert (line["use"], line["unknown"]) == (known, ["core_energy"])
-
-
 @pytest.mark.parametrize("is_given_back", [True, False])
 def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: Node, is_given_back: bool) -> None:
     node.start(ID, 7, None, **ON)
@@ -161,7 +140,7 @@ def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: N
     assert (line["use"], line["unknown"]) == ({"core_energy": 6.0}, ["core_energy"])
 
 
-def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
+def test_late_cpu_time_is_that_of_this_run(node: Node) -> None:
     for _ in range(2):
         node.start(ID, 7, None, **ON)
         node.edit(f"groups/{ID}.json", late_cpu=node.state(ID).late_cpu + 0.25)
@@ -182,22 +161,17 @@ def test_a_key_from_before_the_option_has_a_line_if_a_container_joins_it(node: N
     assert len(line["containers"]) == 2
 
 
-def test_a_key_without_a_member_leaves_none(node: Node) -> None:
-    node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(ID, 7, None, **ON))
-    node.machine.refusals["mkdir"] = [errno.ENOSPC] * 2
-    refused(lambda: node.start(OTHER, 8, None, **ON))
-    assert (read(node), node.groups()) == ([], {})
-
-
-def test_nor_does_one_that_comes_back_in_vain(node: Node) -> None:
-    live(node, 4.0)
+@pytest.mark.parametrize("has_lived", [False, True])
+def test_a_key_that_gets_no_member_leaves_none(node: Node, has_lived: bool) -> None:
+    if has_lived:
+        live(node, 4.0)
     for call in ("put", "mkdir"):
         node.machine.refusals[call] = [errno.EIO]
         refused(lambda: node.start(ID, 8, None, **ON))
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}]
+    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * has_lived
     live(node, 4.0, pid=9)
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * 2
+    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
+    assert node.groups() == {}
 
 
 def test_reconcile_writes_those_of_pods_only_whose_hook_would_have(node: Node) -> None:
@@ -212,11 +186,18 @@ def test_reconcile_writes_those_of_pods_only_whose_hook_would_have(node: Node) -
 
 # --- The file
 
+FOREIGN = b"\0\0\xff not of ours\n" + b'{"version": 2, "id": "1"}' + b"\0" * 9
+
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(b"", b"{"), (b'{"version":1}\n', b'{"version":1}\n{'), (b'{"vers', b'{"vers\n{')],
-    ids=["new", "whole", "torn"],
+    [
+        (b"", b"{"),
+        (b'{"version":1}\n', b'{"version":1}\n{'),
+        (b'{"vers', b'{"vers\n{'),
+        (FOREIGN, FOREIGN + b'\n{"version": 1'),
+    ],
+    ids=["new", "whole", "torn", "foreign and damaged"],
 )
 def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes) -> None:
     if before:
@@ -228,12 +209,10 @@ def test_each_line_is_a_line_of_its_own(node: Node, before: bytes, after: bytes)
     assert text.endswith(b"}\n")
 
 
-def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_line_of_which_only_a_part_fits_is_a_complaint_of_a_full_disk(node: Node) -> None:
     node.start(ID, 7, None, **ON)
     write = node.machine.write
-    monkeypatch.setattr(
+    node.patch.setattr(
         node.machine, "write", lambda file, data: write(file, data[:9] if b'"more_containers"' in data else data)
     )
     node.kernel.die(7)
@@ -251,28 +230,7 @@ def test_a_link_in_its_place_is_left_alone(node: Node) -> None:
     assert owed(node) == {ID: 1}
 
 
-def test_what_is_foreign_or_damaged_in_it_stays(node: Node) -> None:
-    before = b"\0\0\xff not of ours\n" + b'{"version": 2, "id": "1"}' + b"\0" * 9
-    node.machine.add(FILE, before)
-    live(node, 4.0)
-    text = node.machine.files("/var/log/jobs")[FILE]
-    assert isinstance(text, bytes)
-    assert text.startswith(before + b'\n{"version": 1')
-
-
 # --- The record names it
-
-
-def test_reconcile_without_the_option_writes_the_line_of_a_lost_container(node: Node) -> None:
-    node.start(ID, 7, None, **ON)
-    node.start(OTHER, 8, **LINGER)
-    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    node.kernel.die(7)
-    node.kernel.die(8)
-    assert node.verbs(options={"linger": 60}) == ["drop", "drop"]
-    node.kernel.now += 61
-    assert node.verbs() == ["end", "end"]
-    assert [(it["key"], it["use"]) for it in read(node)] == [(ID, {"core_energy": 1.0}), (UID, {"core_energy": 0.0})]
 
 
 def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(node: Node) -> None:
@@ -281,17 +239,6 @@ def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(no
     node.start(OTHER, 8, history="/var/log/jobs/other.jsonl")
     assert [it["key"] for it in read(node)] == [ID]
     assert set(node.machine.files("/var/log/jobs")) == {FILE}
-
-
-def test_a_key_that_is_ended_with_live_containers_has_its_line(node: Node) -> None:
-    node.start(ID, 7, None, **ON)
-    use(node, 4.0, f"{RESCTRL}/mon_groups/oci-{ID}")
-    context = node.context()
-    with context.run.lock(ID, system.monotonic()) as locked:
-        state = node.state(ID)
-        end(context, locked, state, state.groups)
-    assert node.groups() == {}
-    assert [(len(it["containers"]), it["use"]) for it in read(node)] == [(1, {"core_energy": 1.0})]
 
 
 def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_hook(node: Node) -> None:
@@ -315,70 +262,46 @@ def owed(node: Node) -> dict[str, int]:
     return {it.key: len(it.owed.lines) for it in states if it.owed is not None}
 
 
-def full(node: Node, _patch: pytest.MonkeyPatch) -> None:
-    node.machine.full[FILE] = 9
-
-
-def missing(node: Node, _patch: pytest.MonkeyPatch) -> None:
-    node.machine.remove("/var/log/jobs")
-
-
-def immutable(_node: Node, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(system, "append_lines", fails(errno.EPERM))
-
-
-BROKEN = {"ENOSPC": full, "ENOENT": missing, "EPERM": immutable}
-
-
 @contextmanager
-def broken(node: Node, reason: str) -> Iterator[None]:
+def broken(node: Node, number: int = errno.EPERM) -> Iterator[None]:
     """The file cannot be written."""
-    with pytest.MonkeyPatch.context() as patch:
-        BROKEN[reason](node, patch)
+    with node.patch.context() as patch:
+        patch.setattr(system, "append_lines", fails(number))
         yield
-    node.machine.full.clear()
-    if not node.machine.fs.exists("/var/log/jobs"):
-        node.machine.fs.create_dir("/var/log/jobs")
 
 
-@pytest.mark.parametrize("reason", BROKEN)
 @pytest.mark.parametrize("ttl", [0, 300])
-def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, reason: str, ttl: int) -> None:
+def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl: int) -> None:
     names = [f"c{number}" for number in range(11)]
-    with broken(node, reason):
+    with broken(node):
         for pid, name in enumerate([*names, "c0"], 7):
             live(node, 4.0 + 2 * pid, name, pid, snapshot_ttl=ttl)
             node.kernel.now += 1
         node.kernel.now += 400
         done = node.repair()
         (failed,) = done.failed
-        assert (failed.action.verb, f"{reason}" in str(failed.problem)) == ("write", True)
+        assert (failed.action.verb, "EPERM" in str(failed.problem)) == ("write", True)
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
     assert node.verbs() == ["write"] * 11
-    found = read(node) if reason != "ENOSPC" else read_whole(node)
+    found = read(node)
     assert len({it["id"] for it in found}) == len(found) == 12
     assert sum(it["use"]["core_energy"] for it in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
     assert node.context().run.list_states() == []
     node.assert_settled()
 
 
-def read_whole(node: Node) -> list[dict[str, Any]]:
-    """The lines, of which the first is torn."""
-    torn, _, text = str(node.machine.files("/var/log/jobs")[FILE], "ascii").partition("\n")  # type: ignore[arg-type]
-    assert torn == '{"version'
-    node.machine.add(FILE, text.encode())
-    return read(node)
-
-
 def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    with broken(node, "EPERM"):
+    with broken(node):
         node.kernel.die(7)
         context = node.context(**ON)
         poststop(context, ID)
         assert [it.reason for it in context.run.complaints] == [Reason.IO]
         assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
+    with broken(node, errno.ENOENT):
+        node.repair()
+    assert node.state(ID).owed.why == "No such file or directory: ENOENT", "of the last try"  # type: ignore[union-attr]
     node.kernel.now += 1
     node.start(ID, 8, None, **ON)
     assert (owed(node), read(node)) == ({ID: 1}, [])
@@ -387,7 +310,7 @@ def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it
 
 
 def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(node: Node) -> None:
-    with broken(node, "ENOENT"):
+    with broken(node):
         live(node, 9.0)
         node.kernel.now += 400
         assert [it.action.verb for it in node.repair().outcomes] == ["prune", "write"]
@@ -397,17 +320,7 @@ def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(no
     assert node.state(ID).groups[0].before == {}
 
 
-def test_the_reason_is_that_of_the_last_try(node: Node) -> None:
-    with broken(node, "EPERM"):
-        live(node, 4.0)
-    with broken(node, "ENOENT"):
-        node.repair()
-    assert node.state(ID).owed == Owed(lines=node.state(ID).owed.lines, why="No such file or directory: ENOENT")  # type: ignore[union-attr]
-
-
-def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(node: Node) -> None:
     commit, commits = LockedKey.commit, list[KeyState]()
 
     def second_fails(locked: LockedKey, state: KeyState) -> None:
@@ -416,18 +329,16 @@ def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(
             raise OSError(errno.EIO, "Input/output error")
         commit(locked, state)
 
-    monkeypatch.setattr(LockedKey, "commit", second_fails)
+    node.patch.setattr(LockedKey, "commit", second_fails)
     node.start(ID, 7, None, **ON)
     node.stop(ID, 7)
     (line,) = read(node)
     assert (line["use"], line["unknown"], len(line["containers"])) == ({"core_energy": 0.0}, ["core_energy"], 1)
 
 
-def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(node: Node) -> None:
     node.start(ID, 7, None, **ON)
-    with broken(node, "EPERM"), monkeypatch.context() as patch:
+    with broken(node), node.patch.context() as patch:
         patch.setattr(LockedKey, "commit", fails(errno.EIO))
         node.stop(ID, 7)
     assert node.groups() == {}
@@ -435,9 +346,9 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
     assert [it["unknown"] for it in read(node)] == [["core_energy"]]
 
 
-def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ending, "MOST_CHARACTERS", 1100)
-    with broken(node, "ENOSPC"):
+def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -> None:
+    node.patch.setattr(ending, "MOST_CHARACTERS", 1100)
+    with broken(node):
         for pid in (7, 8, 9):
             live(node, pid, pid=pid)
             node.kernel.now += 1
@@ -446,11 +357,9 @@ def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node, m
     assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b"."
 
 
-def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(records, "MOST_LINES", 3)
-    with broken(node, "ENOENT"):
+def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(node: Node) -> None:
+    node.patch.setattr(records, "MOST_LINES", 3)
+    with broken(node):
         for pid, name in enumerate(("c1", "c2", "c3", "c1", "c4"), 7):
             live(node, 4.0, name, pid)
             node.kernel.now += 2
@@ -461,9 +370,9 @@ def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(
     assert node.verbs() == ["write"] * 2
 
 
-def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records, "MOST_LINES", 1)
-    with broken(node, "ENOENT"):
+def test_none_is_dropped_that_can_be_written(node: Node) -> None:
+    node.patch.setattr(records, "MOST_LINES", 1)
+    with broken(node):
         for pid, name in enumerate(("c1", "c2", "c3"), 7):
             live(node, 4.0, name, pid)
     assert node.verbs() == ["write"] * 3
@@ -471,7 +380,7 @@ def test_none_is_dropped_that_can_be_written(node: Node, monkeypatch: pytest.Mon
 
 
 def test_lines_in_the_record_of_a_newer_version_are_written_as_they_are(node: Node) -> None:
-    with broken(node, "ENOENT"):
+    with broken(node):
         live(node, 4.0)
     newer = '{"version": 2, "id": "2", "name": "\u00e9"}'
     lines = [*node.state(ID).owed.lines, newer]  # type: ignore[union-attr]

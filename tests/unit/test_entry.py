@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import __main__ as program
-from hook import conmon, entry, procfs
-from hook.errors import HookError
+from hook import conmon, entry, procfs, system
+from hook.errors import UNNAMED, HookError
 from hook.models import Failure, Options, State, ValidationError
 from hook.node.records import Records
 from hook.store import RunDir
@@ -22,6 +23,9 @@ from tests.unit.simulated import GROUP, UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixtures
 
+VICTIM = "00000000-0000-4000-8000-000000000001"
+MANAGER, POD_UID, CRI_UID = "io.container.manager", "io.kubernetes.pod.uid", "io.kubernetes.cri.sandbox-uid"
+IN_PODMAN = "/machine.slice/libpod-c1.scope"
 STATE: dict[str, object] = {"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/b"}
 
 
@@ -39,32 +43,28 @@ def failure() -> Failure:
     return found
 
 
-def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(node: Node) -> None:
     def fail(*_: object) -> int:
         raise MemoryError("none left")
 
-    monkeypatch.setattr(entry, "serve_call", fail)
+    node.patch.setattr(entry, "serve_call", fail)
     assert "none left" in called(node)
     assert "none left" in called(node, "--bogus", "--run-dir=/proc/none")
     assert "none left" in called(node, "--strict", verb="hook")
     assert "none left" in called(node, "--strict", exits=1)
     with Records(RUN) as records:
         assert records.runs() == {("createRuntime", "failed"): 2, ("hook", "failed"): 1}
-    monkeypatch.setattr(entry, "parse", fail)
+    node.patch.setattr(entry, "parse", fail)
     assert "none left" in called(node, "--strict", exits=1)
 
 
 @pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
-def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
-    node: Node, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(node: Node, verb: str) -> None:
     def act(_call: entry.Call, context: entry.Context) -> bool:
         context.run.complaints.append(HookError("io", "a damaged file"))
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(entry, "_act", act)
+    node.patch.setattr(entry, "_act", act)
     stage = "poststop" if verb == "poststop" else "createRuntime"
     for words, status in (((), 0), (("--strict",), int(stage == "createRuntime"))):
         said = called(node, *words, verb=verb, exits=status)
@@ -90,7 +90,7 @@ NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {
 
 @pytest.mark.parametrize(("given", "said"), NO_STATES.values(), ids=NO_STATES)
 def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes | dict[str, object], said: str) -> None:
-    """What a process makes of it: fuse/test_hostile.py."""
+    """What a process makes of it: fuse/test_process.py."""
     node.machine.caller.stdin = given if isinstance(given, bytes) else json.dumps({**STATE, **given}).encode()
     assert program.dispatch(["createRuntime", "--strict"]) == 1
     (line,) = node.machine.caller.stderr.decode().splitlines()
@@ -98,6 +98,33 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert said in line
     assert set(node.failures().values()) == {"bad_state"}
     assert node.groups() == {}
+
+
+@pytest.mark.parametrize(
+    ("container", "uid", "reason"),
+    [
+        ("../../etc/cron.d/x", UID, "bad_state"),
+        ("\ud800", UID, "bad_state"),
+        ("c1", "../" + UID, "bad_key"),
+        ("c1", "a" * 1_000_000, "bad_key"),
+    ],
+)
+def test_a_name_that_is_none_reaches_no_path(node: Node, container: str, uid: str, reason: str) -> None:
+    """A failure leaves its record, a run, and a byte in the count of the log; the record goes with the container."""
+    node.spawn(7, cgroup="/own/crio-c1")
+    called(node, id="warm-up")
+    before = set(node.machine.files("/"))
+    said = called(node, verb="hook", id=container, annotations={POD_UID: uid})
+    assert said.count("\n") == 1
+    assert len(said) < 1000
+    name = "c1" if reason == "bad_key" else UNNAMED + system.hash_of(container.encode("utf-8", "surrogatepass"))
+    assert node.failures() == {name: reason}
+    made = {re.sub(r"(/logged(-.*)?)-\d+$", r"\1", path) for path in set(node.machine.files("/")) - before}
+    counted = ["logged", f"logged-{reason}.{name if reason == 'bad_key' else UNNAMED}"]
+    assert made == {f"{RUN}/{it}" for it in (f"unmonitored/{name}.json", "runs/createRuntime-failed", *counted)}
+    node.kernel.die(7)
+    called(node, verb="hook", id=container, status="stopped")
+    assert node.failures() == {}
 
 
 def test_the_record_of_a_state_without_a_pid_has_its_bundle(node: Node) -> None:
@@ -125,19 +152,35 @@ def test_a_bad_option_is_said_of_a_call_that_fails_too(node: Node) -> None:
     assert "--bogus" in ignored
 
 
+def test_a_bad_option_is_on_record_while_the_container_is_monitored(node: Node) -> None:
+    node.spawn(7)
+    assert "usage" in called(node, "--linger=soon")
+    assert (failure().reason, failure().monitored) == ("usage", True)
+    node.kernel.die(7)
+    assert "poststop c1: usage: " in called(node, "--linger=soon", verb="poststop")
+    assert (node.groups(), node.failures()) == ({}, {})
+
+
+def test_a_machine_without_resctrl_is_said_once_and_recorded_nowhere(node: Node) -> None:
+    nowhere = ("--resctrl-root=/nowhere", "--strict")
+    assert "no /nowhere here: nothing is monitored on this machine" in called(node, *nowhere)
+    assert called(node, *nowhere) == ""
+    for _ in range(2):
+        assert called(node, *nowhere, "--run-dir=/proc/none").count("\n") == 1, "where that cannot be recorded, always"
+    assert node.failures() == {}
+
+
 @pytest.mark.parametrize("is_left_out", [True, False])
-def test_an_infra_container_of_podmans_is_left_out(
-    node: Node, monkeypatch: pytest.MonkeyPatch, is_left_out: bool
-) -> None:
+def test_an_infra_container_of_podmans_is_left_out(node: Node, is_left_out: bool) -> None:
     """Which one that is: test_podman.py."""
-    monkeypatch.setattr(conmon, "leaves_out", lambda *_: is_left_out)
+    node.patch.setattr(conmon, "leaves_out", lambda *_: is_left_out)
     node.spawn(7, cgroup="/machine.slice/app.scope")
     called(node, annotations={"io.container.manager": "libpod"})
     assert bool(node.groups()) is not is_left_out
 
 
 def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(node: Node) -> None:
-    node.spawn(7, cgroup="/machine.slice/libpod-c1.scope")
+    node.spawn(7, cgroup=IN_PODMAN)
     said = called(node, "--key=sandbox", annotations={"io.kubernetes.cri-o.SandboxID": "../x"})
     assert "bad_key: the annotations hold an invalid sandbox ID: '../x'" in said
     assert node.groups() == {"oci-c1": {7}}
@@ -145,13 +188,51 @@ def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(no
     assert node.repair().outcomes == []
 
 
-def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(node: Node) -> None:
+    """Under each runtime: test_evasion.py."""
+    node.spawn(7, cgroup=own("c1"))
+    said = called(node, "--strict", annotations={MANAGER: "cri-o", POD_UID: VICTIM, CRI_UID: VICTIM})
+    assert node.groups() == {GROUP: {7}}
+    assert (failure().reason, failure().monitored, failure().key) == ("bad_key", True, UID)
+    assert VICTIM in failure().problem
+    assert VICTIM in said
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("cgroup", "said", "kubernetes", "podman", "group"),
+    [
+        (own("c1"), {MANAGER: "libpod"}, "--group-prefix=k8s-", "--key=sandbox", f"k8s-{UID}"),
+        (own("c1"), {MANAGER: "libpod"}, "--key=container", "--group-prefix=mine-", "oci-c1"),
+        (IN_PODMAN, {POD_UID: VICTIM, CRI_UID: VICTIM}, "--group-prefix=k8s-", "--key=auto", "oci-c1"),
+    ],
+)
+def test_if_both_hooks_d_files_call_only_the_call_that_is_for_a_container_handles_it(
+    node: Node, cgroup: str, said: dict[str, str], kubernetes: str, podman: str, group: str, order: int
 ) -> None:
+    calls = [("--containers=kubernetes", "--linger=600", kubernetes), ("--containers=podman", podman)][::order]
+    node.spawn(7, cgroup=cgroup)
+    for words in calls:
+        assert called(node, *words, annotations=said) == ""
+    assert node.groups() == {group: {7}}
+    node.kernel.die(7)
+    for words in calls:
+        called(node, *words, verb="poststop", status="stopped")  # Podman's has no annotations then
+    assert node.groups().keys() == (set() if cgroup == IN_PODMAN else {group}), "only Kubernetes' file lets it linger"
+
+
+def test_a_call_of_the_other_hooks_d_file_keeps_the_record_of_a_failure(node: Node) -> None:
+    called(node, "--containers=kubernetes")  # there is no process 7
+    node.spawn(7, cgroup=own("c1"))
+    called(node, "--containers=podman")
+    assert (node.failures(), node.groups()) == ({"c1": "task_gone"}, {})
+
+
+def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(node: Node) -> None:
     """The simulator found it: its ID was its key, and the other containers of its pod had another one."""
     node.spawn(7, cgroup=own("c1"))
     node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
-    with monkeypatch.context() as unreadable:
+    with node.patch.context() as unreadable:
         unreadable.setattr(procfs, "cgroups", lambda _pid: [])
         assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})
     assert (node.failures(), node.groups()) == ({"c1": "io"}, {})
@@ -159,8 +240,8 @@ def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_fo
     assert node.groups() == {GROUP: {7}}
 
 
-def test_a_state_that_does_not_end_is_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry, "STDIN_PATIENCE", 0.0)
+def test_a_state_that_does_not_end_is_reported(node: Node) -> None:
+    node.patch.setattr(entry, "STDIN_PATIENCE", 0.0)
     assert "bad_state: no container state on stdin: it did not end within 0 seconds" in called(node)
 
 
@@ -175,12 +256,10 @@ def test_the_verb_decides_the_stage_whatever_the_state_says(node: Node, status: 
     assert failure().stage == "createRuntime"
 
 
-def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failure_to_open_the_run_directory_is_recorded_with_the_process(node: Node) -> None:
     """Without it reconcile would never try again."""
     node.spawn(7, born=99)
-    monkeypatch.setattr(entry, "RunDir", fails(errno.EMFILE))
+    node.patch.setattr(entry, "RunDir", fails(errno.EMFILE))
     called(node)
     found = failure()
     assert (found.reason, found.pid, found.starttime) == ("io", 7, 99)
@@ -219,16 +298,11 @@ def option(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_both_forms_of_an_option(name: str) -> None:
+def test_an_option_has_two_forms_and_without_a_value_does_not_swallow_the_next_one(name: str) -> None:
     text, value = GOOD[name]
     assert changed(f"{option(name)}={text}") == changed(option(name), text) == ({name: value}, [])
-    assert changed("--strict", option(name)) == ({"strict": True}, [f"{option(name)} wants a value"])
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_an_option_without_a_value_does_not_swallow_the_next_one(name: str) -> None:
     complaint = [f"{option(name)} wants a value"]
-    assert changed(option(name), "--strict") == ({"strict": True}, complaint)
+    assert changed("--strict", option(name)) == changed(option(name), "--strict") == ({"strict": True}, complaint)
     other = "linger" if name != "linger" else "resctrl_root"
     text, value = GOOD[other]
     assert changed(option(name), f"{option(other)}={text}") == ({other: value}, complaint)

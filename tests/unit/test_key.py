@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hook import key, reclaim, report, retry, system
-from hook.entry import STAGES, Context
+from hook import key, reclaim, retry, system
+from hook.entry import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure
 from hook.report import explain
@@ -62,9 +62,7 @@ def test_a_container_whose_key_has_lost_its_record_goes_all_the_same(node: Node)
     assert not [it for it in node.files() if it.startswith(("members/", "groups/"))]
 
 
-def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(node: Node) -> None:
     """The simulator found it. A record that is damaged goes with the container."""
     node.context().run.write(Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p"))
     refuse, real = fails(errno.EINVAL), system.read_file
@@ -72,7 +70,7 @@ def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
     def read_others(path: str, *more: Any) -> str:  # noqa: ANN401  those of read_file
         return (refuse if path.startswith("unmonitored/") else real)(path, *more)
 
-    with monkeypatch.context() as patch:
+    with node.patch.context() as patch:
         patch.setattr(system, "read_file", refuse)
         with pytest.raises(HookError):  # nor can it read the index
             node.stop()
@@ -84,11 +82,21 @@ def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
     assert node.failures() == {}
 
 
-def test_a_member_of_whom_proc_cannot_tell_is_dropped(node: Node) -> None:
+@pytest.mark.parametrize("fails_to", ["read /proc", "write its record", "read the counters"])
+def test_a_key_ends_whatever_fails(node: Node, fails_to: str) -> None:
+    """All that is left to do then is to unlink, and poststop comes but once."""
     node.start()
-    node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
+    node.kernel.die(7)
+    if fails_to == "read /proc":
+        node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
+    elif fails_to == "write its record":
+        node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
+    else:
+        node.kernel.files[f"{ROOT_GROUP}/mon_data"] = b""
     node.stop()
     assert_over(node)
+    if "counters" in fails_to:
+        assert node.state().groups[0].end == {}
 
 
 def start_in_two_groups(node: Node) -> None:
@@ -119,29 +127,6 @@ def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(node: Node)
     node.stop(OTHER, 8)
     assert node.groups() == {GROUP: {7}}
     node.stop(ID, 7)
-    assert_over(node)
-
-
-def test_a_full_run_directory_does_not_keep_a_key_from_ending(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is left to do then is to unlink, and poststop comes but once."""
-    node.start()
-    monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
-    node.stop(ID, 7)
-    assert_over(node)
-
-
-def test_a_poststop_that_cannot_read_its_index_fails(node: Node) -> None:
-    """It did nothing, and was counted among those that had nothing to do."""
-    node.start()
-    node.put(f"members/{ID}.json", "{")
-    assert refused(lambda: node.stop(ID, 7)).reason == Reason.IO
-
-
-def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(node: Node) -> None:
-    node.start()
-    node.kernel.files[f"{ROOT_GROUP}/mon_data"] = b""
-    node.stop(ID, 7)
-    assert node.state().groups[0].end == {}
     assert_over(node)
 
 
@@ -234,13 +219,13 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: No
     assert node.state() == before
 
 
-def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(node: Node) -> None:
     """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
 
     node.start()
     node.stop(ID, 7)
     node.spawn(8)
-    with monkeypatch.context() as patch:
+    with node.patch.context() as patch:
         patch.setattr(Resctrl, "make", fails(errno.EIO))
         patch.setattr(retry, "undo", lambda _: None)  # killed
         with pytest.raises(OSError, match="Input/output"):
@@ -295,6 +280,7 @@ def test_the_dead_and_orphans_give_their_rmids_and_then_those_that_linger(node: 
         assert (before - set(node.groups()), reason) == (gone, None if gone else Reason.NO_RMIDS)
     assert {"oci-live", "oci-outlived", "oci-lived-in", "oci-", "theirs"} < set(node.groups())
     assert node.state("dead").completed_at is not None
+    assert node.context().run.read_index("dead") is None
 
 
 def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
@@ -303,6 +289,15 @@ def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
     node.edit("groups/second.json", lingering_until=0.0)
     assert start_without_rmid(node) is None
     assert node.groups() == {"oci-first": set(), f"oci-{OTHER_UID}": {20}}
+
+
+def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
+    for name in ("oci-lost", "oci-too"):
+        node.make_group(name)
+    node.machine.refusals["rmdir"] = [errno.EACCES]
+    assert start_without_rmid(node) is None
+    assert len(node.groups()) == 2
+    assert node.groups()[f"oci-{OTHER_UID}"] == {20}
 
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
@@ -323,21 +318,12 @@ def test_an_orphan_leaves_the_view_of_its_key_to_the_groups_on_record(node: Node
     assert node.files() == before
 
 
-def test_a_key_that_came_back_after_it_was_looked_at_is_not_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_came_back_after_it_was_looked_at_is_not_ended(node: Node) -> None:
     node.start()
     stale = replace(node.state(), members={})
-    monkeypatch.setattr(RunDir, "glance", lambda _run, _model, name: stale if name == UID else None)
+    node.patch.setattr(RunDir, "glance", lambda _run, _model, name: stale if name == UID else None)
     assert start_without_rmid(node) == Reason.NO_RMIDS
     assert node.groups() == {GROUP: {7}}
-
-
-def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
-    for name in ("oci-lost", "oci-too"):
-        node.make_group(name)
-    node.machine.refusals["rmdir"] = [errno.EACCES]
-    assert start_without_rmid(node) is None
-    assert len(node.groups()) == 2
-    assert node.groups()[f"oci-{OTHER_UID}"] == {20}
 
 
 def test_what_another_hook_has_locked_is_not_waited_for(node: Node) -> None:
@@ -365,9 +351,7 @@ def test_one_start_frees_no_more_than_a_few(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
-def test_a_node_where_looking_takes_long_frees_one_all_the_same(
-    node: Node, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
-) -> None:
+def test_a_node_where_looking_takes_long_frees_one_all_the_same(node: Node, dead: list[str], left: list[str]) -> None:
     """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
     for number in range(9):
         node.start(f"c{number}", 10 + number, None)
@@ -380,15 +364,13 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
         node.kernel.now += 0.5
         return real(*arguments)
 
-    monkeypatch.setattr(RunDir, "glance", glance)
+    node.patch.setattr(RunDir, "glance", glance)
     node.start("new", 30, None)
     assert [name for name in dead if f"oci-{name}" in node.groups()] == left
 
 
 @pytest.mark.parametrize("has_freed", [True, False])
-def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
-    node: Node, monkeypatch: pytest.MonkeyPatch, has_freed: bool
-) -> None:
+def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(node: Node, has_freed: bool) -> None:
     """The wait for it was over already: what was freed was lost, and what could not start stayed on record."""
     if has_freed:
         node.start()
@@ -404,8 +386,8 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
     def release(_is_over: object, _until: float) -> None:
         held.pop().__exit__()
 
-    monkeypatch.setattr(reclaim, "reclaim", search)
-    monkeypatch.setattr(node.machine, "wait", release)
+    node.patch.setattr(reclaim, "reclaim", search)
+    node.patch.setattr(node.machine, "wait", release)
     node.kernel.rmids = len(node.kernel.groups) - 1
     if has_freed:
         node.start(OTHER, 20, OTHER_UID)
@@ -416,23 +398,12 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(
     assert (node.find_state(OTHER_UID) is not None) is has_freed
 
 
-def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunDir, "names", fails(errno.EIO))
+def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(node: Node) -> None:
+    node.patch.setattr(RunDir, "names", fails(errno.EIO))
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
     (complaint,) = context.run.complaints
     assert str(explain(complaint)).startswith("RMIDs could not be reclaimed;")
-
-
-def test_reclaim_takes_a_dead_member_off_the_index(node: Node) -> None:
-    node.start()
-    node.kernel.die(7)
-    context = node.context()
-    assert context.run.read_index(ID) == UID
-    assert reclaim.reclaim(context, OTHER) is True
-    assert context.run.read_index(ID) is None
 
 
 def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node) -> None:
@@ -447,18 +418,7 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     assert node.groups() == {GROUP: set()}
 
 
-@pytest.mark.parametrize("writes", ["poststop", "createRuntime"])
-def test_a_late_call_that_fails_leaves_the_failure_of_the_next_life(node: Node, writes: str) -> None:
-    """The simulator found it: one failed while the other wrote its record. A createRuntime replaces what is there."""
-    node.spawn(7)
-    run = node.context().run
-    failures = {it: Failure(container=ID, stage=it, reason=it, problem="p", pid=7, starttime=100) for it in STAGES[1:]}
-    report.record(run, failures["createRuntime"])
-    report.record(run, replace(failures[writes], reason="late"))
-    assert node.failures() == {ID: "createRuntime" if writes == "poststop" else "late"}
-
-
-def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -> None:
     """The next life fails between the first look and the lock. Without the lock, reconcile removes the record."""
     former = Failure(container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
     node.context().run.write(Failure, ID, former)
@@ -469,29 +429,27 @@ def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node, m
         run.write(Failure, ID, replace(former, reason="next", pid=9))
         return real(run, key, deadline)
 
-    monkeypatch.setattr(RunDir, "lock", lock)
+    node.patch.setattr(RunDir, "lock", lock)
     node.stop()
     assert node.failures() == {ID: "next"}
-    monkeypatch.setattr(RunDir, "lock", fails(errno.ENOSPC))
+    node.patch.setattr(RunDir, "lock", fails(errno.ENOSPC))
     node.kernel.die(9)
     node.stop()
     assert node.failures() == {ID: "next"}
-    monkeypatch.undo()
+    node.patch.undo()
     node.stop()
     assert node.failures() == {}
     assert not [it for it in node.files() if it.startswith("locks/")]
 
 
-def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: Node) -> None:
     """The simulator found it: another program removed the record, and the new one has shown nothing yet."""
     context = node.start()
     with context.run.lock(UID, system.monotonic()) as locked:
         assert locked.state is not None
         unshown = replace(locked.state, generation=0)
         locked.commit(unshown)
-        monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+        node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
         key.drop_groups(context, locked, unshown, unshown.groups)
     assert not [it for it in node.files() if it.startswith("mon_groups/")]
 
@@ -508,25 +466,24 @@ def test_a_group_that_is_gone_without_a_begin_ends_without_counters(node: Node) 
     assert key.finish_group(node.context(), gone, had_member=True).end == {}
 
 
-def test_making_room_ends_with_its_time_and_after_a_failure(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+# --- Room for records
+
+
+def test_making_room_ends_with_its_time_and_after_a_failure_and_leaves_a_key_that_has_come_back(node: Node) -> None:
     for name, pid, uid in ((ID, 7, UID), (OTHER, 20, OTHER_UID)):
-        node.start(name, pid, uid, snapshot_ttl=300)
-        node.stop(name, pid, snapshot_ttl=300)
+        node.start(name, pid, uid)
+        node.stop(name, pid)
     run = node.context().run
-    monkeypatch.setattr(reclaim, "_SECONDS", 0.0)
-    with monkeypatch.context() as broken:
+    completed = node.state()
+    node.patch.setattr(reclaim, "_SECONDS", 0.0)
+    with node.patch.context() as broken:
         broken.setattr(reclaim, "forget", fails(errno.EIO))
         assert not reclaim.make_room(run, drops_lines=False)
-    assert node.find_state(UID) is not None
-    assert node.find_state(OTHER_UID) is not None
+    assert None not in (node.find_state(UID), node.find_state(OTHER_UID))
     run.may_make_room = True
     assert reclaim.make_room(run, drops_lines=False)
     assert (node.find_state(UID) is None) + (node.find_state(OTHER_UID) is None) == 1
-
-
-def test_a_key_that_has_come_back_makes_no_room(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
-    before = replace(node.state(), completed_at="2026-11-27T08:00:00Z")
-    monkeypatch.setattr(RunDir, "glance", lambda *_: before)
+    node.patch.setattr(RunDir, "glance", lambda *_: completed)
     assert not reclaim.make_room(node.context().run, drops_lines=False)
     assert node.groups() == {GROUP: {7}}

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -53,17 +52,6 @@ def as_module(*classes: type[BaseModel]) -> ModuleType:
     for cls in classes:
         cls.__module__ = "made_up"
     module.__dict__.update(everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"])
-    return module
-
-
-def load(text: str, directory: Path) -> ModuleType:
-    path = directory / "compiled.py"
-    path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location("compiled", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     return module
 
 
@@ -120,12 +108,9 @@ def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_va
     run()
 
 
-def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
-    """The comparison can fail: here the compiled form has another bound for `pid`."""
-    text = COMPILED.read_text(encoding="utf-8")
-    weaker = load(text.replace("(check_int, (), 0, 2147483647)", "(check_int, (), -1, 2147483647)"), tmp_path)
-    documents = strategies.substitutions(models.State)
-    assert any(find_difference(models, weaker, "State", document) for document in documents)
+def test_substitutions_go_beyond_each_bound() -> None:
+    documents = [it for it in strategies.substitutions(models.State) if isinstance(it, dict)]
+    assert {0, -1, 2**31 - 1, 2**31} <= {it["pid"] for it in documents if type(it.get("pid")) is int}
 
 
 # --- What else both forms do

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,11 +22,10 @@ from hook.models import Failure
 from hook.node.records import Records
 from hook.report import explain, printable, short_id, who
 from hook.store import RunDir
-from tests.simulator.machine import RUN, SimulatedMachine
+from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, UID, Node, fails, node
-from tests.unit.stops import machine
 
-__all__ = ["machine", "node"]  # fixtures
+__all__ = ["node"]  # fixture
 
 
 class SpiedSocket:
@@ -50,20 +48,19 @@ class SpiedSocket:
 
 
 @pytest.fixture
-def log(machine: SimulatedMachine) -> Iterator[SpiedSocket]:
-    assert machine.syslog == []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "_socket", spy := SpiedSocket())
-        yield spy
+def log(node: Node) -> SpiedSocket:
+    spy = SpiedSocket()
+    node.patch.setitem(sys.modules, "_socket", spy)
+    return spy
 
 
 def a_failure() -> Failure:
     return report.make_failure(HookError(Reason.IO, "p"), "hook", "c1")
 
 
-def test_a_line_on_stderr_and_one_in_syslog(machine: SimulatedMachine, log: SpiedSocket) -> None:
+def test_a_line_on_stderr_and_one_in_syslog(node: Node, log: SpiedSocket) -> None:
     report.say("what is wrong")
-    assert machine.caller.stderr == b"resctrl-mon-hook: what is wrong\n"
+    assert node.machine.caller.stderr == b"resctrl-mon-hook: what is wrong\n"
     opened, *connected, (name, datagram, flags), closed = log.calls
     assert [opened, *connected, closed] == [
         ("socket", 1, 2), ("setblocking", False), ("connect", "/dev/log"), ("close",),
@@ -74,7 +71,7 @@ def test_a_line_on_stderr_and_one_in_syslog(machine: SimulatedMachine, log: Spie
     report.say("x", to_syslog=False)
     assert len(log.calls) == 5
     report.record(None, a_failure())
-    assert (machine.caller.stderr.count(b"\n"), len(log.calls)) == (2, 5), "no run directory, no record"
+    assert (node.machine.caller.stderr.count(b"\n"), len(log.calls)) == (2, 5), "no run directory, no record"
 
 
 ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), MemoryError(), ImportError("_socket")]
@@ -85,54 +82,52 @@ ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), M
     "broken", [["stderr"], ["socket"], ["connect"], ["send"], ["record"], ["stderr", "send", "record"]]
 )
 def test_each_trace_is_independent_of_the_others(
-    machine: SimulatedMachine, log: SpiedSocket, monkeypatch: pytest.MonkeyPatch, broken: list[str], error: Exception
+    node: Node, log: SpiedSocket, broken: list[str], error: Exception
 ) -> None:
     run, log.broken = RunDir(RUN), dict.fromkeys(broken, error)
     for name, place, attribute in (("stderr", system, "write_stderr"), ("record", RunDir, "write")):
         if name in broken:
-            monkeypatch.setattr(place, attribute, fails(error))
+            node.patch.setattr(place, attribute, fails(error))
     report.say("first")
     report.record(run, a_failure())
     calls = [name for name, *_ in log.calls]
-    assert (b"first" in machine.caller.stderr) is ("stderr" not in broken)
+    assert (b"first" in node.machine.caller.stderr) is ("stderr" not in broken)
     assert ("send" in calls) is (broken in (["stderr"], ["record"]))
     assert (run.glance(Failure, "c1") is None) is ("record" in broken)
     assert calls.count("close") == calls.count("socket"), "no descriptor is left open"
 
 
 @pytest.mark.parametrize("has_room", [True, False])
-def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: SimulatedMachine, has_room: bool) -> None:
+def test_a_record_that_cannot_be_written_is_reported_and_counted(node: Node, has_room: bool) -> None:
     run = RunDir(RUN)
     with Records(run.path) as records:
         assert records.count("unrecorded") == 0
         for _ in range(2):
             if has_room:
-                machine.refusals["rename"] = 2 * [errno.ENOSPC]
+                node.machine.refusals["rename"] = 2 * [errno.ENOSPC]
             else:  # files are made, as on tmpfs, but get no page; the third write is that to stderr
-                machine.refusals["write"] = 4 * [errno.ENOSPC]
+                node.machine.refusals["write"] = 4 * [errno.ENOSPC]
             report.record(run, a_failure())
         assert records.count("unrecorded") == (2 if has_room else 1)
         assert records.runs() == {}
     assert run.glance(Failure, "c1") is None
     if has_room:
-        assert "could not write the record" in machine.syslog[0]
-        assert b"No space left" in machine.caller.stderr
+        assert "could not write the record" in node.machine.syslog[0]
+        assert b"No space left" in node.machine.caller.stderr
 
 
-def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(
-    machine: SimulatedMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(node: Node) -> None:
     """The record of one was renamed before the other had written it."""
     run = RunDir(RUN)
     opened: list[str] = []
-    at_call = machine.at_call
+    at_call = node.machine.at_call
 
     def record_call(name: str, path: str) -> None:
         if name == "open" and path.endswith(".tmp"):
             opened.append(path.rpartition("/")[2])
         at_call(name, path)
 
-    monkeypatch.setattr(machine, "at_call", record_call)
+    node.patch.setattr(node.machine, "at_call", record_call)
     with run.lock("c1", system.monotonic()):
         report.record(run, a_failure())
     report.record(run, a_failure())
@@ -150,14 +145,14 @@ def container() -> Container:
     return found
 
 
-def test_a_record_has_what_is_known_of_the_container(machine: SimulatedMachine) -> None:
+def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
     error = HookError(Reason.DENIED, "p\udcff\n\u2028", tried="t", kernel="k", hint="h")
     failure = report.make_failure(error, "createRuntime", container(), KEY, is_monitored=True)
     report.record(RunDir(RUN), failure)
     assert RunDir(RUN).glance(Failure, "c1") == failure
     fields = failure.model_dump()
     assert len(fields.pop("time")) == len("2026-11-21T00:00:00Z")
-    assert fields.pop("boottime") == machine.kernel.now
+    assert fields.pop("boottime") == node.kernel.now
     assert fields == {
         **{"version": 1, "container": "c1", "stage": "createRuntime", "monitored": True, "bundle": "/bundle"},
         **{"reason": "denied", "problem": r"p\udcff\n\u2028", "tried": "t", "kernel": "k", "hint": "h"},
@@ -175,22 +170,13 @@ def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(no
     for reason in ("io", Reason.BAD_STATE):
         report.report(call, run_dir, HookError(reason, "p"), [])
         assert node.failures() == {ID: "denied"}
+    start = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
+    report.report(start, run_dir, HookError("no_rmids", "p"), [])
+    assert node.failures() == {ID: "no_rmids"}, "a createRuntime replaces what is there"
+    run_dir.write(Failure, ID, failure)
     node.kernel.die(7)
     report.report(call, run_dir, HookError("io", "p"), [])
     assert node.failures() == {ID: "io"}
-
-
-@pytest.mark.parametrize("change", [None, "pid", "key", "starttime"])
-def test_record_omits_what_is_not_known(change: str | None) -> None:
-    """No key where it is a bad one, no container where the state was none."""
-    known = container()
-    if change in ("pid", "starttime"):
-        setattr(known, change, 0 if change == "pid" else None)
-    key = KEY if change in ("pid", "starttime") else None
-    failure = report.make_failure(HookError(Reason.IO, "p"), "hook", known if change else "c1", key).model_dump()
-    for name in [change] if change else ["pid", "key", "kind", "starttime", "bundle"]:
-        assert failure[name] is None
-    assert Failure.model_validate(failure).model_dump() == failure
 
 
 # --- The head of a state that is too large
@@ -223,11 +209,6 @@ def test_members_of_the_outermost_object_that_are_whole_are_the_head(head: str, 
     assert "annotations" not in found
 
 
-def test_annotations_that_are_whole_are_in_the_head() -> None:
-    state = {**STATE, "annotations": {"a": "b"}}
-    assert report.read_head(json.dumps(state)[:-1] + ', "more": "xxx') == state
-
-
 @pytest.mark.parametrize(
     "text", ["", " ", "7", "[1, 2", '"id"', "{", "{}", '{"id"', '{"id": "c1"', '{"id": "c1" "pid": 7}']
 )
@@ -235,7 +216,7 @@ def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
     assert report.read_head(text).keys() <= {"ociVersion"}
 
 
-# --- A call with such a state. With one of any size, in bounded memory: fuse/test_oversized.py.
+# --- A call with such a state. With one of any size, in bounded memory: fuse/test_process.py.
 
 
 LIMIT = 400
@@ -276,8 +257,8 @@ def test_a_state_that_is_too_large_and_has_no_pid_is_a_bad_state(node: Node) -> 
     assert node.failures() == {"c1": "bad_state"}
 
 
-def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "RunDir", fails(errno.EIO))
+def test_without_a_run_directory_a_failure_is_said_all_the_same(node: Node) -> None:
+    node.patch.setattr(report, "RunDir", fails(errno.EIO))
     call = entry.Call("createRuntime", (node.options(), []), ID, "/bundle", None)
     assert report.leave_traces(call, None, HookError("io", "p"), is_monitored=False) is None
     assert ": io: " in node.machine.caller.stderr.decode()

@@ -103,9 +103,7 @@ def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
     assert context.run.list_part("mon_groups") == []
 
 
-def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(node: Node) -> None:
     """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
     node.start(ID, 7)
     assert "generation" in shown(node)
@@ -116,12 +114,28 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
         mkdir(path)
         seen.append("generation" in shown(node))
 
-    monkeypatch.setattr(node.kernel, "mkdir", made)
+    node.patch.setattr(node.kernel, "mkdir", made)
     node.remove_groups()
     node.kernel.energy = 1000
     node.start(OTHER, 8)
     assert seen == [False]
     assert shown(node)["mon_data/mon_PERF_PKG_00/core_energy.before"] == b"Unavailable\n"
+
+
+@pytest.mark.parametrize("is_reconciled", [True, False])
+def test_use_in_a_domain_that_comes_online_after_the_begin_is_shown_as_unknown(node: Node, is_reconciled: bool) -> None:
+    late = "mon_PERF_PKG_09/core_energy"
+    node.start(ID, 7)
+    counters = node.kernel.groups[f"{RESCTRL}/mon_groups/{GROUP}"].counters
+    counters[late] = node.kernel.groups[RESCTRL].counters[late] = "7.000000"
+    if is_reconciled:
+        assert node.verbs() == ["show"]
+        assert node.verbs() == []
+        assert shown(node)[f"mon_data/{late}.before"] == b"Unavailable\n"
+    counters[late] = "9.000000"
+    node.stop(ID, 7)
+    assert shown(node)[f"mon_data/{late}.end"] == b"9.000000\n"
+    assert shown(node)[f"mon_data/{late}.before"] == b"Unavailable\n"
 
 
 @pytest.mark.parametrize("is_refused", [True, False], ids=["the kernel refuses", "a directory is in its place"])
@@ -253,19 +267,3 @@ def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(tmp_path: P
         assert (tasks, joules) == (["7"], Decimal(42))
 
     change.overtakes(look)
-
-
-def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(tmp_path: Path) -> None:
-    change = ViewChange(tmp_path, "completed")
-    wholes = change.wholes()
-    at, calls = 0, 0
-    while calls >= at:
-        at += 1
-        change.show(change.live)
-        calls = change.make(at)
-        entry = read(change.place)
-        assert entry is None or entry in wholes
-        assert (entry is not None and entry.completed) == change.context.view.is_current(change.over)
-        change.make()
-        assert change.context.view.is_current(change.over)
-        assert list((tmp_path / "run/building").iterdir()) == []
