@@ -15,7 +15,7 @@ from hook import names, procfs, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action
+from hook.reconcile.diagnose import VERBS, Action, Look
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -26,7 +26,7 @@ BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
-    **dict.fromkeys(("completed_groups", "running"), ()),
+    **dict.fromkeys(("completed_groups",), ()),
     **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides", "unread")},
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
@@ -89,11 +89,8 @@ class Facts(SimpleNamespace):
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE
 
-    def is_running(self, container: str) -> bool:
-        return container in self.running
-
-    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
-        return self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0)
+    def look(self, container: str, member: Member) -> Look:
+        return Look(self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0))
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))
@@ -203,7 +200,7 @@ NO_PID = {"pid": None, "starttime": None}
         (failed(monitored=True, reason="usage"), []),
         (failed(reason="bad_state"), []),
         (failed(reason="bad_key"), []),
-        (Facts(failures={"c1": None, "old1": None, "old2": None}, running=["old2"]), ["forget old1"]),
+        (Facts(failures={"c1": None, "old1": None}), ["forget old1"]),
         (Facts(failures={"old1": None}, index={"old1": "k"}, unreadable=["k"]), ["rebuild k"]),
         (Facts(half_failures=["c1"]), ["forget c1"]),
         # lines of history, and room

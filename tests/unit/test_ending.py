@@ -71,7 +71,7 @@ def test_the_line_of_a_container(node: Node) -> None:
         "version": 1, "kind": "container", "key": ID, "namespace": None, "pod": None,
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
         "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
-        "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0,
+        "use": {"core_energy": 12.5}, "unknown": [],
     }  # fmt: skip
 
 
@@ -159,15 +159,6 @@ def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: N
     node.stop(ID, 7, **ON)
     (line,) = read(node)
     assert (line["use"], line["unknown"]) == ({"core_energy": 6.0}, ["core_energy"])
-
-
-def test_late_cpu_time_is_that_of_this_incarnation(node: Node) -> None:
-    for _ in range(2):
-        node.start(ID, 7, None, **ON)
-        node.edit(f"groups/{ID}.json", late_cpu=node.state(ID).late_cpu + 0.25)
-        node.stop(ID, 7, **ON)
-        node.kernel.now += 1
-    assert [it["late_cpu_seconds"] for it in read(node)] == [0.25, 0.25]
 
 
 # --- When there is none

@@ -184,16 +184,6 @@ def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_ch
     assert (watch.failed, node.groups()) == (0, {GROUP: {7, 8, 9, 10, 11, 12}})
 
 
-def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
-    node: WatchedNode,
-) -> None:
-    node.spawn(8).user_ticks = 25
-    node.spawn(9, group="mon_groups/foreign").user_ticks = 400
-    for pid in (8, 9):
-        move_until(node).bring_in(pid)
-    assert node.run_context.late_cpu == {UID: 0.25}
-
-
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,7 +314,6 @@ def test_init_in_another_ctrl_group_is_followed_at_its_exec(node: WatchedNode, g
     node.kernel.now += watch.wait() or 0
     watch.look()
     assert node.groups() == {f"gold/{GROUP}": {7, 8}}
-    assert node.run_context.late_cpu == {}, "it was counted in its former group"
     node.assert_settled()
 
 
@@ -386,7 +375,7 @@ def test_container_is_followed_again_a_minute_later(node: WatchedNode, gold: str
     node.kernel.put(RESCTRL, b"7")
     watch.bring_in(7)
     assert node.groups() == {f"gold/{GROUP}": set()}
-    node.kernel.now += 61
+    watch._forget()
     watch.bring_in(7)
     assert (watch.followed, node.groups(), gold in node.kernel.groups) == (2, {GROUP: {7}}, True)
 
@@ -508,7 +497,7 @@ def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode,
         look_at_all(watch)
     assert (watch.failed, len(lines)) == (1, 1)
     assert "cannot read 1 cgroup of 5f3c" in lines[0]
-    node.kernel.now += 61
+    watch._forget()
     look_at_all(watch)
     assert watch.failed == 2
 
@@ -681,7 +670,6 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: Watc
     for pid in (8, 9):
         node.spawn(pid)
     node.machine.refusals["put"] = [5]  # EIO
-    node.run_context.late_cpu[UID] = 0.25
     for _ in range(4):
         watch.step()
         watch._waiting.clear()
@@ -693,12 +681,10 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: Watc
     node.kernel.now = started + 59
     watch.step()
     assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
-    assert node.run_context.late_cpu, "not yet: a save takes the locks of its keys"
     node.kernel.now = started + 60
     watch.step()
     now = WatchRecord(started_at=started, alive_at=started + 60, moved=2, failed=1, overflows=1)
     assert RunDir(RUN).glance(WatchRecord, "watch") == now
-    assert (node.state().late_cpu, node.run_context.late_cpu) == (0.25, {})
 
 
 def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
