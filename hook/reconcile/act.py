@@ -108,7 +108,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         if action.why == EARLY:
             context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
     elif verb == "write":
-        _write_owed(seen, locked, state)
+        write_owed(context, locked, state, seen.surplus.lines[state.key])
     elif verb == "note":
         # A group that the other tool has removed ends: no view leads to it.
         groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
@@ -123,19 +123,20 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
             context.view.remove(action.key)
 
 
-def _write_owed(seen: Survey, locked: LockedKey, state: KeyState) -> None:
-    """Write the lines of history that a key owes.
+def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: int = 0) -> None:
+    """Write the lines of history that a key owes, if any.
 
-    If that fails, this raises HookError, after it has dropped the key's oldest lines if too many wait on the node.
+    If that fails, this raises HookError, after it has dropped so many of the oldest lines.
     """
-    lines = state.owed.lines if state.owed is not None else []
-    owed, error = None, None
+    if state.owed is None:
+        return
+    lines, owed, error = state.owed.lines, None, None
     try:
         system.append_lines(state.history_file, lines)
     except OSError as caught:
         why = ending.name_write_error(caught)
         error = ending.unwritten_error(f"{format_count(len(lines), 'line')} of history", state.history_file, why)
-        owed = ending.owe(seen.context.run, lines, why, seen.surplus.lines[state.key])
+        owed = ending.owe(context.run, lines, why, surplus)
     # After the lines: killed in between, they are written once more, each with the same id.
     if owed is None and state.completed_at is not None and not state.groups:
         locked.clear()

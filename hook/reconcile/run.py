@@ -21,7 +21,7 @@ from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
 from hook.node import podman, processes, records, runtimes
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_released
+from hook.reconcile.act import act, end_released, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.report import format_count, printable, short_id, who
@@ -218,8 +218,8 @@ def repair(
         for line in report.sum_up_failures(context.run):
             report.log(line)
         seen = _repair(context, live, asks, done)
-    except BaseException:  # a signal, for example: it waits for no other run
-        _save(context.run, done.outcomes, patience=0.0)
+    except BaseException:  # a signal, for example
+        _save(context.run, done.outcomes)
         raise
     elsewhere = Counter[str]()
     for look in seen.looks.values():
@@ -262,7 +262,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
     return seen
 
 
-def _save(run: RunDir, outcomes: list[Outcome], *, patience: float = _PATIENCE_TO_SAVE, **fields: Any) -> None:  # noqa: ANN401
+def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
     """Add these outcomes to the counts since boot in reconcile.json, and set these fields of its ReconcileRecord.
 
     A run that was killed, or raised an error, has a start without an end. A record that cannot be written stops no run:
@@ -272,7 +272,7 @@ def _save(run: RunDir, outcomes: list[Outcome], *, patience: float = _PATIENCE_T
         descriptor = system.open_lock(_LOCK, run.descriptor)
         try:
             # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
+            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE_TO_SAVE)
             former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
             done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
             failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
@@ -410,7 +410,6 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     """End a key, whether or not its members live. Returns why it is still on record, if it is."""
     run, options = context.run, context.options
     run.complaints = []
-    what = "cannot end it"
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
@@ -421,18 +420,15 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
                 if state.recovering:  # its record may lack groups, which have its name
                     for above in resctrl.list_ctrl_groups(options.resctrl_root):
                         remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
-            elif state is not None and state.kind == "job":
-                end_released(context, state)
-            if state is not None and state.completed_at is not None and state.owed is not None:
-                what = f"could not add what it used to {state.history_file}"
-                system.append_lines(state.history_file, state.owed.lines)
-                # After the lines: killed in between, they are written once more, each with the same id.
-                locked.commit(validation.replace(state, owed=None))
+            elif state is not None:
+                if state.kind == "job":
+                    end_released(context, state)
+                write_owed(context, locked, state)
             if locked.state is None or locked.state.owed is None:
                 reclaim.forget(context.view, locked)
                 return None
     except (HookError, OSError) as error:
-        run.complain(what, error)
+        run.complain("cannot end it", error)
     return "; ".join(str(report.explain(error)) for error in run.complaints)
 
 

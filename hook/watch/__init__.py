@@ -32,7 +32,7 @@ from typing import NamedTuple, NoReturn
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, names, procfs, reclaim, report, retry, system
 from hook.entry import Context
-from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
+from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
 from hook.models import Index, KeyState, Member, Options
 from hook.node import cgroups, processes, records
@@ -46,7 +46,6 @@ from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 
 __all__ = ["counters", "ending", "retry", "run"]
-_LOCK = "watch.lock"  # in the run directory
 _MINUTE = 60.0  # seconds between two saves, and to remember which threads are inside: their IDs are reused
 _SHARE = 20
 _SETTLING = 0.01  # seconds
@@ -61,7 +60,6 @@ def run(options: Options) -> NoReturn:
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
     processes.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
-    take_lock(context)
     watch = Watch(context, connector.subscribe())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: watch.stop())
@@ -73,18 +71,6 @@ def run(options: Options) -> NoReturn:
 def _say(text: str) -> None:
     """Write a line to stderr; systemd writes it to the journal, and limits the rate."""
     report.say(f"watch: {text}", to_syslog=False)
-
-
-def take_lock(context: Context) -> None:
-    """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
-    try:
-        descriptor = system.open_lock(_LOCK, context.run.descriptor)
-    except OSError as error:
-        raise as_hook_error("cannot open the lock file of watch", error) from error
-    if not system.try_flock(descriptor):
-        system.close(descriptor)
-        problem = f"another watch runs on {context.run.path}"
-        raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
 
 
 class Place(NamedTuple):
@@ -157,6 +143,7 @@ class Watch:
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         now = system.monotonic()
         if now >= self._due and procfs.is_dead(pid):
+            self._waiting.pop(place.container, None)
             self._look_at({place.container: place}, now)
         elif was_idle:
             self._due = max(self._due, now + _SETTLING)
@@ -280,18 +267,13 @@ class Watch:
         if path is None or groups.is_others(path) or is_of_parent(place.member.group, path):
             return False
         self._context.run.complaints = problems = list[HookError]()
-        has_joined = False
-        try:
+        before = self.followed
+        with self._guard(f"{place.container}, which is in {path} now,"):
             self._join_group(place, groups.name_ctrl_group(path))
-            has_joined = True
-        except (HookError, OSError) as error:
-            problems.append(as_hook_error("cannot read or write a file", error))
-        self.followed += has_joined
-        self.failed += not has_joined
+            self.followed += 1
         for problem in problems:
-            why = f"{report.explain(problem)}; the next reconcile does what is left"
-            _say(f"following {place.container} to {path}: {why}")
-        return has_joined
+            _say(f"{place.container}: {report.explain(problem)}")
+        return self.followed > before
 
     def _join_group(self, place: Place, ctrl_group: str) -> None:
         """Make the container's group in this ctrl_group, move its init in, and remove its former group if it is empty.

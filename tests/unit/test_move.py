@@ -15,7 +15,7 @@ from hook.reconcile.move import Mover, move_until
 from hook.report import explain
 from hook.resctrl import Resctrl
 from tests.simulator.kernel import RESCTRL
-from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, OTHER, OTHER_UID, Node, fails, node, own
 
 __all__ = ["node"]  # fixture
 INIT = 7

@@ -95,20 +95,6 @@ def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert not RECORD.exists()
 
 
-def test_watch_that_cannot_begin_has_failed_and_says_why() -> None:
-    systemctl("stop", WATCH)
-    systemctl("reset-failed", WATCH)
-    with subprocess.Popen([shipped(), "watch"], stderr=subprocess.PIPE, text=True) as other:
-        assert other.stderr is not None
-        assert "listening" in other.stderr.readline()
-        systemctl("start", WATCH)
-        wait(lambda: state(WATCH, "ExecMainStatus") == "2")
-        log = subprocess.run(["journalctl", "--unit", WATCH], capture_output=True, text=True, check=True)
-        assert "another watch runs on" in log.stdout
-        other.terminate()
-    systemctl("stop", WATCH)
-
-
 def test_reconcile_has_the_rights_that_it_needs(own: Cgroup) -> None:
     systemctl("stop", WATCH)
     with exec_into(own):
