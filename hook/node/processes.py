@@ -182,6 +182,12 @@ def parse_job_process(name: str) -> tuple[int, int] | None:
     return (int(pid), int(starttime)) if is_ours and name == name_job_process(int(pid), int(starttime)) else None
 
 
+def had_pid(pid: int, boottime: float) -> bool:
+    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
+    fields = procfs.stat_fields(pid)
+    return fields is not None and int(fields[19]) <= boottime * procfs.TICKS
+
+
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
     if not procfs.in_host_pid_namespace():

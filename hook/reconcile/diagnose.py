@@ -376,16 +376,25 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
     is_lone = seen.records.index.get(container) is None  # else the failure record goes when the member is dropped
-    if failure is None or (failure.starttime is None and failure.stage != "poststop"):
+    if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container):
-            yield Action("forget", container=container, why="its failure record names no process, and is old")
+            yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
     why = "it failed, and is gone"
     action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
-    if procfs.is_dead(failure.pid, failure.starttime) if failure.pid is not None else is_lone:
+    names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+    if _has_dead_process(failure) if failure.pid is not None else is_lone:
         yield action
-    elif seen.is_mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
+    elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
+
+
+def _has_dead_process(failure: Failure) -> bool:
+    pid = failure.pid or 0
+    is_dead = procfs.is_dead(pid, failure.starttime)
+    if is_dead is False and failure.starttime is None and failure.boottime is not None:
+        return not processes.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
+    return is_dead is True
 
 
 def has_begun(state: KeyState, container: str) -> bool:

@@ -33,8 +33,7 @@ ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
-_PATIENCE = 4.0  # seconds in all to wait for movers: where 20 programs fork on one busy CPU, one takes 0.2
-_LEAST_PATIENCE = 0.5  # seconds after each pass and at the end, also if all is used up
+_PATIENCE = 4.0  # seconds to wait for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2
 _NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
@@ -68,7 +67,6 @@ class Repairs:
         self.ended: str | None = None  # why it stopped early: a signal, its time limit
         self._note = note  # gets each outcome at once
         self._deadline = system.monotonic() + _SECONDS  # after it no container is brought in
-        self._patience = _PATIENCE
 
     @property
     def failed(self) -> list[Outcome]:
@@ -99,9 +97,7 @@ class Repairs:
             else:
                 self._end(outcome)
         self.at = None
-        began = system.monotonic()
-        move_until([mover for _, mover in waiting], began + max(self._patience, _LEAST_PATIENCE))
-        self._patience -= system.monotonic() - began
+        move_until([mover for _, mover in waiting], system.monotonic() + _PATIENCE)
         for outcome, _ in waiting:
             self._end(outcome)
 
@@ -181,9 +177,7 @@ def plan_repairs(
 ) -> Repairs:
     """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     plan = Repairs()
-    context = _open_node(options, linger, asks)
-    if context is None:
-        return plan
+    context = _open_node(options, linger)
     seen = Survey(context, live)
     planned = diagnose(seen)
     plan.read_left(seen)
@@ -209,9 +203,7 @@ def repair(
     A caller that may end the run early passes its `repairs`.
     """
     done = repairs or Repairs()
-    context = _open_node(options, linger, asks)
-    if context is None:
-        return done
+    context = _open_node(options, linger)
     began = system.monotonic()
     _save(context.run, [], started_at=system.unix_time())
     try:
@@ -287,14 +279,9 @@ def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
     return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
 
 
-def _open_node(options: Options, linger: int | None, asks: ListStates | None) -> Context | None:
-    """Open the run directory; return None on a machine without it and without resctrl, where it is not made."""
-    has_run_dir = system.try_call(system.find_directory, options.run_dir) is not False  # None: opening it says why
-    kernel = Resctrl(options.resctrl_root)
-    if asks is None and not has_run_dir and not kernel.is_mounted():
-        return None
+def _open_node(options: Options, linger: int | None) -> Context:
     processes.check_namespaces()
-    context = Context(kernel, RunDir(options.run_dir), options, longest_linger=linger)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
     context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them

@@ -15,7 +15,6 @@ from hook.errors import HookError
 from hook.report import explain
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
-from tests.support import watching
 
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
 
@@ -130,30 +129,6 @@ def test_execs_were_lost_and_are_reported_once_the_full_buffer_is_empty() -> Non
     with pytest.raises(Lost):
         made.receive()
     assert made.receive() is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or watching.missing() is not None, reason="needs root, and the connector")
-def test_the_kernel_sends_what_comes_after_a_full_buffer_was_emptied(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """What is said of the kernel, by the kernel."""
-    monkeypatch.setattr(connector, "_BUFFER", 4096)
-    made = connector.subscribe()
-    for _ in range(50):
-        start_program()
-    with pytest.raises(Lost):
-        made.receive()
-    later = start_program()
-    while made.receive() != later:
-        pass
-    made._kernel.close()
-
-
-def start_program() -> int:
-    """Do an exec, and wait for its end; returns its pid."""
-    pid = os.posix_spawn("/bin/true", ["true"], {})
-    os.waitpid(pid, 0)
-    return pid
 
 
 def test_a_broken_socket_is_an_error() -> None:

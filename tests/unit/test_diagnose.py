@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hook import names, procfs, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
-from hook.node import records
+from hook.node import processes, records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action, Look
 
@@ -104,6 +104,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)
+    monkeypatch.setattr(processes, "had_pid", lambda _pid, boottime: boottime > 0)
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
 
 
@@ -194,6 +195,8 @@ NO_PID = {"pid": None, "starttime": None}
         (failed(**NO_PID), []),
         (failed(**NO_PID, stage="poststop"), ["forget c1"]),
         (failed(starttime=None), []),
+        (failed(starttime=None, boottime=5.0), ["retry c1"]),
+        (failed(starttime=None, boottime=0.0), ["forget c1"]),
         (failed(monitored=True, reason="usage"), []),
         (failed(reason="bad_state"), []),
         (failed(reason="bad_key"), []),

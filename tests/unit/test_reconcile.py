@@ -19,9 +19,8 @@ from hook.entry import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.node import runtimes
-from hook.node.processes import Groups
 from hook.reconcile import act as acting
-from hook.reconcile import diagnose, move, run
+from hook.reconcile import diagnose, run
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import Mover
 from hook.reconcile.run import Repairs
@@ -135,24 +134,6 @@ def test_a_container_that_another_tool_has_taken_is_noted_once_and_left_alone(
     assert node.groups() == {f"{ctrl_group}theirs": set()}
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        lambda node: node.kernel.rmdir(f"{RESCTRL}/mon_groups/{GROUP}"),
-        lambda node: node.remove(f"members/{ID}.json"),
-        lambda node: node.edit(f"groups/{UID}.json", groups=[{**dict(node.state().groups[0]), "begin": None}]),
-    ],
-    ids=["its group is gone", "its index entry is lost", "it has no begin"],
-)
-def test_a_taken_container_is_left_alone_whatever_else_is_wrong(taken: Node, what: Callable[[Node], object]) -> None:
-    what(taken)
-    before = taken.groups()
-    for _ in range(2):
-        assert {*taken.verbs()} <= {"note"}
-        assert taken.groups() == before
-    assert taken.failures() == {}
-
-
 def test_a_container_that_is_given_back_is_moved_in_and_stays_noted(taken: Node) -> None:
     taken.verbs()
     taken.kernel.rmdir(f"{RESCTRL}/mon_groups/theirs")
@@ -183,20 +164,6 @@ def test_threads_in_a_group_of_another_tool_or_in_another_ctrl_group_stay_and_ar
     assert (again.outcomes, again.outside, again.is_whole) == ([], {}, True)
     assert node.groups() == {GROUP: {7, 11}, "theirs": {8, 9}}
     assert (node.reconciled().elsewhere, node.state().taken) == ({theirs: 2, gold: 1}, False)
-
-
-@each_kernel
-def test_threads_of_a_container_in_a_ctrl_group_that_went_to_the_root_one_stay(node: Node, shows_groups: bool) -> None:
-    node.kernel.shows_groups = shows_groups
-    gold = node.kernel.add_class("gold")
-    node.spawn(7, group="gold")
-    node.machine.add("/b/config.json", b'{"linux": {"intelRdt": {"closID": "gold"}}}')
-    node.start(bundle="/b")
-    node.spawn(8)
-    for _ in range(2):
-        done = node.repair()
-        assert (done.outcomes, node.reconciled().elsewhere) == ([], {RESCTRL: 1})
-    assert node.kernel.tids(f"{gold}/mon_groups/{GROUP}") == {7}
 
 
 @each_kernel
@@ -350,14 +317,6 @@ def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(node: Node,
     assert {path for path in node.files() if not path.startswith("groups/no key")} == set()
 
 
-def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(node: Node) -> None:
-    node.start()
-    node.put(f"groups/{UID}.json.unreadable-1", "")
-    assert at(node, DAY - 60) == []
-    assert at(node, DAY + 60) == [f"tidy {UID} groups/{UID}.json.unreadable-1"]
-    assert node.members() == {ID: 7}
-
-
 def test_a_container_whose_id_looks_like_a_file_that_was_set_aside_is_a_container(node: Node) -> None:
     """Its record was removed after a day."""
     name = "c1.json.unreadable-1"
@@ -501,19 +460,6 @@ def test_what_a_killed_hook_left_half_written_goes(node: Node) -> None:
     node.put("members/c9.json", json.dumps({"version": 1, "key": UID}))
     assert {*node.verbs()} == {"forget", "tidy"}
     assert node.files() == there
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_live_list_keeps_an_empty_group_of_a_listed_key(node: Node, recorded: bool) -> None:
-    """Even if its record is missing or unreadable."""
-    for key in (UID, OTHER_UID):
-        node.make_group(f"oci-{key}")
-        if recorded:
-            node.put(f"groups/{key}.json", "{")
-    node.repair(live={UID})
-    assert node.groups() == {GROUP: set()}
-    node.repair()
-    assert node.groups() == {}
 
 
 def test_a_list_of_live_keys_never_costs_a_live_task_its_group(node: Node) -> None:
@@ -700,25 +646,6 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     chain.is_inside, chain.ends_early = True, 1000
     assert run.plan_repairs(node.options()).outcomes
     assert chain.ends_early == 1000 - (1 + 5), "one link ends after each look"
-
-
-def test_place_of_a_thread_is_read_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read again, a link of a chain in the group may have ended, and would count as outside."""
-    read = node.machine.read
-    chain = ChainOfForks(node, 0)
-    node.machine.read = read  # type: ignore[method-assign]
-    node.verbs()
-    chain.is_inside, chain.ends_early = True, 1  # a link begins when the cgroup's list is opened, and lives on
-    asked: list[int] = []
-
-    def locate(groups: Groups, tid: int, path: str) -> str | None:
-        asked.append(tid)
-        return move.locate(groups, tid, path)
-
-    monkeypatch.setattr("hook.reconcile.diagnose.locate", locate)
-    node.assert_settled()
-    assert asked
-    assert len(asked) == len({*asked})
 
 
 def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(node: Node) -> None:

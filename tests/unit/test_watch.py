@@ -165,25 +165,6 @@ def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_i
     assert (node.groups(), watch.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
 
 
-def test_chain_whose_last_link_is_moved_when_the_time_of_the_chase_is_over_is_chased_again(node: WatchedNode) -> None:
-    node.seconds = 0.6
-
-    def fork(child: int) -> None:
-        node.spawn(child)
-        if child < 12:
-            node.machine.before_put = lambda: fork(child + 1)
-
-    node.spawn(8)
-    node.machine.before_put = lambda: fork(9)
-    watch = move_until(node)
-    look_at_all(watch)
-    assert node.groups() == {GROUP: {7, 8}}
-    while watch.wait() is not None:
-        node.kernel.now += watch.wait() or 0
-        watch.look()
-    assert (watch.failed, node.groups()) == (0, {GROUP: {7, 8, 9, 10, 11, 12}})
-
-
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
