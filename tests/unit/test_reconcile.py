@@ -61,16 +61,6 @@ def test_a_key_that_is_over_and_was_never_shown_is_forgotten(node: Node) -> None
     assert (node.verbs(), node.files()) == (["prune"], set())
 
 
-def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
-    """It was hidden by the last try, after its view had been made again in the same run."""
-    node.start()
-    node.remove_groups()
-    node.remove(f"mon_groups/{UID}/generation")
-    node.kernel.rmids = 0
-    assert [outcome.action.verb for outcome in node.repair().outcomes if outcome.problem] == ["remake", "retry"]
-    assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
-
-
 def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """If its dead member could not be dropped, a view was made whose links led nowhere."""
     node.start()
@@ -89,6 +79,20 @@ def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: 
     node.repair()
     node.repair()
     assert (node.groups(), node.failures()) == ({f"gold/{GROUP}": {7}}, {})
+    node.assert_settled()
+
+
+def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_containers(node: Node) -> None:
+    """The group on record is there, but the first container cannot be in it any more."""
+    gold = node.kernel.add_class("gold")
+    node.spawn(7, group="gold")
+    node.start()
+    node.kernel.rmdir(gold)
+    node.kernel.add_class("gold")
+    node.spawn(8, own(OTHER), group="gold")
+    node.start(OTHER, 8)
+    node.repair()
+    assert node.groups() == {GROUP: {7}, f"gold/{GROUP}": {8}}
     node.assert_settled()
 
 

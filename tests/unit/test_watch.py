@@ -176,21 +176,6 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
     assert (watch.moved, watch.wait(), node.machine.changes, node.reads) == (0, None, [], [])
 
 
-def test_where_the_kernel_does_not_show_groups_tasks_of_other_tools_are_left(node: WatchedNode) -> None:
-    """They were moved in at each look, and another tool moved them back."""
-    node.kernel.shows_groups = False
-    node.kernel.add_class("gold")
-    theirs = node.make_group("theirs")
-    for pid, path in ((8, theirs), (9, f"{RESCTRL}/gold"), (10, RESCTRL)):
-        node.spawn(pid)
-        node.kernel.move(pid, path)
-    node.machine.changes.clear()
-    watch = move_until(node)
-    watch.bring_in(8)
-    look_at_all(watch)
-    assert (watch.moved, watch.failed, node.groups()) == (1, 0, {GROUP: {7, 10}, "theirs": {8}})
-
-
 def test_no_lock_is_needed(node: WatchedNode) -> None:
     """A hook of another container of the pod may hold it meanwhile."""
     node.spawn(8)
@@ -253,10 +238,9 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     "what",
     [
         lambda node: setattr(node.machine, "before_put", lambda: node.kernel.put(f"{RESCTRL}/gold", b"8")),
-        lambda node: node.machine.refusals.update(put=[2]),  # ENOENT: the group is gone
         lambda node: node.put(f"members/{ID}.json", "{"),
     ],
-    ids=["another ctrl_group", "no group", "a torn index"],
+    ids=["another ctrl_group", "a torn index"],
 )
 def test_what_is_in_the_way_is_left_to_reconcile(node: WatchedNode, what: Callable[[Node], object]) -> None:
     node.kernel.add_class("gold")
