@@ -363,6 +363,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None) -> bool | Move
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
             seen.refusal = error
+        if key is not None:
+            _show_again(context, key.name)
         if error.reason != Reason.TASK_GONE:  # else it has ended
             _record(context, container, error, key, is_monitored=False)
         raise
@@ -385,6 +387,17 @@ def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
+
+
+def _show_again(context: Context, key: str) -> None:
+    """Restore the view of a key, which createRuntime has invalidated before it failed to make a group again."""
+    try:
+        with context.run.lock(key, system.monotonic()) as locked:
+            if locked.state is not None:
+                context.view.show(locked.state)
+    except HookError as error:
+        if error.reason != Reason.LOCK_TIMEOUT:  # then the hook that holds it shows it
+            raise
 
 
 def bring_in(seen: Survey, key: str, container: str) -> Mover | None:

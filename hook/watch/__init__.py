@@ -13,8 +13,8 @@ steps of createRuntime, under the key's lock. If a hook holds that lock, or no R
 A process is moved as soon as its exec is known. Its container is looked at (reconcile/move) a moment later, because a
 child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
 a fork can take far longer, so further looks follow while one that began before a move may go on. If the process is gone
-before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each thread
-that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it is due.
+before its container is known, the cgroups of all containers are read: some 30 us for each, and once a minute the tasks
+of its group. These reads take at most a twentieth of the time; a further one waits until it is due.
 A program that forks faster than it can be moved gets the next look.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.

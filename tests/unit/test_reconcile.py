@@ -61,6 +61,16 @@ def test_a_key_that_is_over_and_was_never_shown_is_forgotten(node: Node) -> None
     assert (node.verbs(), node.files()) == (["prune"], set())
 
 
+def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
+    """It was hidden by the last try, after its view had been made again in the same run."""
+    node.start()
+    node.remove_groups()
+    node.remove(f"mon_groups/{UID}/generation")
+    node.kernel.rmids = 0
+    assert [outcome.action.verb for outcome in node.repair().outcomes if outcome.problem] == ["remake", "retry"]
+    assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
+
+
 def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """If its dead member could not be dropped, a view was made whose links led nowhere."""
     node.start()
