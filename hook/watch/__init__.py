@@ -95,7 +95,7 @@ class Watch:
         self._waiting: dict[str, Place] = {}  # the containers that the next look is at
         self._movers: dict[str, Mover] = {}  # of the containers that were looked at in this minute
         self._unread: set[str] = set()  # those of which it was logged that some cgroups cannot be read
-        self._followed: set[str] = set()  # those whose init was followed, or could not be
+        self._followed: set[tuple[str, int]] = set()  # those whose init, of this start time, was followed or tried
         self._version: int | None = None  # of the records, from which `_found` comes
         self._found: dict[tuple[str, ...], Place | None] = {}
 
@@ -259,12 +259,13 @@ class Watch:
         An init that another tool has in its own group stays there. Nothing is waited for. A search for an RMID has the
         limits of a hook's, and each container is tried once a minute, however often its init execs.
         """
-        if place.container in self._followed:
+        member = place.member
+        if (place.container, member.starttime) in self._followed:
             return False
-        self._followed.add(place.container)
+        self._followed.add((place.container, member.starttime))
         groups = read_groups(self._context)
-        path = groups.find(place.member.pid)
-        if path is None or groups.is_others(path) or is_of_parent(place.member.group, path):
+        path = groups.find(member.pid)
+        if path is None or groups.is_others(path) or is_of_parent(member.group, path):
             return False
         self._context.run.complaints = problems = list[HookError]()
         before = self.followed

@@ -196,25 +196,6 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
     assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
 
 
-def test_groups_of_others_are_read_once_for_all_containers(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.kernel.shows_groups = False
-    theirs = node.make_group("theirs")
-    for pid in range(1000, 1010):
-        node.start(f"{pid:064d}", pid, f"{pid:08d}{UID[8:]}")
-        node.kernel.move(pid, theirs)
-    node.verbs()
-    reads: list[str] = []
-    real = Resctrl.tasks
-
-    def read(self: Resctrl, path: str) -> set[int] | None:
-        reads.append(path)
-        return real(self, path)
-
-    monkeypatch.setattr(Resctrl, "tasks", read)
-    assert node.verbs() == []
-    assert reads.count(theirs) == reads.count(RESCTRL) == 1
-
-
 # --- A container below another one's cgroup, as `--cgroup-parent` makes it
 
 
@@ -772,8 +753,6 @@ def test_resctrl_that_cannot_be_looked_at_is_not_taken_for_unmounted(node: Node)
 
 
 def test_run_directory_that_cannot_be_looked_at_is_an_error(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.kernel.denied[f"{RESCTRL}/mon_groups"] = errno.EIO
-    monkeypatch.setattr(system, "find_directory", fails(errno.EACCES))
     monkeypatch.setattr(system, "open_directory", fails(errno.EACCES))
     with pytest.raises(HookError) as caught:
         node.repair()

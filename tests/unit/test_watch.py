@@ -345,6 +345,18 @@ def test_container_is_followed_again_a_minute_later(node: WatchedNode, gold: str
     assert (watch.followed, node.groups(), gold in node.kernel.groups) == (2, {GROUP: {7}}, True)
 
 
+def test_next_life_of_a_container_is_followed_at_once(node: WatchedNode, gold: str) -> None:
+    watch = move_until(node)
+    for _ in range(2):
+        watch.bring_in(7)
+        assert node.groups()[f"gold/{GROUP}"] == {7}
+        node.stop(ID, 7)
+        node.spawn(7, born=101)
+        node.start()
+        node.kernel.put(gold, b"7")
+    assert watch.followed == 2
+
+
 # --- Which container a process is in
 
 
