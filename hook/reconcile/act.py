@@ -36,8 +36,8 @@ def act(seen: Survey, action: Action) -> bool | Mover:
     run = seen.context.run
     if action.verb == "remove":
         return remove_orphan(seen.context, action.path)
-    if action.verb == "rebuild" and action.path:
-        return _rebuild_orphan(seen, action)
+    if action.verb == "rebuild" and not action.key:
+        raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
         running = action.state
         return adopt_running(seen, make_container(running.id, running.pid or 0, running.bundle, running.annotations))
@@ -182,18 +182,6 @@ def _evict(context: Context, action: Action) -> None:
 
 
 # --- Rebuilding a lost or damaged record from the kernel and the index
-
-
-def _rebuild_orphan(seen: Survey, action: Action) -> bool:
-    """Rebuild the record of the key that owns a group, if it is still missing; return whether it was."""
-    key = seen.owners[action.path]
-    if key is None:
-        raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
-    with seen.context.run.lock(key, system.monotonic()) as locked:
-        state = locked.state or reclaim.unknown_state(key)
-        if state.recovering:
-            _rebuild(seen, locked, state)
-        return state.recovering
 
 
 def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:

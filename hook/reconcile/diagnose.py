@@ -88,7 +88,8 @@ class Survey:
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
         found = self.records
-        return list(dict.fromkeys([*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides]))
+        keys = [*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides, *self.lost]
+        return [*dict.fromkeys(filter(None, keys))]
 
     def is_dead(self, member: Member) -> bool:
         """Whether a member's process is known to be dead."""
@@ -157,15 +158,20 @@ class Survey:
         return records.find_surplus(self.context.run, self.states.values())
 
     @cached_property
-    def completed_groups(self) -> set[str]:
-        """The paths of the groups that completed keys had."""
-        completed = (state for state in self.states.values() if state.completed_at is not None)
-        return {group.path for state in completed for group in state.groups}
-
-    @cached_property
     def owners(self) -> dict[str, str | None]:
         """The key of each group without a record, by `find_owner`."""
         return {path: self.find_owner(path) for path in self.orphans}
+
+    @cached_property
+    def lost(self) -> dict[str | None, str]:
+        """By key, a group without a record that has live tasks.
+
+        Not so one of a completed key: a task outlived its last member, and a later run removes the group.
+        """
+        completed = (state for state in self.states.values() if state.completed_at is not None)
+        former = {group.path for state in completed for group in state.groups}
+        live = (path for path in self.orphans if path not in former and self.context.resctrl.has_live_task(path))
+        return {self.owners[path]: path for path in live}
 
     @cached_property
     def _counters(self) -> set[str]:
@@ -226,7 +232,11 @@ def diagnose(seen: Survey) -> list[Action]:
         except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
             seen.unread[key] = error
     for path in seen.orphans:
-        actions += _diagnose_orphan(seen, path)
+        is_listed = _is_listed(seen, reclaim.parse_key(seen.context, path))
+        if not is_listed and not seen.context.resctrl.has_live_task(path):
+            actions.append(Action("remove", path=path, why="this group has no record, and it has no tasks"))
+    if None in seen.lost:
+        actions.append(Action("rebuild", path=seen.lost[None], why="this group has no record, and it has live tasks"))
     for container in seen.records.failed:
         actions += diagnose_failure(seen, container)
     for container in seen.records.half_failures:
@@ -266,9 +276,10 @@ def _is_listed(seen: Survey, key: str | None) -> bool | None:
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     found = seen.records
-    rebuilds = state.recovering if state is not None else key in found.unreadable
+    rebuilds = state.recovering if state is not None else key in found.unreadable or key in seen.lost
     if rebuilds:
-        yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
+        what = "may lack members" if state is not None else "is unreadable" if key in found.unreadable else "is lost"
+        yield Action("rebuild", key, why=f"its record {what}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
         is_awaited = state is None and key in map(partial(reclaim.parse_key, seen.context), seen.orphans)
@@ -361,15 +372,6 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     is_counted = bool(seen.context.options.snapshot_ttl or history_of(seen.context, state))
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
     return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
-
-
-def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
-    """List the action that a group without a record needs."""
-    if not seen.context.resctrl.has_live_task(path):
-        if not _is_listed(seen, reclaim.parse_key(seen.context, path)):
-            yield Action("remove", path=path, why="this group has no record, and it has no tasks")
-    elif path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
-        yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
 
 
 def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:

@@ -26,8 +26,7 @@ BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
-    **dict.fromkeys(("completed_groups",), ()),
-    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides", "unread")},
+    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "lost", "failures", "asides", "unread")},
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -74,8 +73,8 @@ class Facts(SimpleNamespace):
         )
 
     def list_keys(self) -> list[str]:
-        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]
-        return sorted(dict.fromkeys(found))
+        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides, *self.lost]
+        return sorted(dict.fromkeys(filter(None, found)))
 
     def is_dead(self, member: Member) -> bool:
         return member.name in self.dead
@@ -186,8 +185,10 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(unreadable=["k"], index={"c1": "k"}), ["rebuild k"]),
         # Groups without a record
         (Facts(orphans={PATH: False}), [f"remove {PATH}"]),
-        (Facts(orphans={PATH: True}), [f"rebuild {PATH}"]),
-        (Facts(orphans={PATH: True}, completed_groups={PATH}), []),
+        (Facts(orphans={PATH: True}, lost={"k": PATH}), ["rebuild k"]),
+        (Facts(orphans={PATH: True}, lost={"k": PATH}, index={"c1": "k"}), ["rebuild k"]),
+        (Facts(orphans={PATH: True}, lost={None: PATH}), [f"rebuild {PATH}"]),
+        (Facts(orphans={PATH: True}), []),
         # Failures
         (failed(), ["retry c1"]),
         (Facts(failures=failed().failures, is_mounted=False), []),
