@@ -372,25 +372,22 @@ def end_all_keys(options: Options) -> Remains:
         Resctrl(options.resctrl_root), RunDir(options.run_dir), validation.replace(options, snapshot_ttl=0)
     )
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
-    problems: dict[str, str] = {}
+    problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
-        for key in [key for key in run.names(KeyState) if key not in problems]:
-            if (problem := _end_key(context, key, deadline)) is not None:
-                problems[key] = f"key {key}: {problem}"
+        problems = [problem for key in run.names(KeyState) if (problem := _end_key(context, key, deadline))]
         left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
-        is_empty = not (problems or left)
-        for path in reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root)):
-            if (problem := _remove_lone(context, path)) is not None:
-                left.append(f"{path}: {problem}")
-        if not is_empty:
+        has_records = bool(problems or left)
+        lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
+        left += [problem for path in lone if (problem := _remove_lone(context, path))]
+        if has_records:
             break
         try:
             records.remove_all(run)
             break
         except (HookError, OSError) as error:
             left.append(f"{run.path}: a hook uses it: {report.explain(as_hook_error('cannot remove it', error))}")
-    return Remains([*problems.values()], left)
+    return Remains(problems, left)
 
 
 def _end_key(context: Context, key: str, deadline: float) -> str | None:
@@ -416,7 +413,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
                 return None
     except (HookError, OSError) as error:
         run.complain("cannot end it", error)
-    return "; ".join(str(report.explain(error)) for error in run.complaints)
+    return f"key {key}: " + "; ".join(str(report.explain(error)) for error in run.complaints)
 
 
 def _remove_lone(context: Context, path: str) -> str | None:
@@ -424,5 +421,5 @@ def _remove_lone(context: Context, path: str) -> str | None:
     try:
         is_there = not reclaim.remove_orphan(context, path) and context.resctrl.exists(path)
     except (HookError, OSError) as error:
-        return str(report.explain(as_hook_error("cannot remove it", error)))
-    return "it has a live task, and is on no record" if is_there else None
+        return f"{path}: {report.explain(as_hook_error('cannot remove it', error))}"
+    return f"{path}: it has a live task, and is on no record" if is_there else None
