@@ -387,7 +387,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
 @_verb("reconcile", options.Reconcile, ALL, limit=Limit(45, 1, "the next run does the rest"))
 def reconcile(given: options.Reconcile, request: Request) -> int:
     from hook.node import runtimes
-    from hook.reconcile.run import Work, plan_repairs, repair
+    from hook.reconcile.run import Repairs, plan_repairs, repair
     from hook.show.repairs import RepairLog, format_left, format_outcome, result_to_json
 
     live = _read_live_keys(given.live) if given.live is not None else None
@@ -402,11 +402,11 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
     else:
         gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
         log = RepairLog(is_quiet=request.is_json)
-        work = Work(log.note)
+        result = Repairs(log.note)
         try:
-            result = repair(request.hook, live, longest, asks, work)
+            repair(request.hook, live, longest, asks, result)
         except Ended as error:
-            result = work.end_early(str(error))
+            result.ended = str(error)
         log.end(result)
     if request.is_json:
         print_answer(result_to_json(result, dry_run=given.dry_run))

@@ -27,7 +27,7 @@ from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
 from hook.reconcile.act import bring_in, end_released
 from hook.reconcile.diagnose import Survey
-from hook.reconcile.move import StillOutside, move_until
+from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 
@@ -241,14 +241,11 @@ def _bring_in(seen: Survey, key: str, name: str) -> None:
 
     So is a group that is gone by now: the job was released at this moment, or another tool has removed it.
     """
-    error: HookError | OSError | None = None
-    try:
-        bring_in(seen, key, name, None)
-    except StillOutside as caught:
-        if caught.mover is not None:
-            error = next((mover.error for mover in move_until([caught.mover], system.monotonic() + _PATIENCE)), None)
-    except HookError as caught:
-        error = caught
+    mover = bring_in(seen, key, name)
+    if mover is None:
+        return
+    move_until([mover], system.monotonic() + _PATIENCE)
+    error = mover.error
     if error is not None and not (isinstance(error, HookError) and error.kind in GONE):
         raise error
 

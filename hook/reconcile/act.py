@@ -8,57 +8,56 @@ each of which survives a kill.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import replace
 
 from hook import create, ending, identity, names, poststop, procfs, reclaim, report, system, validation
 from hook.conmon import leaves_out
 from hook.entry import Context
-from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
+from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
-from hook.node.processes import cpu_seconds, parse_job_process
+from hook.node.processes import parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
-from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, has_begun, name_members
-from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
+from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
+from hook.reconcile.move import Mover, read_groups
 from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
 
 
-def act(seen: Survey, action: Action) -> Action | None:
-    """Do an action; return it with its actual effect, or None if it is no longer needed. Raises HookError, OSError."""
+def act(seen: Survey, action: Action) -> bool | Mover:
+    """Do an action. Return whether it was needed, or the mover of the threads that it brings in.
+
+    That mover may not have ended. Raises HookError, OSError.
+    """
+    run = seen.context.run
     if action.verb == "remove":
-        return action if remove_orphan(seen.context, action.path) else None
-    if action.verb == "write":
-        return _write_owed(seen, action)
-    if action.verb == "rebuild" and action.path:
-        return _rebuild_orphan(seen, action)
+        return remove_orphan(seen.context, action.path)
+    if action.verb == "rebuild" and not action.key:
+        raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
         running = action.state
-        container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
-        return action if adopt_running(seen, container) else None
+        return adopt_running(seen, make_container(running.id, running.pid or 0, running.bundle, running.annotations))
     if not action.key:
         return _act_on_failure(seen, action)
-    run = seen.context.run
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
             seen.records.index[action.container] = records.glance_index(run, action.container)
         needed = diagnose_key(seen, action.key, locked.state, action.container)
         found = _find(needed, action)
         if found is None:
-            return None
+            return False
         state = locked.state or reclaim.unknown_state(action.key)
         if action.verb not in ("remake", "adopt"):
             _act_locked(seen, locked, state, found)
-            return found
+            return True
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
-        return action if remake(seen, state, action.container) else None
-    return describe(found, adopt(seen, state, action.container))
+        return remake(seen, state, action.container)
+    return bring_in(seen, action.key, action.container) or False
 
 
 def _find(needed: Iterable[Action], action: Action) -> Action | None:
@@ -68,56 +67,17 @@ def _find(needed: Iterable[Action], action: Action) -> Action | None:
     return next((found for found in needed if found.id in same), None)
 
 
-def describe(action: Action, moved: int) -> Action | None:
-    """Return an action with the number of threads that it moved, or None if there were none to move."""
-    if action.verb != "adopt" or not action.key:
-        return action
-    return replace(action, why=f"{moved} of its threads were not in its group") if moved else None
-
-
-def _act_on_failure(seen: Survey, action: Action) -> Action | None:
+def _act_on_failure(seen: Survey, action: Action) -> bool | Mover:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        found = _find(diagnose_failure(seen, container), action)
-        return found if found is not None and retry(seen, container) else None
+        return _find(diagnose_failure(seen, container), action) is not None and retry(seen, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(seen, container), action) is not None:
             run.remove(Failure, container)
-    return action
-
-
-def _write_owed(seen: Survey, action: Action) -> Action | None:
-    """Write the lines of history that a key owes; return None if nothing is changed.
-
-    If that fails, this raises HookError, once a run for each file. Then the key's oldest lines are dropped if too many
-    wait on the node.
-    """
-    run = seen.context.run
-    with run.lock(action.key, system.monotonic()) as locked:
-        state = locked.state
-        if state is None or state.owed is None:
-            return None
-        file, lines = state.history_file, state.owed.lines
-        is_tried = file in seen.unwritable
-        why = seen.unwritable.get(file, "")
-        if not is_tried:
-            try:
-                system.append_lines(file, lines)
-            except OSError as error:
-                why = seen.unwritable[file] = ending.name_write_error(error)
-        # After the lines: killed in between, they are written once more, each with the same id.
-        number = seen.surplus.lines[action.key] if why else 0
-        now = validation.replace(state, owed=ending.owe(run, lines, why, number) if why else None)
-        if now.owed is None and now.completed_at is not None and not now.groups:
-            locked.clear()
-        else:
-            locked.commit(now)
-    if why and not is_tried:
-        raise ending.unwritten_error(f"{format_count(len(lines), 'line')} of history", file, why)
-    return action if number or not why else None
+    return True
 
 
 # --- The actions that hold the lock of their key
@@ -147,6 +107,8 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         reclaim.forget(context.view, locked)
         if action.why == EARLY:
             context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
+    elif verb == "write":
+        write_owed(context, locked, state, seen.surplus.lines[state.key])
     elif verb == "note":
         # A group that the other tool has removed ends: no view leads to it.
         groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
@@ -159,6 +121,29 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         records.remove_leftovers(context.run, action.key)
         if not state.generation:
             context.view.remove(action.key)
+
+
+def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: int = 0) -> None:
+    """Write the lines of history that a key owes, if any.
+
+    If that fails, this raises HookError, after it has dropped so many of the oldest lines.
+    """
+    if state.owed is None:
+        return
+    lines, owed, error = state.owed.lines, None, None
+    try:
+        system.append_lines(state.history_file, lines)
+    except OSError as caught:
+        why = ending.name_write_error(caught)
+        error = ending.unwritten_error(f"{format_count(len(lines), 'line')} of history", state.history_file, why)
+        owed = ending.owe(context.run, lines, why, surplus)
+    # After the lines: killed in between, they are written once more, each with the same id.
+    if owed is None and state.completed_at is not None and not state.groups:
+        locked.clear()
+    elif owed != state.owed:
+        locked.commit(validation.replace(state, owed=owed))
+    if error is not None:
+        raise error
 
 
 def end_released(context: Context, state: KeyState) -> bool:
@@ -197,19 +182,6 @@ def _evict(context: Context, action: Action) -> None:
 
 
 # --- Rebuilding a lost or damaged record from the kernel and the index
-
-
-def _rebuild_orphan(seen: Survey, action: Action) -> Action | None:
-    """Rebuild the record of the key that owns a group, if it is still missing."""
-    key = seen.owners[action.path]
-    if key is None:
-        raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
-    with seen.context.run.lock(key, system.monotonic()) as locked:
-        state = locked.state or reclaim.unknown_state(key)
-        if not state.recovering:
-            return None
-        _rebuild(seen, locked, state)
-        return action
 
 
 def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
@@ -311,7 +283,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return found
 
 
-def adopt_running(seen: Survey, container: Container) -> bool:
+def adopt_running(seen: Survey, container: Container) -> bool | Mover:
     """Do createRuntime for a running container; if no key can be derived, under the one in its index.
 
     Returns False if filters leave it out.
@@ -326,7 +298,7 @@ def adopt_running(seen: Survey, container: Container) -> bool:
     return _monitor(seen, container, key)
 
 
-def retry(seen: Survey, name: str) -> bool:
+def retry(seen: Survey, name: str) -> bool | Mover:
     """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
     failure = seen.context.run.glance(Failure, name)
     if failure is None:
@@ -336,17 +308,14 @@ def retry(seen: Survey, name: str) -> bool:
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
     if failure.key is not None and failure.kind is not None:
-        if failure.starttime not in (None, container.starttime):
-            return False
-        _monitor(seen, container, Key(failure.key, failure.kind))
-    elif container.all_annotations is not None:
-        adopt_running(seen, container)
-    else:
+        is_same = failure.starttime in (None, container.starttime)
+        return is_same and _monitor(seen, container, Key(failure.key, failure.kind))
+    if container.all_annotations is None:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
-    return True
+    return adopt_running(seen, container)
 
 
-def remake(seen: Survey, state: KeyState, name: str) -> bool:
+def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns False if it has ended, or if another tool has taken it.
@@ -356,35 +325,20 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
     if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
-        _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
+        return _monitor(seen, container, Key(state.key, state.kind))
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
             retire(context, locked, left=member.group)
-    return True
 
 
-def adopt(seen: Survey, state: KeyState, name: str) -> int:
-    """Move the threads of a container that are outside its group into it; return their number."""
-    try:
-        return bring_in(seen, state.key, name, limit_late(seen.context, name))
-    except HookError as error:
-        if error.kind != WRONG_CTRL_GROUP:
-            raise
-        # Its init went to another ctrl_group after the survey, on a kernel that does not show it.
-        is_taken = read_groups(seen.context).find_taker(state.members[name].pid) is not None
-        return int(not is_taken and remake(seen, state, name))
+def _monitor(seen: Survey, container: Container, key: Key | None) -> bool | Mover:
+    """Monitor a container under this key, or the one that createRuntime derives, and begin to move all its tasks in.
 
-
-def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
-    """Monitor a container under this key, or the one that createRuntime derives, and move all its tasks in.
-
-    Returns whether it is monitored: filters may leave it out. A failure is recorded like a hook's, unless the container
-    has ended (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for most of the time,
-    and their CPU time so far is not added to late_cpu.
+    Returns False if filters leave it out. A failure is recorded like a hook's, unless the container has ended
+    (`task_gone`).
     """
     context = seen.context
-    used = 0.0 if was_in else cpu_seconds(container.pid)
     ctrl_group = None
     if procfs.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
         groups = read_groups(context)
@@ -407,10 +361,10 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         _record(context, container, problem, key, is_monitored=True)
     else:
         poststop.forget_failure(context.run, container.id, container.pid)
-    if key is not None:  # its init is in by now: what stays outside is no hook's failure
-        count_late_cpu(context, key.name, used)
-        bring_in(seen, key.name, container.id, None if was_in else math.inf)
-    return key is not None
+    if key is None:
+        return False
+    # Its init is in by now: what stays outside is no hook's failure.
+    return bring_in(seen, key.name, container.id) or True
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
@@ -434,15 +388,16 @@ def _show_again(context: Context, key: str) -> None:
             raise
 
 
-def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> int:
-    """Look at the threads of a container, and move each that is outside its group; return their number.
+def bring_in(seen: Survey, key: str, container: str) -> Mover | None:
+    """Look at the threads of a container, twice if need be, and move each that is outside its group.
 
-    Raises HookError, and StillOutside with a mover to go on with, if two looks are not enough.
+    Returns the mover, which may not have ended, or may have ended with an error; None if there is nothing to move: the
+    container has ended, or all its threads are in the group. Raises HookError, OSError.
     """
     state = seen.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or procfs.is_dead(member.pid, member.starttime):
-        return 0
+        return None
     processes = seen.processes
     processes.add([(container, member)])
     has_others = bool(processes.beside_own_cgroup(member))
@@ -455,10 +410,8 @@ def bring_in(seen: Survey, key: str, container: str, longest_late: float | None)
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    mover = Mover(seen.context, Place(key, container, member), read, seen.groups)
-    mover.longest_late, mover.has_others = longest_late, has_others
-    if not (mover.step() or mover.step()):  # the second look shows what the threads forked that sleep by then
-        raise mover.explain()
-    if mover.error is not None:
-        raise mover.error
-    return mover.moved
+    mover = Mover(seen.context, member, read, seen.groups)
+    mover.has_others = has_others
+    if not mover.step():
+        mover.step()  # shows what the threads forked that sleep by now
+    return mover if mover.moved or mover.problem is not None else None

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from hook import counters, identity, names, procfs, reclaim, resctrl, system, validation
 from hook.entry import Context
-from hook.errors import UNNAMED, HookError
+from hook.errors import HookError
 from hook.key import history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import cgroups, engines, podman, processes, records
@@ -37,10 +37,12 @@ _LOOKS = 20  # at a container with a thread that ended before its group could be
 _FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
 
 
-class Outside(NamedTuple):
-    """The threads of a container outside its group, by the last look."""
+class Look(NamedTuple):
+    """Where a container was at the last look."""
 
-    to_move: int = 0
+    taker: str | None = None  # the path of another tool's group that its init is in
+    is_in_place: bool = True  # whether its group exists, in the ctrl_group of its init, as far as that is known
+    to_move: int = 0  # its threads outside its group that may be moved in
     elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
     unread: int = 0  # at least so many of its cgroups were not read
 
@@ -52,9 +54,7 @@ class Survey:
     found.
     """
 
-    def __init__(
-        self, context: Context, live: Collection[str] | None = None, unwritable: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
@@ -77,22 +77,19 @@ class Survey:
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
-        # By key and container: its threads outside its group; and the other tool's group that its init is in, by path.
-        self.outside: dict[tuple[str, str], Outside] = {}
-        self.taken: dict[tuple[str, str], str] = {}
+        self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container
         # By key: why it could not be looked at.
         self.unread: dict[str, OSError] = {}
         # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
         # keys for RMIDs to reclaim, and waits for one that comes back.
         self.refusal: HookError | None = None
-        # By file of the history: why this run could not write to it. It tries no other line there.
-        self.unwritable = unwritable if unwritable is not None else {}
         self.further_looks = _FURTHER_LOOKS
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
         found = self.records
-        return list(dict.fromkeys([*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides]))
+        keys = [*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides, *self.lost]
+        return [*dict.fromkeys(filter(None, keys))]
 
     def is_dead(self, member: Member) -> bool:
         """Whether a member's process is known to be dead."""
@@ -101,13 +98,6 @@ class Survey:
     def find_live(self, state: KeyState) -> dict[str, Member]:
         """Return the members of a key that are not known to be dead."""
         return {name: member for name, member in state.members.items() if not self.is_dead(member)}
-
-    def is_running(self, container: str) -> bool:
-        """Whether a process is in a cgroup that is named after this container, which has a failure record.
-
-        An unknown container (UNNAMED) is not running: any process could keep its record by the name of a cgroup.
-        """
-        return not container.startswith(UNNAMED) and container in self._running
 
     def is_gone(self, group: MonGroup) -> bool:
         """Whether another tool has removed a group that has not ended."""
@@ -168,20 +158,20 @@ class Survey:
         return records.find_surplus(self.context.run, self.states.values())
 
     @cached_property
-    def completed_groups(self) -> set[str]:
-        """The paths of the groups that completed keys had."""
-        completed = (state for state in self.states.values() if state.completed_at is not None)
-        return {group.path for state in completed for group in state.groups}
-
-    @cached_property
     def owners(self) -> dict[str, str | None]:
         """The key of each group without a record, by `find_owner`."""
         return {path: self.find_owner(path) for path in self.orphans}
 
     @cached_property
-    def _running(self) -> set[str | None]:
-        known = {*self.records.failed, *self.records.index}
-        return {cgroups.find_container(place, known) for place in self.processes.cgroups()}
+    def lost(self) -> dict[str | None, str]:
+        """By key, a group without a record that has live tasks.
+
+        Not so one of a completed key: a task outlived its last member, and a later run removes the group.
+        """
+        completed = (state for state in self.states.values() if state.completed_at is not None)
+        former = {group.path for state in completed for group in state.groups}
+        live = (path for path in self.orphans if path not in former and self.context.resctrl.has_live_task(path))
+        return {self.owners[path]: path for path in live}
 
     @cached_property
     def _counters(self) -> set[str]:
@@ -242,7 +232,11 @@ def diagnose(seen: Survey) -> list[Action]:
         except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
             seen.unread[key] = error
     for path in seen.orphans:
-        actions += _diagnose_orphan(seen, path)
+        is_listed = _is_listed(seen, reclaim.parse_key(seen.context, path))
+        if not is_listed and not seen.context.resctrl.has_live_task(path):
+            actions.append(Action("remove", path=path, why="this group has no record, and it has no tasks"))
+    if None in seen.lost:
+        actions.append(Action("rebuild", path=seen.lost[None], why="this group has no record, and it has live tasks"))
     for container in seen.records.failed:
         actions += diagnose_failure(seen, container)
     for container in seen.records.half_failures:
@@ -282,9 +276,10 @@ def _is_listed(seen: Survey, key: str | None) -> bool | None:
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     found = seen.records
-    rebuilds = state.recovering if state is not None else key in found.unreadable
+    rebuilds = state.recovering if state is not None else key in found.unreadable or key in seen.lost
     if rebuilds:
-        yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
+        what = "may lack members" if state is not None else "is unreadable" if key in found.unreadable else "is lost"
+        yield Action("rebuild", key, why=f"its record {what}")
     for container in [only] if only else seen.indexed.get(key, ()):
         is_member = state is not None and container in state.members
         is_awaited = state is None and key in map(partial(reclaim.parse_key, seen.context), seen.orphans)
@@ -359,33 +354,24 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
-    taker, is_in_place, outside = threads.look(container, member) if threads is not None else (None, True, 0)
+    look = threads.look(container, member) if threads is not None else Look()
     if is_listed is False:
         return Action("drop", key, container, why=why)
-    if taker is not None:
-        why = f"another tool has moved it to {taker}: a part of its use is unknown"
+    if look.taker is not None:
+        why = f"another tool has moved it to {look.taker}: a part of its use is unknown"
         is_noted = state.taken and not any(group.path == member.group and seen.is_gone(group) for group in state.groups)
         return Action("note", key, container, why=why) if not is_noted else None
-    if not is_in_place:
+    if not look.is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former process of this ID has no index entry (names.displaced_member).
     if seen.records.index.get(container) is None and container == names.container_of(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
-    if not outside:
+    if not look.to_move:
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     is_counted = bool(seen.context.options.snapshot_ttl or history_of(seen.context, state))
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
-    return Action(verb, key, container, why=f"{outside} of its threads are not in its group")
-
-
-def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
-    """List the action that a group without a record needs."""
-    if not seen.context.resctrl.has_live_task(path):
-        if not _is_listed(seen, reclaim.parse_key(seen.context, path)):
-            yield Action("remove", path=path, why="this group has no record, and it has no tasks")
-    elif path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
-        yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
+    return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
 
 
 def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
@@ -393,7 +379,7 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
     failure = seen.context.run.glance(Failure, container)
     is_lone = seen.records.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
-        if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
+        if is_lone and records.has_old_failure(seen.context.run, container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
     why = "it failed, and is gone"
@@ -457,40 +443,33 @@ class Threads:
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
-    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
-        """Look at a container whose init is alive.
-
-        Returns the path of another tool's group that its init is in, if any; whether its own group exists, in the
-        ctrl_group of its init, as far as that is known; and how many of its threads are outside that and may be moved.
-        """
-        place, group, inside = (self._key, container), member.group, self._inside.get(member.group)
-        path = group if member.pid in (inside or ()) else self._seen.groups.find(member.pid)
-        is_taken = path is not None and path != group and self._seen.groups.is_others(path)
+    def look(self, container: str, member: Member) -> Look:
+        """Look at a container whose init is alive. If another tool has taken it, none of its threads is to be moved."""
+        groups, group, inside = self._seen.groups, member.group, self._inside.get(member.group)
+        path = group if member.pid in (inside or ()) else groups.find(member.pid)
+        is_taken = path is not None and path != group and groups.is_others(path)
         is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
-        self._seen.taken.pop(place, None)
-        if is_taken and path is not None:
-            self._seen.taken[place] = path
-        outside = self._count_outside(container, member) if is_taken or is_in_place else 0
-        return path if is_taken else None, is_in_place, outside
+        found = Look(path if is_taken else None, is_in_place)
+        if is_taken or is_in_place:
+            found = self._look_at_threads(member, found)
+        self._seen.looks[self._key, container] = found
+        return found
 
-    def _count_outside(self, container: str, member: Member) -> int:
-        """Count the threads of a container that are outside its group and may be moved in: none, if it is taken."""
-        processes, there = self._seen.processes, self._inside.get(member.group) or set()
+    def _look_at_threads(self, member: Member, found: Look) -> Look:
+        processes = self._seen.processes
         own = processes.read_own_cgroup(member)
         fresh, unread = own if own is not None else (set[int](), 0)
         of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
-        if (self._key, container) in self._seen.taken:
-            self._seen.outside.pop((self._key, container), None)
-            return 0
+        if found.taker is not None:
+            return found
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
-        missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
-        places = self._locate(member, missing)
-        to_move = places[OUTSIDE] + places[None]
-        elsewhere = ((path, places[path]) for path in places if path not in (INSIDE, OUTSIDE, None))
-        self._seen.outside[self._key, container] = Outside(to_move, tuple(elsewhere), unread)
-        return to_move
+        missing = threads - (self._inside.get(member.group) or set())
+        places = self._locate(member, {tid for tid in missing if tid in fresh or not procfs.is_dead(tid)})
+        to_move = places.pop(OUTSIDE, 0) + places.pop(None, 0)
+        elsewhere = ((path, number) for path, number in places.items() if path not in (INSIDE, None))
+        return found._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
         """Count the places of threads that seem to be outside, as `locate` names them.
@@ -498,17 +477,17 @@ class Threads:
         A program that forks and exits in its group can end before its place is read. So this looks again until a thread
         is known to be outside, or none ended too early. After the last look those that ended count.
         """
-        context, groups = self._seen.context, self._seen.groups
+        seen = self._seen
         places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
-            places = {tid: locate(groups, tid, member.group) for tid in missing}
+            places = {tid: locate(seen.groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known or not self._seen.further_looks else self._seen.processes.read_own_cgroup(member)
+            own = None if is_known or not seen.further_looks else seen.processes.read_own_cgroup(member)
             if own is None:
                 break
-            self._seen.further_looks -= 1
-            missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
+            seen.further_looks -= 1
+            missing = (missing - ended - own.tids) | (own.tids - (seen.context.resctrl.tasks(member.group) or set()))
         return Counter(places.values())
 
     def find_strangers(self, path: str, state: KeyState) -> set[int]:
@@ -532,12 +511,10 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes
     if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
         return set()
     own = [member.cgroup for member in live.values() if member.cgroup is not None]
-    return {tid for tid in tids if _is_alive_elsewhere(tid, own) and not processes.is_newer(tid)}
 
+    def is_stranger(tid: int) -> bool:
+        places = procfs.cgroups(tid)  # a thread has those of its process
+        is_elsewhere = places and not any(cgroups.is_within(place, cgroup) for place in places for cgroup in own)
+        return bool(is_elsewhere) and procfs.is_dead(tid) is False and not processes.is_newer(tid)
 
-def _is_alive_elsewhere(tid: int, own: list[str]) -> bool:
-    """Whether a task is alive, and in none of these cgroups. A thread has the cgroups of its process."""
-    places = procfs.cgroups(tid)
-    if not places or procfs.is_dead(tid) is not False:
-        return False
-    return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in own)
+    return set(filter(is_stranger, tids))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a container's threads into its group, and counts such work: what reconcile and watch share.
+"""Moves a container's threads into its group: what reconcile, watch and jobs share.
 
 A mover also gets the threads of a program that forks and exits faster than one look. Each look reads all threads of the
 cgroup at once and moves each thread outside at once; a look and a move take some 0.1 ms. Children that a thread forks
@@ -12,96 +12,77 @@ together.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
 
 from hook import procfs, system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
 from hook.node import cgroups, records
-from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
-from hook.store import RunDir
-from hook.validation import MOST_NATURAL, replace
 
 _STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
 _USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in the kernel; more proves user mode
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
-_MOST_REMEMBERED = 4096  # threads
-_LOCK = "reconcile.lock"
-_PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
-_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
-_MOST_NAMED = 100  # containers or groups, so that the record stays small
-
-
-class StillOutside(HookError):
-    """Threads of a container are outside its group, or may be: `number` by the last look. `mover` can go on."""
-
-    def __init__(self, number: int, moved: int, mover: Mover | None = None) -> None:
-        threads = f"{number} of its threads are still" if number else "others of its threads may still be"
-        problem = f"{threads} outside its group, after {moved} were moved in"
-        hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
-        super().__init__(Reason.IO, problem, hint=hint)
-        self.number = number
-        self.mover = mover
-
-
-class Place(NamedTuple):
-    """A monitored container: its key, its ID, and its record."""
-
-    key: str
-    container: str
-    member: Member
 
 
 class Mover:
     """Moves the threads of one container into its group, step by step."""
 
     def __init__(
-        self, context: Context, place: Place, read: Callable[[], Collection[int]], groups: Groups | None = None
+        self,
+        context: Context,
+        member: Member,
+        read: Callable[[], Collection[int]],
+        groups: Groups | None = None,
     ) -> None:
         """Prepare to move the threads that `read` returns; `groups` finds the group of a thread."""
+        self.member = member
         self.moved = 0  # threads so far
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
-        self.forking: dict[int, int] = {}  # moved threads that may still be in an earlier fork, as still_forking takes
+        self.has_ended = False
         self.error: HookError | OSError | None = None  # what ended it
-        self.member = place.member
-        # The most of the CPU time before its move that counts as late for a thread; if it is None, none counts.
-        self.longest_late: float | None = limit_late(context, place.container)
         self.has_others = False  # whether threads outside the member's own cgroup are the container's, too
+        # Whether nothing is moved unless the container's init is alive and in the group: createRuntime's last step.
+        self.needs_init = False
+        # The moved threads that may still be in a fork that began before, with their user time at the move, in ticks.
+        self.forking: dict[int, int] = {}
         self._context = context
-        self._key = place.key
         self._read = read
         self._groups = groups if groups is not None else read_groups(context)
-        self._shows_groups = procfs.resctrl_groups(place.member.pid) is not None
+        self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
-    def step(self) -> bool:
-        """Look once and move the threads outside; return whether the mover has ended.
+    def step(self, tids: Collection[int] | None = None) -> bool:
+        """Look once, or just at the threads `tids`, and move those outside; return whether the mover has ended.
 
         It ends when no thread is outside and none can appear there, or with an `error`: the kernel refuses, or, as
         WRONG_CTRL_GROUP, the container's init is in another ctrl_group. Threads in another ctrl_group, and those in
         another tool's group, stay there.
         """
         try:
-            self.forking = still_forking(self.forking)  # before the look, which then shows all their children
-            self.move(self._read())
+            # Before the look, which then shows all their children.
+            self.forking = {tid: since for tid, since in self.forking.items() if _may_fork(tid, since)}
+            if tids is not None:
+                self._settled.difference_update(tids)
+            self._move_all(self._read() if tids is None else tids)
         except (HookError, OSError) as error:
             is_gone = isinstance(error, HookError) and error.kind in GONE
             self.error = None if is_gone and procfs.is_dead(self.member.pid, self.member.starttime) else error
-            return True
-        return not (self.outside or self.has_moved or self.forking)
+            self.has_ended = True
+        else:
+            self.has_ended = not (self.outside or self.has_moved or self.forking)
+        return self.has_ended
 
-    def explain(self) -> StillOutside:
-        """Make the error that says how far the mover has come."""
-        return StillOutside(self.outside, self.moved, self)
+    @property
+    def problem(self) -> HookError | OSError | None:
+        """Why not all threads are in the group, if they are not, or may not be."""
+        return self.error if self.has_ended else explain_outside(self.outside, self.moved)
 
-    def move(self, tids: Collection[int]) -> None:
+    def _move_all(self, tids: Collection[int]) -> None:
         """Move the threads among these that are outside. A thread that has ended by now counts as outside."""
         deadline = system.monotonic() + _STEP
         before = self.moved
@@ -112,6 +93,8 @@ class Mover:
             if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
                 self._settled |= self._groups.read_others().keys()
             new -= self._settled
+        if new and self.needs_init and not self._has_init():
+            new.clear()
         for tid in new:
             if self._move(tid):
                 self._settled.add(tid)
@@ -119,6 +102,11 @@ class Mover:
                 break
         self.has_moved = self.moved > before
         self.outside = len(new - self._settled)
+
+    def _has_init(self) -> bool:
+        """Whether the container's init is alive and in the group."""
+        pid, starttime = self.member.pid, self.member.starttime
+        return not procfs.is_dead(pid, starttime) and is_inside(self._context, pid, self.member.group)
 
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group or must stay; return False if it has ended.
@@ -149,10 +137,8 @@ class Mover:
                     self._context.resctrl.expel(group, tid)
             return False
         self.moved += 1
-        if after is not None:
-            self._count_late(tid, after)
-            if after[0] in _RUNS:
-                self.forking[tid] = int(after[11])
+        if after is not None and after[0] in _RUNS:
+            self.forking[tid] = int(after[11])
         return True
 
     def _is_in_cgroup(self, tid: int) -> bool:
@@ -160,22 +146,18 @@ class Mover:
         own, places = self.member.cgroup, procfs.cgroups(tid)
         return own is None or not places or any(cgroups.is_within(place, own) for place in places)
 
-    def _count_late(self, tid: int, fields: list[str]) -> None:
-        """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
-        context, born = self._context, int(fields[19])
-        used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
-        late = used - context.late_threads.get((tid, born), 0.0)
-        if len(context.late_threads) >= _MOST_REMEMBERED:
-            context.late_threads.clear()
-        context.late_threads[tid, born] = used
-        if self.longest_late is not None:
-            is_new = born >= context.looked_at * procfs.TICKS
-            count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
+
+def explain_outside(number: int, moved: int) -> HookError:
+    """Make the error that says that so many threads of a container are outside, or that some may be."""
+    threads = f"{number} of its threads are still" if number else "others of its threads may still be"
+    problem = f"{threads} outside its group, after {moved} were moved in"
+    hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
+    return HookError(Reason.IO, problem, hint=hint)
 
 
-def move_until(movers: Iterable[Mover], until: float) -> Iterator[Mover]:
-    """Step these movers in turn until this time, and yield each one that ends."""
-    waiting = [*movers]
+def move_until(movers: Iterable[Mover], until: float) -> None:
+    """Step these movers in turn until this time, each one until it ends."""
+    waiting = [mover for mover in movers if not mover.has_ended]
     pause = _PAUSE
     while waiting and system.monotonic() < until:
         if any(mover.outside for mover in waiting):
@@ -183,53 +165,20 @@ def move_until(movers: Iterable[Mover], until: float) -> Iterator[Mover]:
         else:
             system.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-        for mover in [*waiting]:
-            if mover.step():
-                waiting.remove(mover)
-                yield mover
+        for mover in waiting:
+            mover.step()
             if system.monotonic() >= until:
                 break
+        waiting = [mover for mover in waiting if not mover.has_ended]
 
 
-def still_forking(moved: dict[int, int]) -> dict[int, int]:
-    """Return the moved threads that may still be in a fork that began before their move.
+def _may_fork(tid: int, since: int) -> bool:
+    """Whether a moved thread may still be in a fork that began before its move: no, if it sleeps or has ended.
 
-    Each comes with its user time when it was moved, in ticks.
-    """
-    times = ((tid, since, _read_user_time(tid)) for tid, since in moved.items())
-    return {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
-
-
-def _read_user_time(tid: int) -> int | None:
-    """Return the user time of a running thread, in ticks, or None if it sleeps or has ended: then it is in no fork.
-
-    Source: proc_pid_stat(5), fields 3 and 14.
+    `since` is its user time at the move, in ticks. Source: proc_pid_stat(5), fields 3 and 14.
     """
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
-    return int(fields[11]) if fields is not None and fields[0] in _RUNS else None
-
-
-def limit_late(context: Context, container: str) -> float:
-    """Return the most CPU seconds that count as late for a thread older than the last look of a complete run.
-
-    That look found the container's threads in its group, so their time was charged. A thread that has left the group
-    since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
-    container outside, any may be one of them, and the time since then is the most that it can have used.
-    """
-    return system.boottime() - context.looked_at if container in context.left_outside else 0.0
-
-
-def note_last_look(context: Context) -> None:
-    """Read from the record of reconcile what limit_late asks for."""
-    last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
-    is_of_this_boot = last.looked_at <= system.boottime()
-    context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
-
-
-def count_late_cpu(context: Context, key: str, seconds: float) -> None:
-    """Count the CPU time that tasks had used before they were moved into a key's group."""
-    if seconds:
-        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
+    return fields is not None and fields[0] in _RUNS and int(fields[11]) < since + _USER_TIME
 
 
 # --- The group of a thread
@@ -255,110 +204,12 @@ def locate(groups: Groups, tid: int, path: str) -> str | None:
     return OUTSIDE if is_of_parent(path, place) and not groups.is_others(place) else place
 
 
-def is_shown_inside(context: Context, tid: int, path: str) -> bool | None:
-    """Return whether a thread is in a mon_group, or None if it has ended or the kernel does not show it."""
-    groups = procfs.resctrl_groups(tid)
-    return context.resctrl.path(*groups) == path if groups is not None else None
-
-
 def is_inside(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
-    is_shown = is_shown_inside(context, tid, path)
-    return is_shown if is_shown is not None else tid in (context.resctrl.tasks(path) or ())
+    groups = procfs.resctrl_groups(tid)
+    return context.resctrl.path(*groups) == path if groups is not None else tid in (context.resctrl.tasks(path) or ())
 
 
 def is_of_parent(path: str, place: str) -> bool:
     """Whether a mon_group is in the ctrl_group that this group is, or is in."""
     return find_ctrl_group(path) == find_ctrl_group(place)
-
-
-# --- The counts since boot
-
-
-class Tally:
-    """The counts of one run of reconcile, from `with` to its `end`; watch, which has no end, only calls `save`.
-
-    They are added to those in reconcile.json, for `metrics` and `doctor`, under a lock of their own, when a run starts
-    and when it ends. A run that stops early saves them on the way out of `with`, if that takes no wait. One that was
-    killed, or raised an error, has a start without an end. A record that cannot be written stops no run: its `ended_at`
-    gets old, which raises the alert.
-    """
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._started = system.monotonic()
-        self._actions: Counter[str] = Counter()
-        self._failures: Counter[str] = Counter()
-        self._late = 0.0
-        note_last_look(context)
-
-    def __enter__(self) -> Tally:
-        self.save(started_at=system.unix_time())
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
-        if kind is not None:
-            self.save(patience=0.0)
-
-    def count(self, verb: str, *, failed: bool) -> None:
-        """Count an action."""
-        (self._failures if failed else self._actions)[verb] += 1
-
-    def end(self, outside: dict[str, int], elsewhere: dict[str, int], **counts: float) -> None:
-        """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
-        named: dict[str, Any] = {"outside": outside, "elsewhere": elsewhere}
-        largest: dict[str, Any] = {name: dict(Counter(named[name]).most_common(_MOST_NAMED)) for name in named}
-        seconds, total = system.monotonic() - self._started, sum(outside.values())
-        self.save(ended_at=system.unix_time(), seconds=seconds, outside_total=total, **largest, **counts)
-
-    def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
-        """Add the counts since the last save to the record, and set these fields of it.
-
-        Moves late_cpu from the context into the records of its keys. What cannot be written waits for the next save.
-        """
-        self._late += sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
-        with suppress(OSError):
-            self._update(fields, patience)
-            self._actions.clear()
-            self._failures.clear()
-            self._late = 0.0
-
-    def _update(self, fields: dict[str, Any], patience: float) -> None:
-        run = self._context.run
-        descriptor = _open_lock(run)
-        try:
-            # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
-            former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
-            sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
-            late_cpu = (former.late_cpu + self._late) % _SECONDS_FULL
-            run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
-        finally:
-            system.close(descriptor)
-
-
-def _open_lock(run: RunDir) -> int:
-    try:
-        return system.open_lock(_LOCK, run.descriptor)
-    except OSError:  # a directory or a link is in its place
-        system.remove_tree(_LOCK, run.descriptor)
-        return system.open_lock(_LOCK, run.descriptor)
-
-
-def _save_late(context: Context, key: str) -> float:
-    """Add the CPU time that its tasks had used before they were moved in to a key's record; returns the seconds.
-
-    0 while a hook holds the key's lock, or no record can be written: the next save adds them.
-    """
-    try:
-        with context.run.lock(key, system.monotonic()) as locked:
-            if locked.state is not None:
-                late_cpu = (locked.state.late_cpu + context.late_cpu[key]) % _SECONDS_FULL
-                locked.commit(replace(locked.state, late_cpu=late_cpu))
-    except (HookError, OSError):
-        return 0.0
-    return context.late_cpu.pop(key)
-
-
-def _add(former: dict[str, int], more: Counter[str]) -> dict[str, int]:
-    return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + more).items()}

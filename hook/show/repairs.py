@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hook.reconcile.run import Outcome, Result
+from hook.reconcile.run import Outcome, Repairs
 from hook.report import format_count
 from hook.show.terminal import print_printable
 
@@ -25,11 +25,11 @@ class RepairLog:
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
         self._done += outcome.problem is None
-        self._failed += outcome.has_failed
-        if not outcome.has_failed or self._failed <= MOST_FAILURES:
+        self._failed += outcome.problem is not None
+        if outcome.problem is None or self._failed <= MOST_FAILURES:
             self._print(format_outcome(outcome))
 
-    def end(self, result: Result) -> None:
+    def end(self, result: Repairs) -> None:
         """Print what the run leaves."""
         lines = format_left(result)
         if self._failed > MOST_FAILURES:
@@ -41,7 +41,7 @@ class RepairLog:
         self._print(lines)
 
     def _print(self, lines: list[str]) -> None:
-        if self._is_quiet:
+        if self._is_quiet or not lines:
             return
         try:
             print_printable(lines)
@@ -55,14 +55,14 @@ def format_outcome(outcome: Outcome) -> list[str]:
     return [str(outcome.action), *problem, *([f"  {outcome.remark}"] if outcome.remark is not None else [])]
 
 
-def format_left(result: Result) -> list[str]:
+def format_left(result: Repairs) -> list[str]:
     """Format the problems that reconcile may not change, a line each."""
     more = len(result.left) - MOST_FAILURES
     lines = [f"left: {line}" for line in result.left[:MOST_FAILURES]]
     return [*lines, f"left: {format_count(more, 'further problem')} (see reconcile --json)"] if more > 0 else lines
 
 
-def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
+def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:
     """Make the object that `reconcile --json` prints."""
     actions = []
     for outcome in result.outcomes:

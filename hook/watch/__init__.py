@@ -13,8 +13,8 @@ steps of createRuntime, under the key's lock. If a hook holds that lock, or no R
 A process is moved as soon as its exec is known. Its container is looked at (reconcile/move) a moment later, because a
 child that the process was just forking appears only then; or at once, if the process has ended by then. On a busy CPU
 a fork can take far longer, so further looks follow while one that began before a move may go on. If the process is gone
-before its container is known, the cgroups of all containers are read: some 30 us for each, and 15 us for each thread
-that is new since the last time. These reads take at most a twentieth of the time; a further one waits until it is due.
+before its container is known, the cgroups of all containers are read: some 30 us for each, and once a minute the tasks
+of its group. These reads take at most a twentieth of the time; a further one waits until it is due.
 A program that forks faster than it can be moved gets the next look.
 
 Killed at any point, it leaves only its record for `metrics`, and loses the counts of the last minute.
@@ -23,32 +23,21 @@ Killed at any point, it leaves only its record for `metrics`, and loses the coun
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, names, procfs, reclaim, report, retry, system
 from hook.entry import Context
-from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
+from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
-from hook.models import Index, KeyState, Options
+from hook.models import Index, KeyState, Member, Options
 from hook.node import cgroups, processes, records
 from hook.node.models import WatchRecord
-from hook.node.processes import Groups
-from hook.reconcile.move import (
-    Mover,
-    Place,
-    Tally,
-    is_inside,
-    is_of_parent,
-    is_shown_inside,
-    move_until,
-    note_last_look,
-    still_forking,
-)
+from hook.reconcile.move import Mover, explain_outside, is_inside, is_of_parent, move_until, read_groups
 from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -57,12 +46,10 @@ from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 
 __all__ = ["counters", "ending", "retry", "run"]
-_LOCK = "watch.lock"  # in the run directory
-_SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
+_MINUTE = 60.0  # seconds between two saves, and to remember which threads are inside: their IDs are reused
 _SHARE = 20
 _SETTLING = 0.01  # seconds
 _SECONDS = 0.2  # at most for one look at the containers, and their movers; the next look goes on from there
-_REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
 _MOST_KEPT = 4096
 
 
@@ -73,7 +60,6 @@ def run(options: Options) -> NoReturn:
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
     processes.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
-    take_lock(context)
     watch = Watch(context, connector.subscribe())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: watch.stop())
@@ -87,16 +73,12 @@ def _say(text: str) -> None:
     report.say(f"watch: {text}", to_syslog=False)
 
 
-def take_lock(context: Context) -> None:
-    """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
-    try:
-        descriptor = system.open_lock(_LOCK, context.run.descriptor)
-    except OSError as error:
-        raise as_hook_error("cannot open the lock file of watch", error) from error
-    if not system.try_flock(descriptor):
-        system.close(descriptor)
-        problem = f"another watch runs on {context.run.path}"
-        raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
+class Place(NamedTuple):
+    """A monitored container: its key, its ID, and its record."""
+
+    key: str
+    container: str
+    member: Member
 
 
 class Watch:
@@ -105,26 +87,23 @@ class Watch:
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
         self._source = source
-        self._tally = Tally(context)
-        self._saved = -_SAVE
+        self._saved = -_MINUTE
         self._started_at = system.unix_time()
         self.moved = self.followed = self.failed = self.overflows = 0  # as in WatchRecord
         self.looks_at_all = True  # whether a look at all containers is scheduled; from here on no exec is missed
         self._due = 0.0
-        self._waiting: dict[str, Place] = {}
-        self._forking: dict[str, dict[int, int]] = {}  # as in Mover; by container, which is waiting then
-        self._inside: dict[str, set[int]] = {}
-        self._unread: set[str] = set()  # the containers of which it was logged that some cgroups cannot be read
-        self._forget_at = 0.0
+        self._waiting: dict[str, Place] = {}  # the containers that the next look is at
+        self._movers: dict[str, Mover] = {}  # of the containers that were looked at in this minute
+        self._unread: set[str] = set()  # those of which it was logged that some cgroups cannot be read
+        self._followed: set[tuple[str, int]] = set()  # those whose init, of this start time, was followed or tried
         self._version: int | None = None  # of the records, from which `_found` comes
         self._found: dict[tuple[str, ...], Place | None] = {}
-        self._recorded: set[str] | None = None  # the paths on record, as long as `_found` holds
-        self._not_again: dict[tuple[str, int], float] = {}  # until when which container is not followed again
 
     def step(self) -> None:
         """Wait for an exec, a second at most, and act on it. Raises OSError if the socket is broken."""
-        if system.monotonic() - self._saved >= _SAVE:
+        if system.monotonic() - self._saved >= _MINUTE:
             self._save()
+            self._forget()
         pid = None
         try:
             pid = self._source.receive(self.wait())
@@ -155,66 +134,66 @@ class Watch:
     def _bring_in(self, place: Place, pid: int) -> None:
         was_idle = self.wait() is None
         if pid == place.member.pid and self._follow(place):
-            has_moved, place = True, self.find(procfs.cgroups(pid)) or place
-        else:
-            mover = self._move_threads(place, lambda: {pid} | processes.list_threads(pid))
-            has_moved = mover is not None and self._end(mover, place, pid)
-        # The children of a process that died have another parent, so only its container's cgroup finds them.
-        is_dead, now = procfs.is_dead(pid), system.monotonic()
-        if is_dead and now >= self._due:
-            self._look_at([place], now)
-            self._rest(now)
-        elif is_dead or has_moved:
-            if was_idle:
-                self._due = max(self._due, now + _SETTLING)
+            place = self.find(procfs.cgroups(pid)) or place
             self._waiting[place.container] = place
+        else:
+            mover = self._find_mover(place)
+            mover.step({pid} | processes.list_threads(pid))
+            self._end(place, mover, f"process {pid}")
+        # The children of a process that died have another parent, so only its container's cgroup finds them.
+        now = system.monotonic()
+        if now >= self._due and procfs.is_dead(pid):
+            self._waiting.pop(place.container, None)
+            self._look_at({place.container: place}, now)
+        elif was_idle:
+            self._due = max(self._due, now + _SETTLING)
 
     def look(self) -> None:
         """Look at the containers that are due, and move their threads that are outside."""
-        began = system.monotonic()
-        if began >= self._forget_at:
-            self._forget_at = began + _REMEMBERED
-            self._inside.clear()
-            self._unread.clear()
         if self.looks_at_all:
             self.looks_at_all = False
             with self._guard("the processes of all containers"):
                 self._waiting.update((place.container, place) for place in self._list_places())
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
-        self._look_at(iter(lambda: due.popitem()[1] if due else None, None), began)
+        self._look_at(due, system.monotonic())
         self._waiting.update(due)
-        self._rest(began)
 
-    def _look_at(self, places: Iterable[Place], began: float) -> None:
-        """Look at these containers, and move their threads that are outside, for _SECONDS at most."""
-        movers: dict[Mover, Place] = {}
-        for place in places:
-            forking = still_forking(self._forking.pop(place.container, {}))  # before the look, which then shows all
-            if forking:
-                self._forking[place.container] = forking
-                self._waiting[place.container] = place
+    def _look_at(self, due: dict[str, Place], began: float) -> None:
+        """Look at these containers, and move their threads that are outside, for _SECONDS at most.
+
+        Takes those that it has looked at out of `due`. Schedules the next look so that this one takes a twentieth of
+        the time until then. A look that took much longer than that was preempted: the whole time does not count.
+        """
+        ended: list[tuple[Place, Mover]] = []
+        while due:
+            _, place = due.popitem()
             with self._guard(f"all of {place.container}"):
-                if self._has_new_outside(place):
-                    mover = self._move_threads(place, partial(self._read_threads, place))
-                    movers.update({mover: place} if mover is not None else {})
+                mover = self._find_mover(place)
+                mover.step()
+                ended.append((place, mover))
             if system.monotonic() >= began + _SECONDS:
                 break
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
         # look after the last move. One that waits for the end of a fork is looked at again later.
-        going_on = [mover for mover in movers if mover.error is None]
-        quick = [mover for mover in going_on if mover.outside or (mover.has_moved and not mover.forking)]
-        for _ in move_until(quick, began + _SECONDS):
-            pass
-        for mover, place in movers.items():
-            self._end(mover, place)
-
-    def _rest(self, began: float) -> None:
-        """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then.
-
-        A look that took much longer than that was preempted; don't count the whole time as work.
-        """
+        quick = [mover for _, mover in ended if mover.outside or (mover.has_moved and not mover.forking)]
+        move_until(quick, began + _SECONDS)
+        for place, mover in ended:
+            self._end(place, mover)
         now = system.monotonic()
-        self._due = now + max(_SHARE * min(now - began, 2 * _SECONDS), _SETTLING if self._forking else 0.0)
+        self._due = now + max(_SHARE * min(now - began, 2 * _SECONDS), _SETTLING if self._waiting else 0.0)
+
+    def _end(self, place: Place, mover: Mover, process: str = "") -> None:
+        """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
+        moved, mover.moved = mover.moved, 0
+        self.moved += moved
+        if not mover.has_ended:
+            self._waiting[place.container] = place
+        with self._guard(process or f"all of {place.container}"):
+            if mover.error is not None:
+                del self._movers[place.container]
+                raise mover.error
+            if mover.outside and not process:
+                raise explain_outside(mover.outside, moved)
 
     # --- Which container a process is in
 
@@ -227,7 +206,6 @@ class Watch:
         version = records.version(self._context.run)
         if version is None or version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
-            self._recorded = None
             self._version = version
         name = tuple(places)
         if name not in self._found:
@@ -254,13 +232,15 @@ class Watch:
 
     # --- What is outside
 
-    def _has_new_outside(self, place: Place) -> bool:
-        """Whether a container's cgroup has a thread that is not known to be in its group."""
-        tids, group = self._read_threads(place), place.member.group
-        new = tids - self._inside.get(place.container, set())
-        outside = {tid for tid in new if not is_shown_inside(self._context, tid, group)}
-        self._inside[place.container] = tids - outside
-        return bool(outside)
+    def _find_mover(self, place: Place) -> Mover:
+        """Find the mover of a container, which remembers for a minute which threads are in its group."""
+        mover = self._movers.get(place.container)
+        if mover is None or mover.member != place.member:
+            mover = self._movers[place.container] = Mover(
+                self._context, place.member, partial(self._read_threads, place)
+            )
+            mover.needs_init = True
+        return mover
 
     def _read_threads(self, place: Place) -> set[int]:
         """Read the threads in a container's own cgroup."""
@@ -271,41 +251,7 @@ class Watch:
             _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
         return found.tids if found is not None else set()
 
-    def _move_threads(self, place: Place, read: Callable[[], set[int]]) -> Mover | None:
-        """Move the threads that are read, in one step; return None if the init is not alive in the group."""
-        member = place.member
-        if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
-            return None
-        mover = Mover(self._context, place, read, self._read_groups())
-        mover.step()
-        return mover
-
-    def _end(self, mover: Mover, place: Place, pid: int | None = None) -> bool:
-        """Note the result of a mover, of one process or of all threads; return whether any thread was moved."""
-        with self._guard(f"process {pid}" if pid is not None else f"all of {place.container}"):
-            if mover.error is not None:
-                raise mover.error
-            if mover.outside and pid is None:
-                self._waiting[place.container] = place
-                raise mover.explain()
-        # Its last look moved a thread, or one may still be in a fork: a child may appear outside, which no event names.
-        if mover.has_moved or mover.forking:
-            self._forking.setdefault(place.container, {}).update(mover.forking)
-            self._waiting[place.container] = place
-        self.moved += mover.moved
-        return mover.moved > 0
-
-    # --- Where it is
-
-    def _read_groups(self) -> Groups:
-        """Read the groups of the node as they are now."""
-        return Groups(self._context.resctrl, self._context.options.group_prefix, self._list_recorded)
-
-    def _list_recorded(self) -> set[str]:
-        run = self._context.run
-        if self._recorded is None or self._version is None or self._version != records.version(run):
-            self._recorded = records.list_recorded(run.list_states())
-        return self._recorded
+    # --- An init that is in another ctrl_group
 
     def _follow(self, place: Place) -> bool:
         """Give a container a group in the ctrl_group to which its init has gone; return whether that was done.
@@ -313,29 +259,22 @@ class Watch:
         An init that another tool has in its own group stays there. Nothing is waited for. A search for an RMID has the
         limits of a hook's, and each container is tried once a minute, however often its init execs.
         """
-        member, now = place.member, system.monotonic()
-        if self._not_again.get((place.container, member.starttime), 0.0) > now:
+        member = place.member
+        if (place.container, member.starttime) in self._followed:
             return False
-        if len(self._not_again) >= _MOST_KEPT:
-            self._not_again.clear()
-        self._not_again[place.container, member.starttime] = now + _REMEMBERED
+        self._followed.add((place.container, member.starttime))
+        groups = read_groups(self._context)
+        path = groups.find(member.pid)
+        if path is None or groups.is_others(path) or is_of_parent(member.group, path):
+            return False
         self._context.run.complaints = problems = list[HookError]()
-        has_moved, path = False, None
-        try:
-            groups = self._read_groups()
-            path = groups.find(member.pid)
-            if path is None or groups.is_others(path) or is_of_parent(member.group, path):
-                return False
+        before = self.followed
+        with self._guard(f"{place.container}, which is in {path} now,"):
             self._join_group(place, groups.name_ctrl_group(path))
-            has_moved = True
-        except (HookError, OSError) as error:
-            problems.append(as_hook_error("cannot read or write a file", error))
-        self.followed += has_moved
-        self.failed += not has_moved
+            self.followed += 1
         for problem in problems:
-            why = f"{report.explain(problem)}; the next reconcile does what is left"
-            _say(f"following {place.container} to {path}: {why}")
-        return has_moved
+            _say(f"{place.container}: {report.explain(problem)}")
+        return self.followed > before
 
     def _join_group(self, place: Place, ctrl_group: str) -> None:
         """Make the container's group in this ctrl_group, move its init in, and remove its former group if it is empty.
@@ -367,14 +306,17 @@ class Watch:
             self.failed += 1
             _say(f"cannot move {what} into its group: {report.explain(error)}")
 
-    # --- Its record
+    # --- Once a minute
+
+    def _forget(self) -> None:
+        """Forget what is read again each minute, since IDs are reused."""
+        self._movers.clear()
+        self._unread.clear()
+        self._followed.clear()
 
     def _save(self) -> None:
-        """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
+        """Write watch.json, at the start and once a minute."""
         self._saved = system.monotonic()
-        note_last_look(self._context)
-        if self._context.late_cpu:
-            self._tally.save()
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

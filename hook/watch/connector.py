@@ -43,12 +43,17 @@ class Connector:
     """A subscription to the execs of the machine."""
 
     def __init__(self, kernel: socket.socket) -> None:
-        """Subscribe by this socket. Raises OSError if the kernel refuses, HookError if it does not answer."""
+        """Ask for all events, and wait for the answer; the socket's filter drops all but execs.
+
+        Raises OSError if the kernel refuses, HookError if it does not answer.
+        """
         self._kernel = kernel
         self._poller = select.poll()
         self._poller.register(kernel, select.POLLIN)
-        self._is_full = False
-        self._subscribe()
+        pid = system.process_id()
+        message = struct.pack("=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, pid, 4, 0, _PROC_CN_MCAST_LISTEN)
+        kernel.send(struct.pack("=IHHII", 16 + len(message), _NLMSG_DONE, 0, 0, 0) + message)
+        self._await_answer(pid + 1)
 
     def receive(self, patience: float | None = None) -> int | None:
         """Wait at most `patience` seconds for the next exec, and return the pid of its process. Raises Lost, OSError.
@@ -60,38 +65,24 @@ class Connector:
         return int(_EXEC.unpack_from(message)[0]) if _what(message) == _PROC_EVENT_EXEC else None
 
     def _read(self, patience: float) -> bytes:
-        """Read the next message, or nothing if there was none in time, or if the buffer was full.
+        """Read the next message, or nothing if there was none in time.
 
         When the buffer is full, the kernel drops all events until it is empty, and reports only the first
-        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when the buffer is empty: a caller that then
+        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when this has emptied it: a caller that then
         looks at all containers misses none.
         """
-        self._poller.poll(0 if self._is_full else patience * 1000)
+        self._poller.poll(patience * 1000)
         try:
             return self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            if self._is_full:
-                self._is_full = False
-                raise Lost from None
+            return b""
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-            self._is_full = True
-        return b""
-
-    def _subscribe(self) -> None:
-        """Ask for all events, which each kernel answers, then for execs only, which kernels before 6.6 ignore.
-
-        There the socket's filter drops all other events, before they wake us.
-        """
-        pid = system.process_id()
-        self._send(struct.pack("=I", _PROC_CN_MCAST_LISTEN), pid)
-        self._await_answer(pid + 1)
-        self._send(struct.pack("=II", _PROC_CN_MCAST_LISTEN, _PROC_EVENT_EXEC), pid)
-
-    def _send(self, data: bytes, ack: int) -> None:
-        message = struct.pack("=IIIIHH", _CN_IDX_PROC, _CN_VAL_PROC, 0, ack, len(data), 0) + data
-        self._kernel.send(struct.pack("=IHHII", 16 + len(message), _NLMSG_DONE, 0, 0, 0) + message)
+        with suppress(BlockingIOError):
+            while True:
+                self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT)
+        raise Lost
 
     def _await_answer(self, ack: int) -> None:
         """Wait for the answer with this number, which the kernel sends to all listeners."""

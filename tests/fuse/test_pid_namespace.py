@@ -148,10 +148,3 @@ def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # n
         return {it["name"] for it in found["metrics"]}
 
     assert names(()) - names(ALONE) == {"resctrl_mon_members", "resctrl_mon_orphan_groups"}
-
-
-def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
-    found: Any = json.loads(replace(hook, wrapper=ALONE).ask("doctor", "--json").stdout)
-    (root,) = [finding for finding in found["findings"] if finding["subject"] == "root"]
-    assert (root["level"], found["well"]) == ("fail", False)
-    assert "pid namespace" in root["found"]

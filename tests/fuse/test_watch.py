@@ -96,13 +96,6 @@ def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container
         wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
 
 
-def test_a_second_one_says_so_and_exits_with_2(hook: Hook) -> None:
-    with watching.watching(hook):
-        second = finish(watching.start(hook))
-        assert second.status == 2
-        assert "another watch runs" in second.stderr
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
     process = watching.start(hook)

@@ -18,7 +18,7 @@ from hook.models import Failure, KeyState, Member, Options
 from hook.node.models import ReconcileRecord
 from hook.poststop import poststop
 from hook.reconcile import run
-from hook.reconcile.run import Result
+from hook.reconcile.run import Repairs
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask
@@ -74,7 +74,7 @@ class Node:
     def options(self, **more: Any) -> Options:  # noqa: ANN401
         return Options(**{"resctrl_root": RESCTRL, "run_dir": RUN, **more})
 
-    def repair(self, options: dict[str, Any] | None = None, **more: Any) -> Result:  # noqa: ANN401
+    def repair(self, options: dict[str, Any] | None = None, **more: Any) -> Repairs:  # noqa: ANN401
         """Reconcile."""
         self.machine.caller.calls = 0
         return run.repair(self.options(**options or {}), **more)

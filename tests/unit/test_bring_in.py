@@ -12,7 +12,7 @@ import pytest
 from hook.create import create_runtime
 from hook.identity import Container
 from hook.models import Failure, State
-from hook.reconcile.run import Result
+from hook.reconcile.run import Repairs
 from hook.store import RunDir
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, UID, Node, node
@@ -42,13 +42,13 @@ def bundle_of(node: Node, cgroups_path: str | None, annotations: dict[str, str] 
     return "/run/bundle"
 
 
-def adopt(node: Node, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Result:  # noqa: ANN401
+def adopt(node: Node, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Repairs:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
     found = State.model_validate({**state, "annotations": annotations} if annotations else state)
     return node.repair(more, asks=lambda _known: ([found], []))
 
 
-def retry(node: Node, bundle: str, **known: Any) -> Result:  # noqa: ANN401
+def retry(node: Node, bundle: str, **known: Any) -> Repairs:  # noqa: ANN401
     fields = {"reason": "io", "problem": "", "pid": 7, "starttime": 100, "bundle": bundle, **known}
     RunDir(RUN).write(Failure, ID, Failure(container=ID, stage="createRuntime", **fields))
     return node.repair()
@@ -70,7 +70,7 @@ def test_a_hook_charges_a_container_that_moved_below_its_own_cgroup_to_itself(no
 @pytest.mark.parametrize("path", [f"machine.slice:libpod:{ID}", OWN, "/tenant"])
 @pytest.mark.parametrize("way", [adopt, lambda node, bundle, _: retry(node, bundle)], ids=["adopt", "retry"])
 def test_a_container_is_charged_by_the_cgroup_that_its_runtime_asked_for(
-    node: Node, way: Callable[..., Result], gone_to: str, path: str
+    node: Node, way: Callable[..., Repairs], gone_to: str, path: str
 ) -> None:
     enters(node, ("/tenant" if path == "/tenant" else OWN) + gone_to)
     assert way(node, bundle_of(node, path, LIBPOD), LIBPOD).is_whole

@@ -15,7 +15,7 @@ from hook import names, procfs, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action
+from hook.reconcile.diagnose import VERBS, Action, Look
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -26,8 +26,7 @@ BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
     **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
-    **dict.fromkeys(("completed_groups", "running"), ()),
-    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "failures", "asides", "unread")},
+    **{name: {} for name in ("outside", "taken", "strangers", "orphans", "lost", "failures", "asides", "unread")},
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
 }
@@ -74,8 +73,8 @@ class Facts(SimpleNamespace):
         )
 
     def list_keys(self) -> list[str]:
-        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]
-        return sorted(dict.fromkeys(found))
+        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides, *self.lost]
+        return sorted(dict.fromkeys(filter(None, found)))
 
     def is_dead(self, member: Member) -> bool:
         return member.name in self.dead
@@ -89,11 +88,8 @@ class Facts(SimpleNamespace):
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE
 
-    def is_running(self, container: str) -> bool:
-        return container in self.running
-
-    def look(self, container: str, member: Member) -> tuple[str | None, bool, int]:
-        return self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0)
+    def look(self, container: str, member: Member) -> Look:
+        return Look(self.taken.get(container), member.name not in self.vanished, self.outside.get(container, 0))
 
     def find_strangers(self, path: str, _live: object) -> set[int]:
         return set(self.strangers.get(path, ()))
@@ -189,8 +185,10 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(unreadable=["k"], index={"c1": "k"}), ["rebuild k"]),
         # Groups without a record
         (Facts(orphans={PATH: False}), [f"remove {PATH}"]),
-        (Facts(orphans={PATH: True}), [f"rebuild {PATH}"]),
-        (Facts(orphans={PATH: True}, completed_groups={PATH}), []),
+        (Facts(orphans={PATH: True}, lost={"k": PATH}), ["rebuild k"]),
+        (Facts(orphans={PATH: True}, lost={"k": PATH}, index={"c1": "k"}), ["rebuild k"]),
+        (Facts(orphans={PATH: True}, lost={None: PATH}), [f"rebuild {PATH}"]),
+        (Facts(orphans={PATH: True}), []),
         # Failures
         (failed(), ["retry c1"]),
         (Facts(failures=failed().failures, is_mounted=False), []),
@@ -203,7 +201,7 @@ NO_PID = {"pid": None, "starttime": None}
         (failed(monitored=True, reason="usage"), []),
         (failed(reason="bad_state"), []),
         (failed(reason="bad_key"), []),
-        (Facts(failures={"c1": None, "old1": None, "old2": None}, running=["old2"]), ["forget old1"]),
+        (Facts(failures={"c1": None, "old1": None}), ["forget old1"]),
         (Facts(failures={"old1": None}, index={"old1": "k"}, unreadable=["k"]), ["rebuild k"]),
         (Facts(half_failures=["c1"]), ["forget c1"]),
         # lines of history, and room

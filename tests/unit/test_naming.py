@@ -14,6 +14,7 @@ from hook.identity import Container
 from hook.node import files, podman
 from hook.reconcile import act as acting
 from hook.reconcile.diagnose import Action, Survey
+from hook.reconcile.move import Mover
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node
@@ -118,7 +119,7 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
     start(node, IDS[0])
     real = acting.act
 
-    def act(seen: Survey, action: Action) -> Action | None:
+    def act(seen: Survey, action: Action) -> bool | Mover:
         monkeypatch.setattr("hook.reconcile.run.act", real)
         annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})

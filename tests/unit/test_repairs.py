@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Outcome, Result, Work, repair
+from hook.reconcile.run import Outcome, Repairs, repair
 from hook.show.repairs import MOST_FAILURES, RepairLog
 from tests.unit.simulated import Node, node
 
@@ -36,7 +36,9 @@ def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others
     for number in range(MOST_FAILURES + 2):
         log.note(failed(number))
     log.note(Outcome(DROP))
-    log.end(Result(left=[f"{number} threads stay" for number in range(MOST_FAILURES + 3)]))
+    result = Repairs()
+    result.left = [f"{number} threads stay" for number in range(MOST_FAILURES + 3)]
+    log.end(result)
     lines = capsys.readouterr().out.splitlines()
     assert sum("failed: it is busy" in line for line in lines) == MOST_FAILURES
     assert lines[-2:] == ["left: 3 further problems (see reconcile --json)", "2 further actions failed: see list"]
@@ -46,7 +48,9 @@ def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others
 def test_for_json_nothing_is_printed(capsys: Capture) -> None:
     log = RepairLog(is_quiet=True)
     log.note(Outcome(DROP))
-    log.end(Result([Outcome(DROP)], ["left"]))
+    result = Repairs()
+    result.left = ["left"]
+    log.end(result)
     assert capsys.readouterr().out == ""
 
 
@@ -68,10 +72,10 @@ def test_a_run_that_is_ended_prints_what_it_has_done_what_is_left_and_what_it_wa
         if len(ended) == 2:
             raise LimitReached
 
-    work = Work(note)
+    result = Repairs(note)
     with pytest.raises(LimitReached):
-        repair(node.options(), work=work)
-    result = work.end_early("after 45 s")
+        repair(node.options(), repairs=result)
+    result.ended = "after 45 s"
     log.end(result)
     assert (len(result.outcomes), result.ended, result.is_whole) == (2, "after 45 s", False)
     assert (
