@@ -236,5 +236,5 @@ def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) 
 def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> KeyState:
     """Begin another run of a completed key, with this group, which inherits its use."""
     heir = inherit(group, state.groups)
-    returned = Returned(at=at, boottime=boottime, use=heir)
+    returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
     return replace(resume(state, [heir], {}), returned=returned, runs=1, left={}, left_more=0)

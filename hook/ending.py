@@ -86,6 +86,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
     end = state.lingering_since if state.lingering_since is not None else now
     name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
     known, unknown = _sum_use(state, over)
+    late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
         "id": system.hash_of(name.encode("utf-8", "replace")),
@@ -101,6 +102,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "runs": state.runs,
         "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
+        "late_cpu_seconds": round(max(late, 0.0), 3),
     }
 
 

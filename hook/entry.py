@@ -14,6 +14,7 @@ from hook.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from hook.store import ModelT
@@ -64,6 +65,15 @@ class Context:
         # The record of each key that this context starts, or adds a container to, names its --history. That of
         # reconcile is only for keys that are no pods, and whose hook has named no file.
         self.names_history = True
+        # By key, the CPU seconds that tasks had used before they were moved in; Tally saves them.
+        self.late_cpu: dict[str, float] = {}
+        # The seconds that are in the records of keys, and not in reconcile.json yet.
+        self.late_total = 0.0
+        # By thread (its number and start time), what the thread had used when it was moved.
+        self.late_threads: dict[tuple[int, int], float] = {}
+        # When the last complete reconcile looked, and of which containers it left threads outside.
+        self.looked_at = 0.0
+        self.left_outside: Collection[str] = ()
 
 
 def run_stage(verb: str, words: list[str]) -> int:

@@ -166,6 +166,8 @@ class Returned(Model):
     boottime: Seconds
     # What the key had used before.
     use: MonGroup
+    # The late_cpu of the key then.
+    late_cpu: Seconds = 0.0
 
 
 class Owed(Model):
@@ -207,6 +209,8 @@ class KeyState(Model):
     cgroup: str | None = None
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
+    # The CPU seconds that its tasks had used before reconcile or watch moved them into its groups.
+    late_cpu: Seconds = 0.0
     # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
     taken: bool = False
     # The file for its line in the history, also if a command without --history ends the key (key.history_of).

@@ -81,6 +81,7 @@ Returned = Form("Returned", (
     ("at", "at", ABSENT, TEXT),
     ("boottime", "boottime", ABSENT, (check_float, (), 0, 1000000000000.0)),
     ("use", "use", ABSENT, (check_model, (), MonGroup)),
+    ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
 Owed = Form("Owed", (("lines", "lines", ABSENT, (check_list, (), TEXT)), ("why", "why", ABSENT, TEXT),))
 KeyState = Form("KeyState", (
@@ -100,6 +101,7 @@ KeyState = Form("KeyState", (
     ("cgroup", "cgroup", None, TEXT_OR_NONE),
     ("lingering_since", "lingering_since", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("lingering_until", "lingering_until", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
+    ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("taken", "taken", False, FLAG),
     ("history_file", "history_file", "", (check_named, (), names.file)),
     ("owed", "owed", None, (check_nullable, NONE, (check_model, (), Owed))),

@@ -241,7 +241,7 @@ def _bring_in(seen: Survey, key: str, name: str) -> None:
 
     So is a group that is gone by now: the job was released at this moment, or another tool has removed it.
     """
-    mover = bring_in(seen, key, name)
+    mover = bring_in(seen, key, name, None)
     if mover is None:
         return
     move_until([mover], system.monotonic() + _PATIENCE)

@@ -35,11 +35,15 @@ class ReconcileRecord(Model):
     outside_total: Natural = 0
     # the threads that stay in another ctrl_group or another tool's group, by its path, for at most a hundred groups
     elsewhere: dict[str, Natural] = {}
+    # when its last look at the node began (CLOCK_BOOTTIME, s)
+    looked_at: Seconds = 0.0
     # the number of keys, cgroups and processes that it could not read
     unread: Natural = 0
     # since boot, by verb: the actions that were done, and those that failed
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
+    # as in KeyState, of all keys
+    late_cpu: Seconds = 0.0
 
 
 class WatchRecord(Model):
@@ -117,6 +121,7 @@ class Job(Model):
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
     # events of which a part is unknown
     unknown: list[str] = []
+    late_cpu_seconds: Seconds = 0.0
 
 
 class HookProgram(Model):

@@ -22,9 +22,11 @@ ReconcileRecord = Form("ReconcileRecord", (
     ("outside", "outside", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("outside_total", "outside_total", 0, (check_int, (), 0, 9223372036854775807)),
     ("elsewhere", "elsewhere", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
+    ("looked_at", "looked_at", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("unread", "unread", 0, (check_int, (), 0, 9223372036854775807)),
     ("actions", "actions", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("failures", "failures", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
+    ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
 WatchRecord = Form("WatchRecord", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -66,6 +68,7 @@ Job = Form("Job", (
     ("runs", "runs", 1, (check_int, (), 0, 9223372036854775807)),
     ("use", "use", {}, (check_dict, (), TEXT, (check_float, (), 0, 1e+24))),
     ("unknown", "unknown", [], (check_list, (), TEXT)),
+    ("late_cpu_seconds", "late_cpu_seconds", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
 HookProgram = Form("HookProgram", (
     ("path", "path", ABSENT, TEXT),

@@ -182,6 +182,12 @@ def parse_job_process(name: str) -> tuple[int, int] | None:
     return (int(pid), int(starttime)) if is_ours and name == name_job_process(int(pid), int(starttime)) else None
 
 
+def cpu_seconds(tid: int) -> float:
+    """Return the CPU time of a thread, user and system, or 0 if it is gone: proc_pid_stat(5), fields 14 and 15."""
+    fields = procfs.stat_fields(f"{tid}/task/{tid}")
+    return (int(fields[11]) + int(fields[12])) / procfs.TICKS if fields is not None else 0.0
+
+
 def had_pid(pid: int, boottime: float) -> bool:
     """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
     fields = procfs.stat_fields(pid)

@@ -8,6 +8,7 @@ each of which survives a kill.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -19,10 +20,10 @@ from hook.identity import Container, Key
 from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import cgroups, podman, records
-from hook.node.processes import parse_job_process
+from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
-from hook.reconcile.move import Mover, read_groups
+from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
 from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
@@ -57,7 +58,7 @@ def act(seen: Survey, action: Action) -> bool | Mover:
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
         return remake(seen, state, action.container)
-    return bring_in(seen, action.key, action.container) or False
+    return bring_in(seen, action.key, action.container, limit_late(seen.context, action.container)) or False
 
 
 def _find(needed: Iterable[Action], action: Action) -> Action | None:
@@ -325,20 +326,22 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
-        return _monitor(seen, container, Key(state.key, state.kind))
+        return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
             retire(context, locked, left=member.group)
 
 
-def _monitor(seen: Survey, container: Container, key: Key | None) -> bool | Mover:
+def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
     """Monitor a container under this key, or the one that createRuntime derives, and begin to move all its tasks in.
 
     Returns False if filters leave it out. A failure is recorded like a hook's, unless the container has ended
-    (`task_gone`).
+    (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for most of the time, and their
+    CPU time so far is not added to late_cpu.
     """
     context = seen.context
+    used = 0.0 if was_in else cpu_seconds(container.pid)
     ctrl_group = None
     if procfs.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
         groups = read_groups(context)
@@ -364,7 +367,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None) -> bool | Move
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.
-    return bring_in(seen, key.name, container.id) or True
+    count_late_cpu(context, key.name, used)
+    return bring_in(seen, key.name, container.id, None if was_in else math.inf) or True
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
@@ -388,7 +392,7 @@ def _show_again(context: Context, key: str) -> None:
             raise
 
 
-def bring_in(seen: Survey, key: str, container: str) -> Mover | None:
+def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
     """Look at the threads of a container, twice if need be, and move each that is outside its group.
 
     Returns the mover, which may not have ended, or may have ended with an error; None if there is nothing to move: the
@@ -410,8 +414,8 @@ def bring_in(seen: Survey, key: str, container: str) -> Mover | None:
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
-    mover = Mover(seen.context, member, read, seen.groups)
-    mover.has_others = has_others
+    mover = Mover(seen.context, Place(key, container, member), read, seen.groups)
+    mover.longest_late, mover.has_others = longest_late, has_others
     if not mover.step():
         mover.step()  # shows what the threads forked that sleep by now
     return mover if mover.moved or mover.problem is not None else None

@@ -14,18 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from typing import Any, NamedTuple
 
 from hook import procfs, system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
 from hook.node import cgroups, records
+from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
+from hook.store import RunDir
+from hook.validation import replace
 
 _STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
 _USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in the kernel; more proves user mode
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
+_MOST_REMEMBERED = 4096  # threads
+_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
+_LOCK = "reconcile.lock"
+_PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
+
+
+class Place(NamedTuple):
+    """A monitored container: its key, its ID, and its record."""
+
+    key: str
+    container: str
+    member: Member
 
 
 class Mover:
@@ -34,12 +50,12 @@ class Mover:
     def __init__(
         self,
         context: Context,
-        member: Member,
+        place: Place,
         read: Callable[[], Collection[int]],
         groups: Groups | None = None,
     ) -> None:
         """Prepare to move the threads that `read` returns; `groups` finds the group of a thread."""
-        self.member = member
+        self.member = place.member
         self.moved = 0  # threads so far
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
@@ -50,10 +66,13 @@ class Mover:
         self.needs_init = False
         # The moved threads that may still be in a fork that began before, with their user time at the move, in ticks.
         self.forking: dict[int, int] = {}
+        # The most of the CPU time before its move that counts as late for a thread; if it is None, none counts.
+        self.longest_late: float | None = limit_late(context, place.container)
         self._context = context
+        self._key = place.key
         self._read = read
         self._groups = groups if groups is not None else read_groups(context)
-        self._shows_groups = procfs.resctrl_groups(member.pid) is not None
+        self._shows_groups = procfs.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self, tids: Collection[int] | None = None) -> bool:
@@ -137,14 +156,28 @@ class Mover:
                     self._context.resctrl.expel(group, tid)
             return False
         self.moved += 1
-        if after is not None and after[0] in _RUNS:
-            self.forking[tid] = int(after[11])
+        if after is not None:
+            self._count_late(tid, after)
+            if after[0] in _RUNS:
+                self.forking[tid] = int(after[11])
         return True
 
     def _is_in_cgroup(self, tid: int) -> bool:
         """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
         own, places = self.member.cgroup, procfs.cgroups(tid)
         return own is None or not places or any(cgroups.is_within(place, own) for place in places)
+
+    def _count_late(self, tid: int, fields: list[str]) -> None:
+        """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
+        context, born = self._context, int(fields[19])
+        used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
+        late = used - context.late_threads.get((tid, born), 0.0)
+        if len(context.late_threads) >= _MOST_REMEMBERED:
+            context.late_threads.clear()
+        context.late_threads[tid, born] = used
+        if self.longest_late is not None:
+            is_new = born >= context.looked_at * procfs.TICKS
+            count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
 
 
 def explain_outside(number: int, moved: int) -> HookError:
@@ -179,6 +212,62 @@ def _may_fork(tid: int, since: int) -> bool:
     """
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
     return fields is not None and fields[0] in _RUNS and int(fields[11]) < since + _USER_TIME
+
+
+# --- The CPU time of threads before their move, which no group was charged for
+
+
+def limit_late(context: Context, container: str) -> float:
+    """Return the most CPU seconds that count as late for a thread older than the last look of a complete run.
+
+    That look found the container's threads in its group, so their time was charged. A thread that has left the group
+    since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
+    container outside, any may be one of them, and the time since then is the most that it can have used.
+    """
+    return system.boottime() - context.looked_at if container in context.left_outside else 0.0
+
+
+def note_last_look(context: Context) -> None:
+    """Read from the record of reconcile what limit_late asks for."""
+    last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+    is_of_this_boot = last.looked_at <= system.boottime()
+    context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
+
+
+def count_late_cpu(context: Context, key: str, seconds: float) -> None:
+    """Count the CPU time that tasks had used before they were moved into a key's group."""
+    if seconds:
+        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
+
+
+def save_late(context: Context) -> None:
+    """Add the late CPU times to the records of their keys, and their sum to reconcile.json.
+
+    What cannot be written now, as while a hook holds the key's lock, waits for the next call.
+    """
+    for key, seconds in [*context.late_cpu.items()]:
+        with suppress(HookError, OSError), context.run.lock(key, system.monotonic()) as locked:
+            if locked.state is not None:
+                locked.commit(replace(locked.state, late_cpu=(locked.state.late_cpu + seconds) % _SECONDS_FULL))
+            context.late_total += context.late_cpu.pop(key)
+    if context.late_total:
+        with suppress(OSError):
+            change_record(
+                context.run, lambda former: {"late_cpu": (former.late_cpu + context.late_total) % _SECONDS_FULL}
+            )
+            context.late_total = 0.0
+
+
+def change_record(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any]]) -> None:
+    """Set the fields of reconcile.json that `change` returns, under a lock of its own. Raises OSError."""
+    descriptor = system.open_lock(_LOCK, run.descriptor)
+    try:
+        # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
+        system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
+        former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
+        run.write(ReconcileRecord, "reconcile", replace(former, **change(former)))
+    finally:
+        system.close(descriptor)
 
 
 # --- The group of a thread

@@ -20,10 +20,10 @@ from hook.errors import HookError, Reason, as_hook_error
 from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
 from hook.node import podman, processes, records, runtimes
-from hook.node.models import ReconcileRecord, Unhooked
+from hook.node.models import Unhooked
 from hook.reconcile.act import act, end_released, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
-from hook.reconcile.move import Mover, explain_outside, move_until
+from hook.reconcile.move import Mover, change_record, explain_outside, move_until, note_last_look, save_late
 from hook.report import format_count, printable, short_id, who
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -38,8 +38,6 @@ _NOT_REACHED = "the run's time to bring in containers was used up; the next run 
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
-_LOCK = "reconcile.lock"
-_PATIENCE_TO_SAVE = 1.0  # seconds, for a lock that is held while one file is written
 _MOST_NAMED = 100  # containers or groups, so that the record stays small
 
 
@@ -205,19 +203,20 @@ def repair(
     done = repairs or Repairs()
     context = _open_node(options, linger)
     began = system.monotonic()
-    _save(context.run, [], started_at=system.unix_time())
+    note_last_look(context)
+    _save(context, [], started_at=system.unix_time())
     try:
         for line in report.sum_up_failures(context.run):
             report.log(line)
         seen = _repair(context, live, asks, done)
     except BaseException:  # a signal, for example
-        _save(context.run, done.outcomes)
+        _save(context, done.outcomes)
         raise
     elsewhere = Counter[str]()
     for look in seen.looks.values():
         elsewhere.update(dict(look.elsewhere))
     _save(
-        context.run,
+        context,
         done.outcomes,
         ended_at=system.unix_time(),
         seconds=system.monotonic() - began,
@@ -227,6 +226,7 @@ def repair(
         outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
         outside_total=sum(done.outside.values()),
         elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
+        looked_at=seen.boottime,
     )
     return done
 
@@ -254,24 +254,24 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
     return seen
 
 
-def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
+def _save(context: Context, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
     """Add these outcomes to the counts since boot in reconcile.json, and set these fields of its ReconcileRecord.
 
     A run that was killed, or raised an error, has a start without an end. A record that cannot be written stops no run:
     its `ended_at` gets old, which raises the alert.
     """
+    done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
+    failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
     with suppress(OSError):
-        descriptor = system.open_lock(_LOCK, run.descriptor)
-        try:
-            # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE_TO_SAVE)
-            former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
-            done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
-            failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
-            sums = {"actions": _add(former.actions, done), "failures": _add(former.failures, failed)}
-            run.write(ReconcileRecord, "reconcile", validation.replace(former, **sums, **fields))
-        finally:
-            system.close(descriptor)
+        change_record(
+            context.run,
+            lambda former: {
+                "actions": _add(former.actions, done),
+                "failures": _add(former.failures, failed),
+                **fields,
+            },
+        )
+    save_late(context)
 
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:

@@ -370,7 +370,7 @@ def format_csv(found: Jobs, choice: RowChoice) -> str:
     energy = ["core_energy_kwh"] if "core_energy" in shown else []
     if by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        last = ["unknown", "id"]
+        last = ["unknown", "late_cpu_seconds", "id"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(map(_to_cell, [*first, *events, *energy, *last]))

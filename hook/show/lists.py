@@ -254,6 +254,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         and state.history_file
         and not state.owed
         and format_command(state.history_file, state.key),
+        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
     lines += _format_sums(key)
@@ -376,6 +377,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     return {
         **_summary_to_json(key, sum_key(key)),
         "generation": key.state.generation,
+        "late_cpu_seconds": key.state.late_cpu,
         "members": members,
         "groups": [
             {

@@ -396,6 +396,7 @@ def _measure_reconcile(run: ReconcileRecord) -> Measured:
         "Threads left in a group that is not their key's, by that group",
         _by("group", run.elsewhere),
     )
+    yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
     undone = {"failed": run.failed, "left": run.left, "unread": run.unread}
     yield "reconcile_undone", "What the reconcile that last ended left", _by("kind", undone)
     none = dict.fromkeys(VERBS, 0)

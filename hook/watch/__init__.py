@@ -27,17 +27,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, names, procfs, reclaim, report, retry, system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
-from hook.models import Index, KeyState, Member, Options
+from hook.models import Index, KeyState, Options
 from hook.node import cgroups, processes, records
 from hook.node.models import WatchRecord
-from hook.reconcile.move import Mover, explain_outside, is_inside, is_of_parent, move_until, read_groups
+from hook.reconcile.move import (
+    Mover,
+    Place,
+    explain_outside,
+    is_inside,
+    is_of_parent,
+    move_until,
+    note_last_look,
+    read_groups,
+    save_late,
+)
 from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -71,14 +81,6 @@ def run(options: Options) -> NoReturn:
 def _say(text: str) -> None:
     """Write a line to stderr; systemd writes it to the journal, and limits the rate."""
     report.say(f"watch: {text}", to_syslog=False)
-
-
-class Place(NamedTuple):
-    """A monitored container: its key, its ID, and its record."""
-
-    key: str
-    container: str
-    member: Member
 
 
 class Watch:
@@ -236,9 +238,7 @@ class Watch:
         """Find the mover of a container, which remembers for a minute which threads are in its group."""
         mover = self._movers.get(place.container)
         if mover is None or mover.member != place.member:
-            mover = self._movers[place.container] = Mover(
-                self._context, place.member, partial(self._read_threads, place)
-            )
+            mover = self._movers[place.container] = Mover(self._context, place, partial(self._read_threads, place))
             mover.needs_init = True
         return mover
 
@@ -315,8 +315,10 @@ class Watch:
         self._followed.clear()
 
     def _save(self) -> None:
-        """Write watch.json, at the start and once a minute."""
+        """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
+        note_last_look(self._context)
+        save_late(self._context)
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

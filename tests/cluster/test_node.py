@@ -31,6 +31,7 @@ def test_no_pod_is_unmonitored_while_the_daemonset_is_replaced(release: Release,
         upgrade.result()
     assert before.isdisjoint(it["metadata"]["uid"] for it in release.daemons().values())
     release.assert_monitored(made)
+    assert {release.show(it)["late_cpu_seconds"] for it in made} == {0}
 
 
 def test_pods_are_monitored_again_after_the_run_directory_was_deleted(release: Release, pods: Pods) -> None:

@@ -71,7 +71,7 @@ def test_the_line_of_a_container(node: Node) -> None:
         "version": 1, "kind": "container", "key": ID, "namespace": None, "pod": None,
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
         "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
-        "use": {"core_energy": 12.5}, "unknown": [],
+        "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0,
     }  # fmt: skip
 
 
@@ -280,7 +280,7 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
         node.kernel.now += 400
         done = node.repair()
         problems = [str(failed.problem) for failed in done.failed if failed.action.verb == "write"]
-        assert [reason in problem for problem in problems] == [True] * 11
+        assert ["EPERM" in problem for problem in problems] == [True] * 11
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
     assert node.verbs() == ["write"] * 11

@@ -320,8 +320,8 @@ NO_WATCH = dict.fromkeys(("watch_start_timestamp_seconds", "watch_moved_tasks_to
 @pytest.mark.parametrize(
     ("record", "content", "expected"),
     [
-        ("reconcile", RUN, {"reconcile_end_timestamp_seconds": 1e9 - 60, "outside_threads": 0}),
-        ("reconcile", RUN, {"reconcile_duration_seconds": 0.25}),
+        ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_end_timestamp_seconds": 1e9 - 60, "outside_threads": 0}),
+        ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_duration_seconds": 0.25, "late_cpu_seconds_total": 1.5}),
         ("reconcile", {**RUN, "outside": {"c1": 17, "c2": 1}, "outside_total": 20}, {"outside_threads": 20}),
         ("reconcile", RUN, {"elsewhere_threads": None}),
         ("reconcile", {"started_at": 1e9}, {"reconcile_start_timestamp_seconds": 1e9, **NO_END}),
@@ -580,6 +580,7 @@ def test_open_metrics_names_the_kind_and_the_unit_of_each_metric() -> None:
     assert found["resctrl_mon_core_energy_joules"] == ("counter", "joules")
     assert found["resctrl_mon_llc_occupancy_bytes"] == ("gauge", "bytes")
     assert found["resctrl_mon_uops_retired"] == ("counter", "")
+    assert found["resctrl_mon_late_cpu_seconds"] == ("counter", "seconds")
     kinds = {family.name.removesuffix("_total"): family.kind for family in make_families(EVERYTHING)}
     assert kinds == {name: kind for name, (kind, _) in found.items()}
 

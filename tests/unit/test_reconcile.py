@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -219,6 +220,65 @@ def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
     RunDir(RUN).write(Failure, OTHER, known)
     assert node.verbs() == []
     assert node.groups() == {GROUP: {7}}
+
+
+# --- CPU time before a task was in its group
+
+SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> None:
+    node.spawn(7).user_ticks = SECOND
+    node.start()
+    node.spawn(8, own()).user_ticks = 2 * SECOND
+    for verb in ("adopt", "remake"):
+        assert node.verbs() == [verb]
+        assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
+        node.remove_groups()
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counted_once(node: Node, runs: int) -> None:
+    """Each time all of its life was counted: 2.0 s were 4.0."""
+    node.start()
+    node.spawn(8, own()).user_ticks = 2 * SECOND
+    theirs = node.make_group("theirs")
+    for number in range(3):
+        assert node.verbs() == ["adopt"]
+        assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
+        node.kernel.now += 60 * (runs > 1)
+        node.kernel.move(8, theirs)
+        if runs > 1:
+            node.repair()
+        node.kernel.move(8, RESCTRL)
+        node.kernel.tasks[8].user_ticks += number  # in its group
+
+
+@pytest.mark.parametrize("has_left", [False, True])
+def test_a_thread_older_than_the_last_look_counts_no_more_than_the_time_since_if_that_look_left_some_outside(
+    node: Node, has_left: bool
+) -> None:
+    node.start()
+    node.spawn(8, own(), GROUP and f"mon_groups/{GROUP}").user_ticks = 100 * SECOND
+    if has_left:
+        node.spawn(9, own())
+        node.machine.refusals["put"] = [errno.EACCES] * 20
+    assert node.repair().is_whole is not has_left
+    node.machine.refusals.clear()
+    node.kernel.now += 60
+    node.kernel.move(8, RESCTRL)
+    young = node.spawn(10, own(), born=int((node.kernel.now - 5) * SECOND))
+    young.user_ticks = 4 * SECOND
+    node.repair()
+    assert node.state().late_cpu == pytest.approx(4 + 60 * has_left, abs=1)
+
+
+def test_what_a_container_used_before_it_was_monitored_is_counted(node: Node) -> None:
+    node.spawn(7).user_ticks = 2 * SECOND
+    known = Failure(container=ID, stage="createRuntime", reason="no_rmids", problem="", key=UID, kind="pod")
+    RunDir(RUN).write(Failure, ID, validation.replace(known, pid=7, starttime=100))
+    assert node.verbs() == ["retry"]
+    assert node.state().late_cpu == 2
 
 
 # --- What it costs
@@ -577,9 +637,9 @@ class ChainOfForks:
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     real = acting.bring_in
 
-    def bring_in(seen: Survey, key: str, container: str) -> Mover | None:
+    def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
         try:
-            return real(seen, key, container)
+            return real(seen, key, container, longest_late)
         finally:
             act()
 

@@ -481,7 +481,7 @@ def test_what_is_taken_is_in_json_with_the_group_that_has_it(node: NodeFiles, ru
 def test_show_as_json(node: NodeFiles, run: Run) -> None:
     make_whole(node)
     found = json.loads(run("show", UID, "--json"))
-    assert (found["key"], found["state"], found["generation"]) == (UID, "live", 4)
+    assert (found["key"], found["state"], found["generation"], found["late_cpu_seconds"]) == (UID, "live", 4, 0)
     assert {name: member["alive"] for name, member in found["members"].items()} == {"c1": True, "c2": False}
     assert found["members"]["c1"]["taken_from"] == "theirs"
     assert [it["container"] for it in found["failures"]] == ["c2", "c9"]

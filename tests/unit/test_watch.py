@@ -165,6 +165,16 @@ def test_child_of_a_fork_that_takes_longer_than_the_next_look_is_moved_in_when_i
     assert (node.groups(), watch.wait()) == ({GROUP: {7, 8, 9, 10}}, None)
 
 
+def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
+    node: WatchedNode,
+) -> None:
+    node.spawn(8).user_ticks = 25
+    node.spawn(9, group="mon_groups/foreign").user_ticks = 400
+    for pid in (8, 9):
+        move_until(node).bring_in(pid)
+    assert node.run_context.late_cpu == {UID: 0.25}
+
+
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
