@@ -17,8 +17,8 @@ from hook.node import hooksd
 from hook.node.models import HookProgram
 from hook.node.paths import Origin, Places, find_origin, find_prefix
 from hook.report import format_count, printable
+from hook.show import Screen
 from hook.show.snapshot import Inventory, take_snapshot
-from hook.show.terminal import Screen
 
 # A word that is too long for a line, such as a path, stays whole, so that it can be copied.
 _WHOLE: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}

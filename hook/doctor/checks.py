@@ -15,8 +15,7 @@ from hook.node import programs
 from hook.node.paths import RUNTIMES
 from hook.node.records import name_unhooked
 from hook.report import explain, format_count, who
-from hook.show import snapshot
-from hook.show.terminal import name_first
+from hook.show import name_first, snapshot
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _RECENT = 180.0  # seconds: reconcile tries each container again every minute

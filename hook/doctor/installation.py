@@ -16,7 +16,7 @@ from hook.node import engines, files, hooksd, programs
 from hook.node.models import HookFile, HookProgram
 from hook.node.paths import TARGETS, Places, is_stub
 from hook.report import format_count
-from hook.show.terminal import name_first
+from hook.show import name_first
 
 _STAGES = {"createRuntime", "poststop"}
 _CONTAINERDS = ("containerd", "k3s", "rke2")

@@ -15,7 +15,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -42,6 +42,8 @@ _ENABLED = ("[mbm_event]", "[mbm_cntr_assign]")  # the same mode; the second is 
 _AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
 """Totals by event, or by counter; an event without any counter is absent."""
+KeyUse = tuple["SeenKey", Uses]
+"""A key and its use, or the rates of its use."""
 Readings = dict[str, dict[str, str]]
 """Counters by the path of their mon_group."""
 Uncharged = dict[str, dict[str, str]]
@@ -108,12 +110,12 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        found = {} if self.is_over else self.now
-        gauges = [counter for counter in found if counters.event_of(counter) and not counters.is_cumulative(counter)]
-        return {counter: make_total(counters.number(found[counter])) for counter in gauges}
+        events = {counter: counters.event_of(counter) for counter in ({} if self.is_over else self.now)}
+        gauges = [counter for counter, event in events.items() if event is not None and event.gauge]
+        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
 
 
-@dataclass(frozen=True)
+@dataclass
 class SeenKey:
     """A key in a snapshot."""
 
@@ -234,7 +236,8 @@ class Inventory:
         if has_uncharged:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
-        self.keys = _add_taken(_list_of(SeenKey, found), kernel, options.group_prefix, ctrl_groups)
+        self.keys = _list_of(SeenKey, found)
+        _add_taken(self.keys, kernel, options.group_prefix, ctrl_groups)
         failures = [records.failure(name) for name in records.names(Failure)]
         self.failures = _list_of(Failure, failures)
         self.unreadable = _list_of(Broken, [*found, *failures])
@@ -333,21 +336,17 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), now=now)
 
 
-def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
+def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> None:
     """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
     known = list_recorded(key.state for key in keys)
     try:
         there = Groups(kernel, prefix, lambda: known).read_others(ctrl_groups)
     except (HookError, OSError):
-        return keys  # unknown: reconcile reports that
-    if not there:
-        return keys
-    found = []
+        return  # unknown: reconcile reports that
     for key in keys:
         # Pids are the host's, so `alive` must be known.
         inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
-        found.append(replace(key, taken={container: there[pid] for container, pid in inits.items() if pid in there}))
-    return found
+        key.taken = {container: there[pid] for container, pid in inits.items() if pid in there}
 
 
 def _find_ours(
@@ -427,14 +426,6 @@ def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str
 
 
 # --- Sums of use
-
-
-@dataclass(frozen=True)
-class KeyUse:
-    """A key and its use, or the rates of its use."""
-
-    key: SeenKey
-    use: Uses
 
 
 def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
@@ -522,13 +513,13 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
     seconds = second.at - first.at
     running = [key for key in second.keys if key.state.completed_at is None]
-    rates = [KeyUse(key, _measure_speed(key, former, seconds)) for key in running]
+    rates = [(key, _measure_speed(key, former, seconds)) for key in running]
     rest = add_up(
         speed
         for path, now in second.uncharged.items()
         for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
     )
-    node = sum_uses([rest, *(rate.use for rate in rates)])
+    node = sum_uses([rest, *(use for _, use in rates)])
     return Rates(time, seconds, rates, rest, node)
 
 

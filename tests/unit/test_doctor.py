@@ -25,7 +25,7 @@ from hook.install import install, steps
 from hook.models import Options
 from hook.node.hooksd import ADMINISTRATOR, SYSTEM
 from hook.node.paths import STUB, Places
-from hook.show.terminal import Screen
+from hook.show import Screen
 from tests.unit.nodes import NodeFiles
 
 PROGRAM = Places().program

@@ -244,7 +244,7 @@ def test_sums_are_those_of_the_lines_that_are_whole(
         name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
         (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     found = history.read(str(top / "history.jsonl"), (), "")
-    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), history.RowChoice()).shown)
+    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs()).shown)
     assert {event: use.known for event, use in total.items() if event} == truth
     assert (torn > 0) <= sum(found.skipped.values()) <= torn
 

@@ -15,12 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import system
+from hook import show, system
 from hook.cli import command_line as cli
 from hook.cli import verbs
 from hook.node.records import Records
-from hook.show import history, lists, snapshot, terminal
-from hook.show.terminal import Screen
+from hook.show import Screen, history, lists, snapshot
 from tests.unit.lines import FILE, line, make, write_lines
 from tests.unit.nodes import BEGIN, NOW, PID, NodeFiles
 from tests.unit.simulated import UID, fails
@@ -144,8 +143,8 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         make_problems,
         "list",
         [
-            "not monitored (see list unmonitored): no_rmids: 1 container: c1",
-            "monitored, with problems (see list unmonitored): usage: 1 container: c2",
+            "not monitored: no_rmids: 1 container: c1",
+            "monitored, with problems: usage: 1 container: c2",
             "never hooked, as of 2026-01-02T03:04:05Z (see doctor, and list unmonitored): 1 container: shop/web-0 app",
             f"at least 2 failures {LOST}",
             "18 threads outside of their group, as of reconcile: shop/x (c3): 17, c5: 1",
@@ -607,13 +606,13 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
 
 
 def test_only_a_terminal_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert terminal.get_screen() == Screen()
-    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
+    assert show.get_screen() == Screen()
+    monkeypatch.setattr(show, "is_terminal", lambda: True)
     monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
-    assert (terminal.get_screen(), terminal.get_screen(is_wide=True)) == (Screen(80, 24), Screen(None, 24))
+    assert (show.get_screen(), show.get_screen(is_wide=True)) == (Screen(80, 24), Screen(None, 24))
     monkeypatch.setattr(os, "get_terminal_size", fails(OSError()))
-    assert terminal.get_screen() == Screen()
+    assert show.get_screen() == Screen()
 
 
 # --- Command lines
@@ -702,11 +701,11 @@ def test_numbers_have_three_digits_and_a_prefix() -> None:
     ],
 )
 def test_of_a_cut_name_both_ends_stay(name: str, width: int, text: str) -> None:
-    assert terminal.cut_name(name, width) == text
+    assert show.cut_name(name, width) == text
 
 
 @given(name=st.text("ab/-", max_size=40), width=st.integers(8, 50))
 def test_a_cut_name_has_the_width_at_most(name: str, width: int) -> None:
-    cut = terminal.cut_name(name, width)
+    cut = show.cut_name(name, width)
     assert len(cut) <= width
     assert cut == name or len(name) > width
