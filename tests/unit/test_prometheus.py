@@ -23,7 +23,7 @@ from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
-from hook.show.prometheus import Choice, Former, make_families
+from hook.show.prometheus import Former, make_families
 from hook.show.snapshot import Group, SeenKey, take_snapshot
 from hook.validation import replace
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
@@ -45,12 +45,12 @@ def parsed(text: str) -> Samples:
     return found
 
 
-def text_of(node: NodeFiles, choice: Choice | None = None, former: Former | None = None) -> str:
-    return prometheus.format_text(make_families(take_snapshot(node.options, has_uncharged=True), former, choice))
+def text_of(node: NodeFiles) -> str:
+    return prometheus.format_text(make_families(take_snapshot(node.options, has_uncharged=True)))
 
 
-def scraped(node: NodeFiles, **choice: Any) -> Samples:  # noqa: ANN401
-    return parsed(text_of(node, Choice(**choice)))
+def scraped(node: NodeFiles) -> Samples:
+    return parsed(text_of(node))
 
 
 def values(samples: Samples, name: str, **labels: str) -> list[float]:
@@ -144,39 +144,30 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "before", "now", "each", "together"),
+    ("event", "before", "now", "expected"),
     [
-        ("core_energy", (), ("20", "300"), [10, 290], [300]),
-        # Prometheus adds all of a smaller sample: what the other domains had counted would be there twice.
-        ("core_energy", ("Unavailable", "1000"), ("10", "10"), [0, 1000], [0]),
-        ("core_energy", (), ("Error", "300"), [290], []),
-        ("core_energy", (), ("Unavailable", "300"), [0, 290], [290]),
+        ("core_energy", (), ("20", "300"), [10, 290]),
+        # Prometheus adds all of a smaller sample: what was counted before would be there twice.
+        ("core_energy", ("Unavailable", "1000"), ("10", "10"), [0, 1000]),
+        ("core_energy", (), ("Error", "300"), [290]),
+        ("core_energy", (), ("Unavailable", "300"), [0, 290]),
         # An endpoint that was restarted could only export less of what is untracked, which looks like a restart.
-        ("mbm_total_bytes", (), ("Unavailable", "300"), [290], [290]),
-        ("mbm_total_bytes", ("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
-        ("mbm_total_bytes", ("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
-        ("mbm_total_bytes", (), ("Unavailable", "Unavailable"), [], [0]),
+        ("mbm_total_bytes", (), ("Unavailable", "300"), [290]),
+        ("mbm_total_bytes", ("7", "1000"), ("Unavailable", "300"), [1290]),
+        ("mbm_total_bytes", (), ("Unavailable", "Unavailable"), []),
     ],
 )
-def test_domains_can_be_summed(
-    node: NodeFiles,
-    event: str,
-    before: tuple[str, ...],
-    now: tuple[str, ...],
-    each: list[float],
-    together: list[float],
+def test_each_domain_is_a_series(
+    node: NodeFiles, event: str, before: tuple[str, ...], now: tuple[str, ...], expected: list[float]
 ) -> None:
     names, is_energy = [f"mon_PERF_PKG_0{at}/{event}" for at in range(2)], event == "core_energy"
     path = node.make("oci-c1", counters=dict(zip(names, now)))
     begin = {name: "Unavailable" if is_energy and text == "Unavailable" else "10" for name, text in zip(names, now)}
     group = {"path": path, "ctrl_group": "/", "begin": begin, "before": dict(zip(names, before))}
     node.record("c1", groups=[group])
-    metric = EVENTS[event].metric
-    assert values(scraped(node), metric) == each
-    assert is_energy or values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
-    found = scraped(node, sum_domains=True)
-    assert values(found, metric) == together
-    assert not [labels for _, labels in found if "domain" in dict(labels)]
+    found = scraped(node)
+    assert values(found, EVENTS[event].metric) == expected
+    assert is_energy or values(found, "use_unknown") == [1.0] * now.count("Unavailable")
 
 
 # --- Labels
@@ -387,14 +378,11 @@ def test_every_metric_has_one_header_followed_by_its_samples() -> None:
 
 
 def test_json_has_the_same_numbers() -> None:
-    document = json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))
-    found = {
-        (metric["name"], frozenset(sample["labels"].items())): sample["value"]
-        for metric in document["metrics"]
-        for sample in metric["samples"]
-    }
+    found: Samples = {}
+    for metric in json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))["metrics"]:
+        assert metric["type"] in ("counter", "gauge")
+        found |= {(metric["name"], frozenset(it["labels"].items())): it["value"] for it in metric["samples"]}
     assert found == parsed(prometheus.format_text(FAMILIES.values()))
-    assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
 
 
 HOSTILE = st.text(max_size=30) | st.sampled_from(
@@ -436,7 +424,7 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    found = prometheus.Sum(known=None if now is None else now * MILLION)
+    found = prometheus.Use(None, None if now is None else now * MILLION)
     assert found.hold(("x", ()), Former(1.0, {("x", ()): 100})) == held
     assert found.hold(("x", ()), Former()) == now
 
@@ -502,13 +490,6 @@ def test_a_textfile_is_replaced_whatever_it_holds(
     assert PROM.stat().st_ino != former, "a reader has the whole of the one or the other"
 
 
-@pytest.mark.usefixtures("node")
-def test_the_textfile_can_be_in_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/tmp")
-    prometheus.write_textfile("x.prom", "text\n")
-    assert Path("/tmp/x.prom").read_text() == "text\n"
-
-
 @pytest.mark.parametrize("call", ["rename", "fchmod", "fsync"])
 @pytest.mark.usefixtures("textfile")
 def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
@@ -530,32 +511,6 @@ def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, 
 # --- The command
 
 
-def test_events_can_be_chosen_by_the_kernels_names(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    node.live("a")
-    node.live("b")
-    node.count("oci-b", {ENERGY: "Error", "mon_L3_00/mbm_total_bytes": "Error"})
-    node.count_whole({**NOW, "mon_L3_00/stalls_memrd": "1"})
-    assert cli.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
-    found = parsed(capsys.readouterr().out)
-    assert value(found, "node_stalls_memrd_total", ctrl_group="/") == 1
-    assert value(found, "core_energy_joules_total") == value(found, "core_energy_joules_total", key="a") == 3.25
-    assert {dict(labels)["event"] for name, labels in found if name.endswith("use_unknown")} == {"core_energy"}
-    assert not [name for name, labels in found if re.search("memory|occupancy", name) or "domain" in dict(labels)]
-
-
-def test_a_misspelt_event_is_an_error(
-    node: NodeFiles, complaints: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["metrics", *node.places, "--events=core_enrgy"]
-    assert cli.main(arguments) == 0, "it is not known which events there are"
-    capsys.readouterr()
-    node.count_whole(NOW)
-    assert cli.main(arguments) == 2
-    assert capsys.readouterr().out == ""
-    (line,) = complaints
-    assert re.search("no such event: core_enrgy.*core_energy", line)
-
-
 @pytest.mark.parametrize("words", ["--listen=1; --json", "--listen=x", "--created"])
 def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
     assert cli.main(["metrics", *node.places, *words.split("; ")]) == 2
@@ -566,7 +521,7 @@ def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
 
 def list_open(families: list[prometheus.Family]) -> list[Any]:
     """What the strict parser of OpenMetrics reads."""
-    text = prometheus.format_text(families, is_open=True) + prometheus.END_OF_OPEN_METRICS
+    text = prometheus.format_text(families, is_open=True)
     return [*open_metrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
 
 
@@ -606,7 +561,7 @@ def test_a_counter_of_a_key_is_created_with_it(
     path = node.make("oci-c1", counters=NOW)
     group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
     node.record("c1", created_at=created_at, groups=[group])
-    families = make_families(take_snapshot(node.options, has_uncharged=True), None, Choice(has_created=has_created))
+    families = make_families(take_snapshot(node.options, has_uncharged=True), has_created=has_created)
     found = read_open(families)
     assert values(found, "core_energy_joules_created") == created
     assert not [name for name, _ in found if name.endswith("_created") and re.search("occupancy|node|runs", name)]
