@@ -30,6 +30,7 @@ Numbers = Mapping[Labels, float]
 """The samples of one metric by their labels; an int is exact."""
 Series = tuple[str, Labels]
 """The name of a metric or of an event, and labels."""
+Samples = dict[Series, float]
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
@@ -38,7 +39,6 @@ _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper()
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_UNITS = ("bytes", "cycles", "farads", "joules", "seconds")
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class Family:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def make_families(seen: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
+def make_families(seen: Inventory, former: Samples = {}, *, has_created: bool = False) -> list[Family]:  # noqa: B006
     """Make all metrics. No counter dips below the `former` samples, which were exported before.
 
-    With `has_created` OpenMetrics gets the time at which each counter of a key was 0.
+    They are in the file that `metrics --textfile` replaces, or in the last answer of `metrics --listen`. With
+    `has_created` OpenMetrics gets the time at which each counter of a key was 0.
     """
-    former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [key for key in seen.keys if not key.state.recovering or any(names.read_labels(key.state).values())]
     uses = _sum_keys(keys)
@@ -91,12 +91,10 @@ def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
 
 
 def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
-    """Format a metric. OpenMetrics has units, times of creation, and names of counters without `_total`."""
+    """Format a metric. OpenMetrics has times of creation, and names of counters without `_total`."""
     name = family.name.removesuffix("_total") if is_open else family.name
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
-    if is_open and (unit := name.rpartition("_")[2]) in _UNITS:
-        yield f"# UNIT {name} {unit}"
     for labels, value in sorted(family.samples.items()):
         yield f"{format_series(family.name, labels)} {value}"
         if is_open and labels in family.created:
@@ -132,37 +130,21 @@ def write_textfile(path: str, text: str) -> None:
 # --- The samples exported before
 
 
-@dataclass(frozen=True)
-class Former:
-    """The samples exported before, so that no counter dips.
-
-    `metrics --textfile` reads them from the file that it replaces, `metrics --listen` has those of its last reading.
-    """
-
-    age: float = 0.0  # seconds since they were exported
-    samples: dict[Series, float] = field(default_factory=dict)
+def keep_samples(families: Iterable[Family]) -> Samples:
+    return {(family.name, labels): value for family in families for labels, value in family.samples.items()}
 
 
-def keep_former(families: Iterable[Family], age: float) -> Former:
-    """Keep the samples of metrics that were exported `age` seconds ago."""
-    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
-    return Former(age, samples)
-
-
-def read_former(path: str) -> Former:
+def read_samples(path: str) -> Samples:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
-    text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
-    if text is None or age is None:
-        return Former()
-    samples = dict[Series, float]()
-    for line in text.splitlines():
+    samples: Samples = {}
+    for line in (system.try_call(files.read_text, path, _LIMIT) or "").splitlines():
         series, _, number = line.rpartition(" ")
         value = None if line.startswith("#") else to_number(counters.number(number))
         if value is not None:
             name, _, inside = series.partition("{")
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
             samples[name, labels] = value
-    return Former(age, samples)
+    return samples
 
 
 # --- The use of keys, and of tasks that are in no key's group
@@ -176,23 +158,18 @@ class Use:
     value: int | None = 0  # in millionths; None: there is no number for it, or for one of the groups
     restarts: bool = False  # a part of the use is unknown, so that it is the use of the present directory
 
-    def hold(self, series: Series, former: Former) -> float | None:
-        """Return the value, or the former sample if there is none, or if it dips without a restart.
-
-        The former samples of another key of that name, which ended before, do not count.
-        """
-        value, before = to_number(self.value), former.samples.get(series)
-        if before is None or (self.key is not None and (self.key.age is None or self.key.age < former.age)):
-            return value
-        if value is None:
-            return before
+    def hold(self, before: float | None) -> float | None:
+        """Return the value, or the sample `before` if there is none, or if it dips without a restart."""
+        value = to_number(self.value)
+        if before is None or value is None:
+            return before if value is None else value
         # A difference of counters that are read one after the other dips by the use in between.
         may_restart = self.restarts if self.key is not None else value < before / 2
         return value if may_restart else max(value, before)
 
 
 def _make_event_families(
-    uses: dict[Series, Use], prefix: str, whose: str, former: Former, *, has_created: bool = False
+    uses: dict[Series, Use], prefix: str, whose: str, former: Samples, *, has_created: bool = False
 ) -> Iterator[Family]:
     """Make the metrics of events: known events in the order of EVENTS, then the others."""
     for name in dict.fromkeys([*EVENTS, *sorted(name for name, _ in uses)]):
@@ -201,7 +178,7 @@ def _make_event_families(
         family = Family(prefix + event.metric, meaning, {})
         for labels in (labels for of, labels in uses if of == name):
             use = uses[name, labels]
-            value = to_number(use.value) if event.gauge else use.hold((family.name, labels), former)
+            value = to_number(use.value) if event.gauge else use.hold(former.get((family.name, labels)))
             if value is not None:
                 family.samples[labels] = value
             # When a use was 0 that starts again while its key exists is not known.

@@ -19,17 +19,18 @@ import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from socketserver import TCPServer
+from typing import NamedTuple
 
 from hook import report, system
 from hook.errors import HookError, as_hook_error
 from hook.report import explain
-from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
+from hook.show.prometheus import Family, Samples, count_dropped, format_text, keep_samples
 
-Measure = Callable[[Former], "list[Family]"]
+Measure = Callable[[Samples], "list[Family]"]
 """Measures. No counter dips below the former samples."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -47,13 +48,26 @@ _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a clie
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
 
 
+class Answer(NamedTuple):
+    """An answer of HTTP."""
+
+    status: int
+    kind: str  # of its content
+    headers: dict[str, str]  # further ones
+    body: bytes
+
+
+_HEALTHY = Answer(200, _TEXT, {}, b"healthy\n")
+_NOT_FOUND = Answer(404, _TEXT, {}, b"not found: the metrics are at /metrics\n")
+
+
 @dataclass(eq=False)
 class Connection:
     """A client whose connection is open."""
 
     client: socket.socket
     host: str
-    ends_at: float = field(default_factory=lambda: system.monotonic() + _PATIENCE)
+    ends_at: float
     asks: bool = True  # its request is not complete
     receives: bool = False  # its answer is on the way
 
@@ -79,10 +93,10 @@ class Server(ThreadingHTTPServer):
         self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
         self._measure = measure
         self._turn = threading.Lock()  # held to measure
-        self._families: list[Family] = []
-        self._problem = ""  # why the last measurement failed
+        self._families: list[Family] = []  # of the last measurement
+        self._failed: Answer | None = None  # if the last one failed
         self._read_at = float("-inf")
-        self._bodies: dict[tuple[bool, bool], bytes] = {}  # of this measurement
+        self._answers: dict[tuple[bool, bool], Answer] = {}  # with that measurement
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -100,7 +114,7 @@ class Server(ThreadingHTTPServer):
 
         Returns False if this one is cut off itself.
         """
-        new = Connection(request, client_address[0])
+        new = Connection(request, client_address[0], system.monotonic() + _PATIENCE)
         while True:
             with self.lock:
                 connections = [*self.connections.values()]
@@ -146,37 +160,35 @@ class Server(ThreadingHTTPServer):
 
     # --- Measurements
 
-    def read(self, is_open: bool, is_gzip: bool) -> tuple[int, bytes]:
-        """Return the status and body that answer with the measurement of the last second, in one of four forms.
-
-        One request starts a new measurement, which all that wait share.
-        """
+    def read(self, is_open: bool, is_gzip: bool) -> Answer:
+        """Answer with the measurement of the last second. One request starts a new one, which all that wait share."""
         since = system.monotonic()
         if not self._turn.acquire(timeout=_PATIENCE):
             raise TimeoutError
         try:
             if self._read_at < since - _SHARED:
+                self._read_at, self._answers = system.monotonic(), {}
                 self._measure_again()
-            if self._problem:
-                return 500, self._problem.encode("utf-8", "replace")
-            if (is_open, is_gzip) not in self._bodies:
-                text = format_text([*self._families, count_dropped(self.dropped)], is_open=is_open)
-                body = text.encode("utf-8", "replace")
-                # A tenth of the text, at a third of the time of the default level.
-                self._bodies[is_open, is_gzip] = gzip.compress(body, 1) if is_gzip else body
-            return 200, self._bodies[is_open, is_gzip]
+            if (is_open, is_gzip) not in self._answers:
+                self._answers[is_open, is_gzip] = self._failed or self._format(is_open, is_gzip)
+            return self._answers[is_open, is_gzip]
         finally:
             self._turn.release()
 
     def _measure_again(self) -> None:
-        now = system.monotonic()
-        self._problem, self._bodies = "", {}
         try:
-            self._families = self._measure(keep_former(self._families, now - self._read_at))
+            self._families, self._failed = self._measure(keep_samples(self._families)), None
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
-            self._problem = f"{error if isinstance(error, HookError) else explain(error)}\n"
-            report.say(self._problem.rstrip("\n"), to_syslog=False)
-        self._read_at = now
+            problem = str(error if isinstance(error, HookError) else explain(error))
+            report.say(problem, to_syslog=False)
+            self._failed = Answer(500, _TEXT, {}, f"{problem}\n".encode("utf-8", "replace"))
+
+    def _format(self, is_open: bool, is_gzip: bool) -> Answer:
+        text = format_text([*self._families, count_dropped(self.dropped)], is_open=is_open)
+        body, headers = text.encode("utf-8", "replace"), {"Vary": "Accept, Accept-Encoding"}
+        if is_gzip:  # a tenth of the text, at a third of the time of the default level
+            body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
+        return Answer(200, _OPEN_METRICS if is_open else _METRICS, headers, body)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -202,20 +214,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path == "/-/healthy":
-            self._answer(200, _TEXT, b"healthy\n")
-        elif path == "/metrics":
+        if path == "/metrics":
             formats = [name for name in self._list_accepted("Accept") if name in _FORMATS]
-            is_open, is_gzip = formats[:1] == [_FORMATS[0]], "gzip" in self._list_accepted("Accept-Encoding")
-            status, body = self.server.read(is_open, is_gzip)
-            if status == 200:
-                encoding = {"Content-Encoding": "gzip"} if is_gzip else {}
-                kind = _OPEN_METRICS if is_open else _METRICS
-                self._answer(status, kind, body, {"Vary": "Accept, Accept-Encoding", **encoding})
-            else:
-                self._answer(status, _TEXT, body)
+            answer = self.server.read(formats[:1] == [_FORMATS[0]], "gzip" in self._list_accepted("Accept-Encoding"))
         else:
-            self._answer(404, _TEXT, b"not found: the metrics are at /metrics\n")
+            answer = _HEALTHY if path == "/-/healthy" else _NOT_FOUND
+        self.send_response(answer.status)
+        for name, value in {"Content-Type": answer.kind, "Content-Length": len(answer.body), **answer.headers}.items():
+            self.send_header(name, str(value))
+        self.server.connections[self.request].receives = True
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+        self.request.shutdown(socket.SHUT_WR)
+        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
+        # any number of clients that do not read.
+        while self.request in self.server.connections:
+            if self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in _ON_THE_WAY:
+                break
+            system.sleep(_TICK)
 
     do_HEAD = do_GET  # noqa: N815
 
@@ -224,22 +241,6 @@ class _Handler(BaseHTTPRequestHandler):
         items = ",".join(self.headers.get_all(header, [])).lower().replace(" ", "").split(",")
         pairs = (item.partition(";")[::2] for item in items)
         return [name for name, more in pairs if not re.search(r"(^|;)q=0(\.0*)?$", more)]
-
-    def _answer(self, status: int, kind: str, body: bytes, more: dict[str, str] = {}) -> None:  # noqa: B006  unchanged
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **more}.items():
-            self.send_header(name, value)
-        self.server.connections[self.request].receives = True
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-        self.request.shutdown(socket.SHUT_WR)
-        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
-        # any number of clients that do not read.
-        while self.request in self.server.connections:
-            if self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in _ON_THE_WAY:
-                break
-            system.sleep(_TICK)
 
     def log_message(self, *_arguments: object) -> None:
         """Log no request: a client must not fill the log."""

@@ -17,13 +17,13 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, names, system
+from hook import __version__, names
 from hook.cli import command_line as cli
 from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
-from hook.show.prometheus import Former, make_families
+from hook.show.prometheus import make_families
 from hook.show.snapshot import Group, SeenKey, take_snapshot
 from hook.validation import replace
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
@@ -297,7 +297,7 @@ def test_a_counter_of_a_taken_key_does_not_begin_again_and_one_that_dips_is_held
     group = {**HERE, "before": {ENERGY: "100"}}
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[group], members={"c1": node.alive(path)}, created_boottime=1.0, taken=True)
-    former = prometheus.keep_former(make_families(take_snapshot(node.options)), 1.0)
+    former = prometheus.keep_samples(make_families(take_snapshot(node.options)))
     node.count("oci-c1", {ENERGY: "8.5"})
     families = {it.name: it for it in make_families(take_snapshot(node.options), former)}
     assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103.25]
@@ -425,8 +425,7 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
     found = prometheus.Use(None, None if now is None else now * MILLION)
-    assert found.hold(("x", ()), Former(1.0, {("x", ()): 100})) == held
-    assert found.hold(("x", ()), Former()) == now
+    assert (found.hold(100), found.hold(None)) == (held, now)
 
 
 PROM = Path("/var/lib/metrics/x.prom")
@@ -440,38 +439,28 @@ def textfile(node: NodeFiles) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("now", "before", "age", "held"),
+    ("now", "before", "held"),
     [
-        ("105.5", "0", 100.0, 100.0),
-        ("95", "0", 100.0, 90.0),
-        ("Error", "0", 100.0, 90.0),
-        ("4", "0", 100.0, 90.0),
-        ("95", "0", 1.0, 89.5),
-        ("Error", "0", 1.0, None),
-        ("25.5", "Unavailable", 100.0, 20.0),
-        ("Error", "Unavailable", 100.0, 90.0),
+        ("105.5", "0", 100.0),
+        ("95", "0", 90.0),
+        ("Error", "0", 90.0),
+        ("4", "0", 90.0),
+        ("25.5", "Unavailable", 20.0),
+        ("Error", "Unavailable", 90.0),
     ],
-    ids=["more", "dips", "no number", "ran backwards", "another key", "another key without a number", "wiped", "gone"],
+    ids=["more", "dips", "no number", "ran backwards", "wiped", "gone"],
 )
 def test_a_counter_in_the_textfile_does_not_dip(
-    node: NodeFiles,
-    textfile: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    now: str,
-    before: str,
-    age: float,
-    held: float | None,
+    node: NodeFiles, textfile: list[str], now: str, before: str, held: float
 ) -> None:
-    """But it starts again with another incarnation that is counted alone, and with another key of that name."""
+    """But it starts again with another directory that is counted alone."""
     path = node.make("oci-c1", counters={ENERGY: "95.5"})
     group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
-    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
-    node.record("c1", groups=[group], created_boottime=900.0)
+    node.record("c1", groups=[group])
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 90
-    monkeypatch.setattr(system, "age", lambda _path: 10.0)
     node.count("oci-c1", {ENERGY: now})
-    node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
+    node.record("c1", groups=[{**group, "before": {ENERGY: before}}])
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == held
 
@@ -530,14 +519,9 @@ def read_open(families: list[prometheus.Family]) -> Samples:
     return {(it.name, frozenset(it.labels.items())): it.value for it in samples}
 
 
-def test_open_metrics_names_the_kind_and_the_unit_of_each_metric() -> None:
-    found = {it.name: (it.type, it.unit) for it in list_open(make_families(EVERYTHING))}
-    assert found["resctrl_mon_core_energy_joules"] == ("counter", "joules")
-    assert found["resctrl_mon_llc_occupancy_bytes"] == ("gauge", "bytes")
-    assert found["resctrl_mon_uops_retired"] == ("counter", "")
-    assert found["resctrl_mon_late_cpu_seconds"] == ("counter", "seconds")
+def test_open_metrics_names_the_kind_of_each_metric() -> None:
     kinds = {family.name.removesuffix("_total"): family.kind for family in make_families(EVERYTHING)}
-    assert kinds == {name: kind for name, (kind, _) in found.items()}
+    assert kinds == {it.name: it.type for it in list_open(make_families(EVERYTHING))}
 
 
 CREATED_AT = "2026-01-02T03:04:05Z"
