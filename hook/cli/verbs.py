@@ -306,7 +306,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
     elif request.is_json:
         print_answer(prometheus.to_json(measure({})))
     else:
-        write(prometheus.format_text(measure({})))
+        print(prometheus.format_text(measure({})), end="", flush=True)
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -24,8 +24,7 @@ from hook import counters, names, procfs, resctrl, system
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
-from hook.node.processes import Groups
-from hook.node.records import Broken, Records, leave_out, list_recorded
+from hook.node.records import Broken, Records, leave_out
 from hook.report import printable, who
 from hook.resctrl import Resctrl
 
@@ -237,7 +236,6 @@ class Inventory:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
         self.keys = _list_of(SeenKey, found)
-        _add_taken(self.keys, kernel, options.group_prefix, ctrl_groups)
         failures = [records.failure(name) for name in records.names(Failure)]
         self.failures = _list_of(Failure, failures)
         self.unreadable = _list_of(Broken, [*found, *failures])
@@ -245,10 +243,15 @@ class Inventory:
         """The containers without the hook that reconcile found; None if it has not run."""
         if self.unhooked is not None:
             self.unhooked = leave_out(self.unhooked, {*records.names(Index), *records.names(Failure)})
-        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, self.keys, self.unreadable)
+        recorded = {group.record.path for key in self.keys for group in key.groups if not group.is_over}
+        paths = [path for mon_groups in ctrl_groups.values() for path in mon_groups]
+        lone = [path for path in paths if path not in recorded and _name_group(path).startswith(options.group_prefix)]
+        _add_taken(self.keys, kernel, {*paths} - recorded - {*lone})
+        ours = len(recorded.intersection(paths)) + len(lone)
         self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
         """None if resctrl is not mounted."""
-        self.orphans = orphans if self.host_pids else []
+        uncertain = {broken.name for broken in self.unreadable}
+        self.orphans = _find_orphans(lone, options.group_prefix, self.keys, uncertain) if self.host_pids else []
         """Paths of mon_groups; in another pid namespace it is empty."""
         self.runs = records.runs()
         """The number of hook runs by stage and result."""
@@ -336,34 +339,28 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), now=now)
 
 
-def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> None:
-    """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
-    known = list_recorded(key.state for key in keys)
-    try:
-        there = Groups(kernel, prefix, lambda: known).read_others(ctrl_groups)
-    except (HookError, OSError):
-        return  # unknown: reconcile reports that
+def _add_taken(keys: list[SeenKey], kernel: Resctrl, others: Iterable[str]) -> None:
+    """Add the members whose init is in a mon_group of another tool. Each is read once for all keys."""
+    there = {pid: path for path in others for pid in system.try_call(kernel.tasks, path) or ()}
     for key in keys:
         # Pids are the host's, so `alive` must be known.
         inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
         key.taken = {container: there[pid] for container, pid in inits.items() if pid in there}
 
 
-def _find_ours(
-    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
-) -> tuple[int, list[str]]:
-    """Count our mon_groups, and find the orphans: those with our prefix, without a record and a live member.
+def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: set[str]) -> list[str]:
+    """Find the orphans among the mon_groups with our prefix and without a record: those without a live member.
 
-    A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
-    otherwise reconcile ends it. While a key is unreadable, any group may belong to it.
+    While a key is unreadable (`uncertain`) or being rebuilt, any group may belong to it.
     """
-    recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
-    uncertain = {broken.name for broken in unreadable} | {key.state.key for key in keys if key.state.recovering}
-    names = {path: path.rpartition("/")[2] for paths in ctrl_groups.values() for path in paths}
-    ours = [path for path, name in names.items() if path in recorded or name.startswith(prefix)]
-    lone = [path for path in ours if path not in recorded | lived_in and names[path][len(prefix) :] not in uncertain]
-    return len(ours), [path for path in lone if system.is_directory(path)]
+    uncertain |= {key.state.key for key in keys if key.state.recovering}
+    found = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
+    return [path for path in found if system.is_directory(path)]
+
+
+def _name_group(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
