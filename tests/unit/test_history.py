@@ -195,8 +195,7 @@ def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("fs")
-@pytest.mark.parametrize("is_rotated", [False, True])
-@pytest.mark.parametrize("end", [make(1)["end"], "2026-11-17T01:05:00Z"])
+@pytest.mark.parametrize(("is_rotated", "end"), [(False, make(1)["end"]), (True, "2026-11-17T01:05:00Z")])
 def test_of_an_id_that_stands_twice_the_last_line_counts(is_rotated: bool, end: str) -> None:
     first, last = line(make(1, use={"core_energy": 2.0})), line(make(1, use={"core_energy": 1.0}, end=end))
     write_lines("history.jsonl.1", first if is_rotated else b"", at=NOW - 10)
