@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -39,11 +38,10 @@ def is_terminal() -> bool:
 
 def get_screen(*, is_wide: bool = False) -> Screen:
     """Return the terminal on stdout, whose width is no limit if `is_wide`; a pipe or a file has no limits."""
-    if is_terminal():
-        with suppress(OSError):
-            size = os.get_terminal_size(sys.stdout.fileno())
-            return Screen(None if is_wide else size.columns or None, size.lines or None)
-    return Screen()
+    if not is_terminal():
+        return Screen()
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return Screen(None if is_wide else size.columns or None, size.lines or None)
 
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -547,14 +546,6 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     assert narrow[3].split() == [cut, *rest]
     assert wide[3].split() == [f"observability/{pod}", *rest]
     assert pipe[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
-
-
-def test_only_a_terminal_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert show.get_screen() == Screen()
-    monkeypatch.setattr(show, "is_terminal", lambda: True)
-    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    monkeypatch.setattr(os, "get_terminal_size", fails(OSError()))
-    assert show.get_screen() == Screen()
 
 
 # --- Command lines

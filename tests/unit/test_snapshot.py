@@ -129,13 +129,6 @@ def test_a_group_on_record_has_taken_nobody_whatever_its_prefix(node: NodeFiles)
     assert [key.condition for key in take_snapshot(node.options).keys] == ["taken", "completed"]
 
 
-def test_tasks_of_another_pid_namespace_are_nobodys(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.live("c1")
-    node.take()
-    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
-    assert only(take_snapshot(node.options)).condition == "live"
-
-
 def test_others_groups_are_read_once_for_all_members(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         node.live(f"c{number}")
@@ -415,18 +408,6 @@ def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
     assert read_uncharged(node) == ({"/": {ENERGY: "20"}} if times == 1 else {})
 
 
-def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.make("oci-a", counters={ENERGY: "12"})
-    node.count_whole({ENERGY: "20"})
-
-    def go() -> None:
-        shutil.rmtree(node.path("oci-a"))
-        node.count_whole({ENERGY: "8"})
-
-    when_counted(monkeypatch, go)
-    assert read_uncharged(node) == {"/": {ENERGY: "8"}}
-
-
 # --- Rates
 
 
@@ -435,6 +416,8 @@ def test_a_part_of_the_rate_of_a_taken_key_is_unknown(node: NodeFiles, monkeypat
     node.take()
     ((_, use),) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
     assert use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
+    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
+    assert only(take_snapshot(node.options)).condition == "live", "pids of another namespace are no one's"
 
 
 def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> Rates:
