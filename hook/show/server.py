@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import signal
 import socket
 import struct
@@ -35,7 +34,6 @@ Measure = Callable[[Samples], "list[Family]"]
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-_FORMATS = ("application/openmetrics-text", "text/plain")
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
@@ -215,8 +213,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            formats = [name for name in self._list_accepted("Accept") if name in _FORMATS]
-            answer = self.server.read(formats[:1] == [_FORMATS[0]], "gzip" in self._list_accepted("Accept-Encoding"))
+            accepted, encodings = (self.headers.get(name, "").lower() for name in ("Accept", "Accept-Encoding"))
+            answer = self.server.read("application/openmetrics-text" in accepted, "gzip" in encodings)
         else:
             answer = _HEALTHY if path == "/-/healthy" else _NOT_FOUND
         self.send_response(answer.status)
@@ -235,12 +233,6 @@ class _Handler(BaseHTTPRequestHandler):
             system.sleep(_TICK)
 
     do_HEAD = do_GET  # noqa: N815
-
-    def _list_accepted(self, header: str) -> list[str]:
-        """List the names in a header, in the client's order, without those that it refuses (`;q=0`)."""
-        items = ",".join(self.headers.get_all(header, [])).lower().replace(" ", "").split(",")
-        pairs = (item.partition(";")[::2] for item in items)
-        return [name for name, more in pairs if not re.search(r"(^|;)q=0(\.0*)?$", more)]
 
     def log_message(self, *_arguments: object) -> None:
         """Log no request: a client must not fill the log."""

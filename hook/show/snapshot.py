@@ -33,7 +33,6 @@ _Name = TypeVar("_Name")
 _MOST_READS = 5
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
-_LONGEST_WORD = 253
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 _UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
@@ -487,8 +486,7 @@ def format_name(key: SeenKey) -> str:
 
 def to_word(text: str | None) -> str:
     """Escape any text to one word of bounded length."""
-    safe = printable(text or "").replace(" ", "\\x20")
-    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
+    return printable(text or "").replace(" ", "\\x20")
 
 
 # --- Rates
@@ -550,11 +548,6 @@ def _list_speeds(before: dict[str, str] | None, now: dict[str, str], seconds: fl
 # --- The hardware: its events, its RMIDs, and counters that must be assigned to groups
 
 
-def is_arm64() -> bool:
-    """Return whether this is arm64, where resctrl shows MPAM; no file of resctrl says so."""
-    return os.uname().machine in ("aarch64", "aarch64_be")
-
-
 def list_events(root: str) -> set[str]:
     """Return the events that groups are counted for, from info/*_MON/mon_features."""
     infos = [info for info in _list_infos(root) if info.endswith("_MON")]
@@ -569,7 +562,8 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
-    if not is_arm64():  # a group takes an RMID of each kind of counter
+    # arm64's resctrl shows MPAM; no file of it says so. Elsewhere a group takes an RMID of each kind of counter.
+    if os.uname().machine not in ("aarch64", "aarch64_be"):
         return Rmids(min(filter(None, numbers), default=None), ours, others)
     partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
     if not any(numbers) or not any(partids):

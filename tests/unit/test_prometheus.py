@@ -293,7 +293,14 @@ def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_gr
     assert value(found, energy, **place) == value(before, energy, **place) == 3.25
 
 
-RUN: dict[str, Any] = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2, "late_cpu": 1.5}
+RUN: dict[str, Any] = {
+    "started_at": 1e9,
+    "ended_at": 1e9 - 60,
+    "seconds": 0.25,
+    "failed": 1,
+    "left": 2,
+    "late_cpu": 1.5,
+}
 RUN |= {"outside": {"c1": 17, "c2": 1}, "outside_total": 20}
 WATCH = {"started_at": 1e9, "alive_at": 1e9 + 60, "moved": 7, "failed": 2, "overflows": 1, "followed": 3}
 WATCHED = {"alive_timestamp_seconds": 1e9 + 60, "moved_tasks_total": 7, "failures_total": 2, "overflows_total": 1}

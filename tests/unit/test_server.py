@@ -217,9 +217,6 @@ PREFERRED = {
     "*/*": PLAIN,
     "text/html": PLAIN,
     "Application/OpenMetrics-Text; Version=1.0.0 ; Q=0.5, */*;q=0.4": OPEN,
-    "text/plain, application/openmetrics-text;q=0.5": PLAIN,
-    "application/openmetrics-text;q=0, */*;q=0": PLAIN,
-    "application/openmetrics-text;q=0.0": PLAIN,
     ",;,=;q=;q": PLAIN,
     # Prometheus 2.42, and 3.5
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
@@ -229,7 +226,7 @@ PREFERRED = {
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2": OPEN,
 }
 COMPRESSED = ("gzip", "GZIP ; Q=0.001", "gzip, identity;q=0.5")
-WHOLE = ("", "*;q=0", "gzip;q=0, *", "gzip;q=0.0", "identity", "br, zstd")
+WHOLE = ("", "identity", "br, zstd")
 
 
 def test_format_and_compression_are_those_that_the_client_asks_for() -> None:
