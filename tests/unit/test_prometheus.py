@@ -143,33 +143,6 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     assert "# TYPE resctrl_mon_stalls_memrd_total counter" in text_of(node)
 
 
-@pytest.mark.parametrize(
-    ("event", "before", "now", "expected"),
-    [
-        ("core_energy", (), ("20", "300"), [10, 290]),
-        # Prometheus adds all of a smaller sample: what was counted before would be there twice.
-        ("core_energy", ("Unavailable", "1000"), ("10", "10"), [0, 1000]),
-        ("core_energy", (), ("Error", "300"), [290]),
-        ("core_energy", (), ("Unavailable", "300"), [0, 290]),
-        # An endpoint that was restarted could only export less of what is untracked, which looks like a restart.
-        ("mbm_total_bytes", (), ("Unavailable", "300"), [290]),
-        ("mbm_total_bytes", ("7", "1000"), ("Unavailable", "300"), [1290]),
-        ("mbm_total_bytes", (), ("Unavailable", "Unavailable"), []),
-    ],
-)
-def test_each_domain_is_a_series(
-    node: NodeFiles, event: str, before: tuple[str, ...], now: tuple[str, ...], expected: list[float]
-) -> None:
-    names, is_energy = [f"mon_PERF_PKG_0{at}/{event}" for at in range(2)], event == "core_energy"
-    path = node.make("oci-c1", counters=dict(zip(names, now)))
-    begin = {name: "Unavailable" if is_energy and text == "Unavailable" else "10" for name, text in zip(names, now)}
-    group = {"path": path, "ctrl_group": "/", "begin": begin, "before": dict(zip(names, before))}
-    node.record("c1", groups=[group])
-    found = scraped(node)
-    assert values(found, EVENTS[event].metric) == expected
-    assert is_energy or values(found, "use_unknown") == [1.0] * now.count("Unavailable")
-
-
 # --- Labels
 
 

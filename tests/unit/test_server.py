@@ -218,9 +218,7 @@ PREFERRED = {
     "text/html": PLAIN,
     "Application/OpenMetrics-Text; Version=1.0.0 ; Q=0.5, */*;q=0.4": OPEN,
     ",;,=;q=;q": PLAIN,
-    # Prometheus 2.42, and 3.5
-    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1": OPEN,
+    # Prometheus 3.5
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2": OPEN,
