@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hook.install.program import Program
     from hook.install.steps import Taken
-    from hook.show.prometheus import Family, Samples
+    from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
     Run = Callable[[Any, "Request"], "int | None"]
@@ -292,7 +292,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
     if given.created and given.listen is None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
 
-    def measure(former: Samples) -> list[Family]:
+    def measure(former: Former | None = None) -> list[Family]:
         seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
         return prometheus.make_families(seen, former, has_created=given.created)
 
@@ -301,12 +301,12 @@ def metrics(given: options.Metrics, request: Request) -> None:
 
         server.serve(parse_address(given.listen), measure, write)
     elif given.textfile is not None:
-        families = measure(prometheus.read_samples(given.textfile))
+        families = measure(prometheus.read_former(given.textfile))
         prometheus.write_textfile(given.textfile, prometheus.format_text(families))
     elif request.is_json:
-        print_answer(prometheus.to_json(measure({})))
+        print_answer(prometheus.to_json(measure()))
     else:
-        print(prometheus.format_text(measure({})), end="", flush=True)
+        print(prometheus.format_text(measure()), end="", flush=True)
 
 
 def parse_address(text: str) -> tuple[str, int]:

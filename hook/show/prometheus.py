@@ -30,7 +30,6 @@ Numbers = Mapping[Labels, float]
 """The samples of one metric by their labels; an int is exact."""
 Series = tuple[str, Labels]
 """The name of a metric or of an event, and labels."""
-Samples = dict[Series, float]
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
@@ -55,12 +54,12 @@ class Family:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def make_families(seen: Inventory, former: Samples = {}, *, has_created: bool = False) -> list[Family]:  # noqa: B006
+def make_families(seen: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
     """Make all metrics. No counter dips below the `former` samples, which were exported before.
 
-    They are in the file that `metrics --textfile` replaces, or in the last answer of `metrics --listen`. With
-    `has_created` OpenMetrics gets the time at which each counter of a key was 0.
+    With `has_created` OpenMetrics gets the time at which each counter of a key was 0.
     """
+    former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [key for key in seen.keys if not key.state.recovering or any(names.read_labels(key.state).values())]
     uses = _sum_keys(keys)
@@ -130,21 +129,41 @@ def write_textfile(path: str, text: str) -> None:
 # --- The samples exported before
 
 
-def keep_samples(families: Iterable[Family]) -> Samples:
-    return {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+@dataclass(frozen=True)
+class Former:
+    """The samples exported before, so that no counter dips.
+
+    They are in the file that `metrics --textfile` replaces, or in the last answer of `metrics --listen`.
+    """
+
+    age: float = 0.0  # seconds since they were exported
+    samples: dict[Series, float] = field(default_factory=dict)
+
+    def find(self, series: Series, key: SeenKey | None) -> float | None:
+        """Return the sample of a key's series, unless another key of that name exported it, which ended before."""
+        is_older = key is None or (key.age is not None and key.age >= self.age)
+        return self.samples.get(series) if is_older else None
 
 
-def read_samples(path: str) -> Samples:
+def keep_former(families: Iterable[Family], age: float) -> Former:
+    """Keep the samples of metrics that were exported `age` seconds ago."""
+    return Former(
+        age, {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    )
+
+
+def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
-    samples: Samples = {}
-    for line in (system.try_call(files.read_text, path, _LIMIT) or "").splitlines():
+    text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
+    former = Former(age or 0.0)
+    for line in (text or "").splitlines():
         series, _, number = line.rpartition(" ")
         value = None if line.startswith("#") else to_number(counters.number(number))
         if value is not None:
             name, _, inside = series.partition("{")
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
-            samples[name, labels] = value
-    return samples
+            former.samples[name, labels] = value
+    return former
 
 
 # --- The use of keys, and of tasks that are in no key's group
@@ -169,7 +188,7 @@ class Use:
 
 
 def _make_event_families(
-    uses: dict[Series, Use], prefix: str, whose: str, former: Samples, *, has_created: bool = False
+    uses: dict[Series, Use], prefix: str, whose: str, former: Former, *, has_created: bool = False
 ) -> Iterator[Family]:
     """Make the metrics of events: known events in the order of EVENTS, then the others."""
     for name in dict.fromkeys([*EVENTS, *sorted(name for name, _ in uses)]):
@@ -178,7 +197,7 @@ def _make_event_families(
         family = Family(prefix + event.metric, meaning, {})
         for labels in (labels for of, labels in uses if of == name):
             use = uses[name, labels]
-            value = to_number(use.value) if event.gauge else use.hold(former.get((family.name, labels)))
+            value = to_number(use.value) if event.gauge else use.hold(former.find((family.name, labels), use.key))
             if value is not None:
                 family.samples[labels] = value
             # When a use was 0 that starts again while its key exists is not known.

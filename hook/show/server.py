@@ -27,9 +27,9 @@ from typing import NamedTuple
 from hook import report, system
 from hook.errors import HookError, as_hook_error
 from hook.report import explain
-from hook.show.prometheus import Family, Samples, count_dropped, format_text, keep_samples
+from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
 
-Measure = Callable[[Samples], "list[Family]"]
+Measure = Callable[[Former], "list[Family]"]
 """Measures. No counter dips below the former samples."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -165,7 +165,6 @@ class Server(ThreadingHTTPServer):
             raise TimeoutError
         try:
             if self._read_at < since - _SHARED:
-                self._read_at, self._answers = system.monotonic(), {}
                 self._measure_again()
             if (is_open, is_gzip) not in self._answers:
                 self._answers[is_open, is_gzip] = self._failed or self._format(is_open, is_gzip)
@@ -174,8 +173,11 @@ class Server(ThreadingHTTPServer):
             self._turn.release()
 
     def _measure_again(self) -> None:
+        now = system.monotonic()
+        former = keep_former(self._families, now - self._read_at)
+        self._read_at, self._answers = now, {}
         try:
-            self._families, self._failed = self._measure(keep_samples(self._families)), None
+            self._families, self._failed = self._measure(former), None
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
             problem = str(error if isinstance(error, HookError) else explain(error))
             report.say(problem, to_syslog=False)

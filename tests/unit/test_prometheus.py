@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, names
+from hook import __version__, names, system
 from hook.cli import command_line as cli
 from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
@@ -407,28 +407,37 @@ def textfile(node: NodeFiles) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("now", "before", "held"),
+    ("now", "before", "age", "held"),
     [
-        ("105.5", "0", 100.0),
-        ("95", "0", 90.0),
-        ("Error", "0", 90.0),
-        ("4", "0", 90.0),
-        ("25.5", "Unavailable", 20.0),
-        ("Error", "Unavailable", 90.0),
+        ("105.5", "0", 100.0, 100.0),
+        ("95", "0", 100.0, 90.0),
+        ("Error", "0", 100.0, 90.0),
+        ("4", "0", 100.0, 90.0),
+        ("95", "0", 1.0, 89.5),
+        ("25.5", "Unavailable", 100.0, 20.0),
+        ("Error", "Unavailable", 100.0, 90.0),
     ],
-    ids=["more", "dips", "no number", "ran backwards", "wiped", "gone"],
+    ids=["more", "dips", "no number", "ran backwards", "another key", "wiped", "gone"],
 )
 def test_a_counter_in_the_textfile_does_not_dip(
-    node: NodeFiles, textfile: list[str], now: str, before: str, held: float
+    node: NodeFiles,
+    textfile: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    now: str,
+    before: str,
+    age: float,
+    held: float,
 ) -> None:
-    """But it starts again with another directory that is counted alone."""
+    """But it starts again with another directory that is counted alone, and with another key of that name."""
+    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     path = node.make("oci-c1", counters={ENERGY: "95.5"})
     group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
-    node.record("c1", groups=[group])
+    node.record("c1", groups=[group], created_boottime=900.0)
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 90
+    monkeypatch.setattr(system, "age", lambda _path: 10.0)
     node.count("oci-c1", {ENERGY: now})
-    node.record("c1", groups=[{**group, "before": {ENERGY: before}}])
+    node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == held
 

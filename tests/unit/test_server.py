@@ -22,7 +22,7 @@ from hook import system
 from hook.errors import HookError, Reason
 from hook.report import explain
 from hook.show import server
-from hook.show.prometheus import Family, Samples
+from hook.show.prometheus import Family, Former
 from tests.support.waiting import wait
 from tests.unit.documents import ROOT
 
@@ -171,10 +171,10 @@ def test_a_measurement_answers_the_requests_of_the_next_second(clock: list[float
     assert found == ["0", "0", "0", "1"]
 
 
-def test_a_measurement_gets_what_was_exported_before(clock: list[float]) -> None:
-    formers = list[Samples]()
+def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: list[float]) -> None:
+    formers = list[Former]()
 
-    def measure(former: Samples) -> list[Family]:
+    def measure(former: Former) -> list[Family]:
         formers.append(former)
         return x(5)
 
@@ -182,7 +182,7 @@ def test_a_measurement_gets_what_was_exported_before(clock: list[float]) -> None
         for _ in range(2):
             running.read(is_open=False, is_gzip=False)
             clock[0] += 7
-    assert formers == [{}, {("x", ()): 5}]
+    assert [(it.age, it.samples) for it in formers] == [(float("inf"), {}), (7.0, {("x", ()): 5})]
 
 
 def test_other_paths_and_methods_are_refused_and_head_has_the_head_of_get() -> None:
