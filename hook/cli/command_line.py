@@ -20,7 +20,7 @@ from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse, read_words, v
 from hook.errors import HookError, as_hook_error
 from hook.models import Options
 from hook.node import engines, hooksd
-from hook.show.terminal import write
+from hook.show import write
 
 _NAME = "resctrl-mon-hook"
 _HELP = ("help", "--help", "-h")

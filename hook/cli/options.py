@@ -125,8 +125,6 @@ class Metrics(Model):
     listen: str | None = _field(
         "[ADDRESS:]PORT", "answer GET /metrics there until it is stopped (default address: 127.0.0.1)"
     )
-    events: str | None = _field("EVENT,...", "only these events of the kernel's (default: all that it has)")
-    sum_domains: bool = _field("", "one series for all domains of an event, instead of one for each", False)
     created: bool = _field("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
 
 

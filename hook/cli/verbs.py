@@ -17,12 +17,12 @@ from itertools import count
 
 from hook import names, report, system
 from hook.cli import options
-from hook.errors import HookError, Reason
+from hook.errors import Reason
 from hook.models import Options
 from hook.node import engines, files, paths
 from hook.node.paths import Places
 from hook.report import who
-from hook.show.terminal import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
+from hook.show import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from hook.install.install import Taken
     from hook.install.program import Program
-    from hook.show.prometheus import Choice, Family, Former
+    from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
     Run = Callable[[Any, "Request"], "int | None"]
@@ -231,7 +231,7 @@ def top(given: options.Top, request: Request) -> None:
             rates = snapshot.compare(former, seen, system.now_utc())
             former = seen
             if given.namespace:  # the node's total stays that of all keys
-                keys = [rate for rate in rates.keys if rate.key.state.pod_namespace in given.namespace]
+                keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
                 rates = replace(rates, keys=keys)
             if request.is_json:
                 print_answer(lists.rates_to_json(rates))
@@ -247,7 +247,6 @@ def show_history(given: options.History, request: Request) -> None:
     from hook.show import history
 
     since, until = _parse_times(given)
-    choice = history.RowChoice(given.by, given.sort, given.limit)
     try:
         found = history.read(given.history, given.name, since, until)
     except files.Unreadable as error:
@@ -255,14 +254,15 @@ def show_history(given: options.History, request: Request) -> None:
         raise Usage(f"cannot read {error}; {why}") from None
     if found.absent:
         raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
+    rows = history.make_rows(found.list_jobs(), given.by, given.sort, given.limit)
     if request.is_json:
-        print_answer(history.rows_to_json(given.history, found, choice))
+        print_answer(history.rows_to_json(given.history, found, rows))
     elif given.csv:
-        write(history.format_csv(found, choice))
+        write(history.format_csv(rows))
         if text := found.explain():
             report.say(text, to_syslog=False)
     else:
-        print_answer(history.format_rows(found, choice, get_screen()))
+        print_answer(history.format_rows(found, rows, get_screen()))
 
 
 def _parse_times(given: options.History) -> tuple[str, str]:
@@ -287,55 +287,26 @@ _METRICS = Limit(45, 2, "the metrics are not complete")
 
 @_verb("metrics", options.Metrics, limit=_METRICS, exclusive=("textfile", "listen", "json"))
 def metrics(given: options.Metrics, request: Request) -> None:
-    from hook.show import prometheus
+    from hook.show import prometheus, snapshot
 
     if given.created and given.listen is None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
-    events = frozenset(given.events.split(",")) if given.events is not None else None
-    choice = prometheus.Choice(events, given.sum_domains, given.created)
+
+    def measure(former: Former | None = None) -> list[Family]:
+        seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
+        return prometheus.make_families(seen, former, has_created=given.created)
+
     if given.listen is not None:
-        _serve_metrics(parse_address(given.listen), request.hook, choice)
+        from hook.show import server
+
+        server.serve(parse_address(given.listen), measure, write)
     elif given.textfile is not None:
-        former = prometheus.read_former(given.textfile)
-        prometheus.write_textfile(given.textfile, prometheus.format_text(_measure(request.hook, choice, former)))
+        families = measure(prometheus.read_former(given.textfile))
+        prometheus.write_textfile(given.textfile, prometheus.format_text(families))
     elif request.is_json:
-        print_answer(prometheus.to_json(_measure(request.hook, choice)))
+        print_answer(prometheus.to_json(measure()))
     else:
-        print(prometheus.format_text(_measure(request.hook, choice)), end="", flush=True)
-
-
-def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
-    """Serve metrics. Each answer gets the samples of the one before, so that no counter dips."""
-    from hook.show import prometheus, server
-
-    families: list[Family] = []
-    at = 0.0
-
-    def measure() -> server.Reading:
-        nonlocal families, at
-        now = system.monotonic()
-        families = found = _measure(hook, choice, prometheus.keep_former(families, now - at))
-        at = now
-        return lambda is_open: prometheus.format_text(found, is_open=is_open)
-
-    server.serve(address, measure, write)
-
-
-def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:
-    """Take a snapshot, and make its metrics. No counter dips below the `former` samples.
-
-    Raises HookError as take_snapshot does, and `usage` for an event that does not exist on this machine.
-    """
-    from hook.counters import EVENTS
-    from hook.show import prometheus, snapshot
-
-    seen = snapshot.take_snapshot(hook, has_uncharged=True)
-    shown = {snapshot.get_event(counter) for values in seen.uncharged.values() for counter in values}
-    # A known event may be missing on this machine; an unknown one is misspelt.
-    if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
-        hint = f"the kernel has {', '.join(sorted(shown))}"
-        raise HookError(Reason.USAGE, f"--events: no such event: {', '.join(unknown)}", hint=hint)
-    return prometheus.make_families(seen, former, choice)
+        print(prometheus.format_text(measure()), end="", flush=True)
 
 
 def parse_address(text: str) -> tuple[str, int]:

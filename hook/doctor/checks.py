@@ -21,8 +21,8 @@ from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
 from hook.report import explain, format_count, who
+from hook.show import name_first
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
-from hook.show.terminal import name_first
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"

@@ -1,2 +1,113 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a snapshot of the node, without a lock, and shows it to people and to Prometheus as text, JSON and metrics."""
+"""Reads a snapshot of the node, without a lock, and shows it to people and to Prometheus as text, JSON and metrics.
+
+This module has what every command prints with: lines, tables and JSON on stdout, which may be a terminal. A pipe or a
+file gets a table in full; on a terminal its names are cut where it is too wide. The head of a column has its unit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from hook import system
+from hook.report import name_pod, printable
+
+_MOST_NAMED = 5  # in one line
+_GAP = "  "
+_CUT = "..."
+_END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
+_LEAST_NAME = 12  # a name is never cut to fewer characters
+
+
+@dataclass(frozen=True)
+class Screen:
+    """The device that output goes to."""
+
+    width: int | None = None  # of a terminal, in characters; None is no limit
+    height: int | None = None
+
+
+def is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def get_screen(*, is_wide: bool = False) -> Screen:
+    """Return the terminal on stdout, whose width is no limit if `is_wide`; a pipe or a file has no limits."""
+    if not is_terminal():
+        return Screen()
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return Screen(None if is_wide else size.columns or None, size.lines or None)
+
+
+def print_answer(answer: dict[str, Any] | list[str]) -> None:
+    """Print lines, or an object as one line of JSON."""
+    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else system.dumps(answer) + "\n")
+
+
+def write(text: str) -> None:
+    """Write text in ASCII, and flush it, because the process ends without Python's clean-up."""
+    if sys.stdout is not None:  # None: closed by the parent process
+        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+        sys.stdout.flush()
+
+
+def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
+    """Print lines with texts that other users may have chosen as printable text; with `dry_run` as a plan."""
+    if dry_run:
+        done = ["would do:", *("  " + line for line in lines), "nothing was changed (--dry-run)"]
+        lines = done if lines else ["nothing to do"]
+    print_answer([printable(line) for line in lines])
+
+
+# --- Tables
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table. If it has fewer cells than the others, it is empty below them."""
+
+    head: str
+    cells: Sequence[str]
+    is_number: bool = False  # it is aligned to the right
+
+
+def numbers(head: str, cells: Sequence[str]) -> Column:
+    """Make a column of numbers, aligned to the right."""
+    return Column(head, cells, is_number=True)
+
+
+def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
+    """Lay out a table, its heads first. If it is too wide for a terminal, the names in its first column are cut."""
+    widths = [max(map(len, [column.head, *column.cells])) for column in columns]
+    if screen.width is not None:
+        room = screen.width - sum(widths[1:]) - len(_GAP) * (len(columns) - 1)
+        widths[0] = min(widths[0], max(room, _LEAST_NAME))
+    rows = zip_longest(*([column.head, *column.cells] for column in columns), fillvalue="")
+    lines = []
+    for name, *others in rows:
+        cells = [cut_name(name, widths[0]), *others]
+        placed = zip(columns, cells, widths)
+        lines.append(_GAP.join(f"{cell:{'>' if column.is_number else '<'}{width}}" for column, cell, width in placed))
+    return [line.rstrip() for line in lines]
+
+
+def cut_name(name: str, width: int) -> str:
+    """Shorten a name in its middle to a width of 8 or more characters."""
+    return name if len(name) <= width else name[: width - len(_CUT) - _END] + _CUT + name[-_END:]
+
+
+def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
+    """List the names by which a pod can be found: its own, and `namespace/pod`."""
+    return [*filter(None, (pod, name_pod(namespace, pod)))]
+
+
+def name_first(names: Iterable[str]) -> str:
+    """Join the first few of these names, and say how many more there are."""
+    found = list(names)
+    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+    return ", ".join([*found[:_MOST_NAMED], *more])

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone
 from typing import Any
 
 from hook import system
@@ -26,9 +26,9 @@ from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
-from hook.show.lists import LEAST_NAME, LIST_HEADS, ORDERS, format_command, format_ratio, format_total, lay_out_uses
-from hook.show.snapshot import Total, Uses, make_total, sum_uses, to_number, to_word
-from hook.show.terminal import Column, Screen, list_pod_names, numbers
+from hook.show import Column, Screen, list_pod_names, numbers
+from hook.show.lists import LIST_HEADS, format_command, format_ratio, format_total, lay_out_uses, rank_use
+from hook.show.snapshot import Uses, make_total, sum_uses, to_number, to_word
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -95,15 +95,15 @@ def parse_time(text: str, now: float, *, is_end: bool) -> str:
 
     A day or a night begins with the time that is returned, or ends with it if `is_end`.
     """
-    local = datetime.fromtimestamp(now, timezone.utc).astimezone()
-    day, today = timedelta(days=1), datetime(local.year, local.month, local.day)  # noqa: DTZ001  no zone is local
+    if age := _AGE.fullmatch(text):
+        return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
+    today = datetime.combine(datetime.fromtimestamp(now).date(), time())  # noqa: DTZ006  no zone is local
+    day = timedelta(days=1)
     words = {
         "today": (today, today + day),
         "yesterday": (today - day, today),
         "last night": (today - timedelta(hours=6), today + timedelta(hours=8)),
     }
-    if age := _AGE.fullmatch(text):
-        return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
     with suppress(ValueError, OverflowError):  # there is no such day
         if text in words:
             return _to_utc(words[text][is_end])
@@ -113,16 +113,16 @@ def parse_time(text: str, now: float, *, is_end: bool) -> str:
     raise ValueError(f"{text[:80]!r} is no time; use {_FORMS}")
 
 
-def _to_utc(time: datetime) -> str:
-    return time.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+def _to_utc(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
-def to_local(time: str) -> str:
+def to_local(moment: str) -> str:
     """Convert a time of a line to local time with its zone. One that is impossible stays as it is."""
     with suppress(ValueError, OverflowError):
-        local = datetime.fromisoformat(time.replace("Z", "+00:00")).astimezone()
+        local = datetime.fromisoformat(moment.replace("Z", "+00:00")).astimezone()
         return local.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return time
+    return moment
 
 
 # --- Reading
@@ -173,23 +173,20 @@ def _read_file(path: str, found: Jobs) -> None:
 
 
 def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
-    """Read the lines that are not blank; of one that is much longer than LINE, its end."""
+    """Read lines; of one that is much longer than LINE, its end."""
     rest = b""
     while piece := stream.readline(LINE):
         rest = (rest + piece)[-2 * LINE :]
         if piece.endswith(b"\n"):
-            yield from filter(bytes.strip, [rest])
+            yield rest
             rest = b""
-    yield from filter(bytes.strip, [rest])
+    yield rest
 
 
 def parse_line(line: bytes) -> list[Job | None]:
     """Parse the jobs in a line; None is a part that is no job. A torn line may be glued to a whole one."""
-    job = _parse(line)
-    if job is not None:
-        return [job]
     before, *parts = line.split(_BEGIN)
-    torn = [None] if before.strip() or not parts else []
+    torn = [None] if before.strip() else []
     return [*torn, *(_parse((_BEGIN + part).strip(b"\0 \t\r\n")) for part in parts)]
 
 
@@ -261,40 +258,36 @@ class Row:
 class Rows:
     """The rows that are shown, the total of all that are selected, and how many these are."""
 
+    by: str | None  # by what the rows are sums; None: they are jobs
     shown: list[Row]
     total: Row | None
     count: int
 
 
-@dataclass(frozen=True)
-class RowChoice:
-    """The choice of rows: sums `by` a name, what comes first, and at most how many."""
-
-    by: str | None = None
-    sort: str | None = None
-    limit: int | None = None
-
-
-def make_rows(jobs: Sequence[Job], choice: RowChoice) -> Rows:
+def make_rows(jobs: Sequence[Job], by: str | None = None, sort: str | None = None, limit: int | None = None) -> Rows:
     """Make a row for each job, or for each name, pod, namespace or day.
 
     If they are not sorted, the limit leaves the last ones: the jobs that ended last.
     """
     rows = [Row(name_job(job), count_job(job), job.begin or "", job) for job in jobs]
-    total = Row("total", sum_uses(row.use for row in rows), "") if rows else None
-    limit, sort = choice.limit, choice.sort
-    if choice.by is not None:
+    total = _add_up("total", rows) if rows else None
+    if by is not None:
         sums: dict[str, list[Row]] = {}
         for job, row in zip(jobs, rows):
-            sums.setdefault(_name_sum(job, choice.by), []).append(row)
-        rows = [
-            Row(name, sum_uses(row.use for row in parts), max(row.begin for row in parts))
-            for name, parts in sorted(sums.items())
-        ]
-    if sort is None:
-        return Rows(rows if limit is None else rows[-limit:], total, len(rows))
-    rows.sort(key=lambda row: _rank(row, sort), reverse=True)
-    return Rows(rows[:limit], total, len(rows))
+            sums.setdefault(_name_sum(job, by), []).append(row)
+        rows = [_add_up(name, parts) for name, parts in sorted(sums.items())]
+    count = len(rows)
+    if sort == "start":
+        rows.sort(key=lambda row: row.begin, reverse=True)
+    elif sort is not None:
+        rows.sort(key=lambda row: rank_use(row.use, sort))
+    elif limit is not None:
+        rows = rows[-limit:]
+    return Rows(by, rows[:limit], total, count)
+
+
+def _add_up(name: str, rows: Sequence[Row]) -> Row:
+    return Row(name, sum_uses(row.use for row in rows), max(row.begin for row in rows))
 
 
 def _name_sum(job: Job, by: str) -> str:
@@ -304,16 +297,8 @@ def _name_sum(job: Job, by: str) -> str:
     return {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}[by]
 
 
-def _rank(row: Row, sort: str) -> tuple[str | int, ...]:
-    """Return what sorts a row, as `--sort` says. An equal energy is often no energy at all, on a CPU without AET."""
-    if sort == "start":
-        return (row.begin,)
-    return tuple(row.use.get(event, Total()).known for event in (ORDERS[sort], ORDERS["traffic"]))
-
-
-def format_rows(found: Jobs, choice: RowChoice, screen: Screen) -> list[str]:
+def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
     """Format a table of jobs or sums, their total, and of two rows the ratio of the second to the first."""
-    rows, by = make_rows(found.list_jobs(), choice), choice.by
     jobs = [row.job for row in rows.shown if row.job]
     table = [*rows.shown, *([rows.total] if rows.total and rows.count > 1 else [])]
     names = [to_word(row.name) or "-" for row in table]
@@ -325,31 +310,30 @@ def format_rows(found: Jobs, choice: RowChoice, screen: Screen) -> list[str]:
         names.append("ratio")
         seconds.append(ratio[_ALL])
     columns = [
-        Column((by or "name").upper(), names, least=LEAST_NAME),
-        numbers("JOBS", [str(row.jobs) for row in table]) if by else Column("END", [to_local(job.end) for job in jobs]),
+        Column((rows.by or "name").upper(), names),
+        numbers("JOBS", [str(row.jobs) for row in table])
+        if rows.by
+        else Column("END", [to_local(job.end) for job in jobs]),
         numbers("SECONDS", seconds),
         *([numbers("RUNS", [str(job.runs) for job in jobs])] if any(job.runs != 1 for job in jobs) else []),
     ]
     notes = [f"{len(rows.shown)} of {rows.count} shown"] if len(rows.shown) < rows.count else []
     limits = {"at or after": found.since, "before": found.until}
-    if times := [f"{word} {to_local(time)}" for word, time in limits.items() if time]:
+    if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
     notes += filter(None, [found.explain()])
     uses = [row.use for row in table]
     return [*lay_out_uses(columns, uses, LIST_HEADS, screen, ratio), *([""] if notes else []), *notes]
 
 
-def rows_to_json(path: str, found: Jobs, choice: RowChoice) -> dict[str, Any]:
+def rows_to_json(path: str, found: Jobs, rows: Rows) -> dict[str, Any]:
     """Make the object of `history --json`."""
-    rows = make_rows(found.list_jobs(), choice)
-    if choice.by is None:
-        lines: dict[str, Any] = {"jobs": [*map(_to_json, rows.shown)]}
-    else:
-        lines = {"by": choice.by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows.shown]}
+    lines: dict[str, Any] = {"jobs": [*map(_to_json, rows.shown)]}
+    if rows.by is not None:
+        lines = {"by": rows.by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows.shown]}
     times = {"since": found.since or None, "until": found.until or None}
-    total = rows.total and _to_json(rows.total)
     skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
-    return {"file": path, **times, **skipped, **lines, "total": total}
+    return {"file": path, **times, **skipped, **lines, "total": rows.total and _to_json(rows.total)}
 
 
 def _to_json(row: Row) -> dict[str, Any]:
@@ -361,26 +345,27 @@ def _to_json(row: Row) -> dict[str, Any]:
     return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
 
 
-def format_csv(found: Jobs, choice: RowChoice) -> str:
+def format_csv(rows: Rows) -> str:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
-    rows, by = make_rows(found.list_jobs(), choice).shown, choice.by
-    shown = {event for row in rows for event in row.use if event != _ALL}
+    shown = {event for row in rows.shown for event in row.use if event != _ALL}
     events = [*(event for event in _USUAL if event in shown), *sorted(shown - {*_USUAL})]
-    first, last = [by or "name", "jobs", "seconds"], ["unknown"]
-    energy = ["core_energy_kwh"] if "core_energy" in shown else []
-    if by is None:
+    if "core_energy" in shown:
+        events.append("core_energy_kwh")
+    if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        last = ["unknown", "late_cpu_seconds", "id"]
+        columns = [*first, *events, "unknown", "late_cpu_seconds", "id"]
+    else:
+        columns = [rows.by, "jobs", "seconds", *events, "unknown"]
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(map(_to_cell, [*first, *events, *energy, *last]))
-    for row in rows:
-        fields = {by or "name": row.name, **_to_json(row)}
+    table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
+    table.writerow({name: _to_cell(name) for name in columns})
+    for row in rows.shown:
+        fields = {rows.by or "name": row.name, **_to_json(row)}
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         cells = {**fields, **fields["use"], "containers": containers, "unknown": " ".join(fields["unknown"])}
         if "core_energy" in fields["use"]:
             cells["core_energy_kwh"] = f"{row.use['core_energy'].known / _KWH:.9f}"
-        table.writerow(_to_cell(cells.get(name)) for name in [*first, *events, *energy, *last])
+        table.writerow({name: _to_cell(cells.get(name)) for name in columns})
     return text.getvalue()
 
 

@@ -17,6 +17,7 @@ from hook.models import Failure
 from hook.node import paths
 from hook.node.records import name_unhooked
 from hook.report import format_count, printable, who
+from hook.show import Column, Screen, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
     NOTHING,
     Group,
@@ -32,7 +33,6 @@ from hook.show.snapshot import (
     to_number,
     to_word,
 )
-from hook.show.terminal import Column, Screen, lay_out, list_pod_names, name_first, numbers, wrap_lines
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
 """SeenKey.condition, in the order in which keys are shown: running ones first."""
@@ -48,8 +48,7 @@ _TOP_HEADS = {  # in the table, and in JSON
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
 _UNKNOWN = "?"
-_SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
-LEAST_NAME = 12  # a name is never cut to fewer characters
+_SHORT_KEY = 8  # characters of a key in a row with its name, on a terminal
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -62,67 +61,72 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
     """Choose the keys of these namespaces and states, or all, and sort them, with their use."""
     found = [
-        KeyUse(key, sum_key(key))
+        (key, sum_key(key))
         for key in keys
         if key.condition in (states or STATES) and (not namespaces or key.state.pod_namespace in namespaces)
     ]
-    return sorted(found, key=lambda row: (STATES.index(row.key.condition), *_rank(row, sort)))
+    return sorted(found, key=lambda row: (STATES.index(row[0].condition), *_rank(row, sort)))
 
 
 def _rank(row: KeyUse, sort: str) -> tuple[Any, ...]:
-    """Return what sorts a key, as `--sort` says; the most of an event comes first."""
-    name = format_name(row.key), row.key.state.key
+    """Return what sorts a key, as `--sort` says."""
+    key, use = row
+    name = format_name(key), key.state.key
     if sort == "age":
-        return (row.key.age if row.key.age is not None else float("inf"), *name)
-    if sort == "name":
-        return name
-    # An equal energy is often no energy at all, on a CPU without AET.
-    return (*(-row.use.get(event, Total()).known for event in (ORDERS[sort], ORDERS["traffic"])), *name)
+        return (key.age if key.age is not None else float("inf"), *name)
+    return name if sort == "name" else (*rank_use(use, sort), *name)
+
+
+def rank_use(use: Uses, sort: str) -> tuple[int, int]:
+    """Return what sorts a use, of which the most comes first.
+
+    An equal energy is often no energy at all, on a CPU without AET: then the traffic decides.
+    """
+    most, second = (use.get(event, Total()).known for event in (ORDERS[sort], ORDERS["traffic"]))
+    return -most, -second
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
-    """Format `list`: RMIDs, at most `limit` of the selected keys, and a summary of unmonitored containers."""
+    """Format `list`: RMIDs, at most `limit` of the selected keys, their total, and what is not monitored."""
     shown = selected[:limit]
+    keys = [key for key, _ in shown]
+    ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
+    columns = [
+        Column("STATE", [key.condition for key in keys]),
+        *([Column("CTRL_GROUPS", ctrl_groups)] if screen.width is None else []),
+        numbers("ALIVE", [_format_members(key) for key in keys]),
+        numbers("AGE", [format_age(key.age) for key in keys]),
+    ]
+    total = [("total", "", sum_uses(use for _, use in selected))] if len(selected) > 1 else []
     lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
-    lines += _format_table(selected, shown, screen)
+    lines += _lay_out_keys([*_name_rows(shown), *total], columns, LIST_HEADS, screen)
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
-    problems = wrap_lines(_list_problems(seen), screen)
+    problems = [*_list_problems(seen)]
     return [*lines, "", *problems] if problems else lines
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
     """Format `list unmonitored`: each container that is not monitored, and why."""
     failures = sorted(seen.failures, key=lambda failure: (failure.reason, _name_failed(failure)))
-    lines = [line for failure in failures for line in format_failure(failure)]
+    lines = [line for failure in failures for line in _format_failure(failure)]
     if seen.unhooked is not None:
         why = f"without the hook, as of {seen.unhooked.since} (see doctor)"
         lines += [f"{name}: {why}" for name in name_unhooked(seen.unhooked)]
-    return lines + format_missing(seen) or ["none"]
+    return [*lines, *_list_missing(seen)] or ["none"]
 
 
-def format_waiting(seen: Inventory) -> list[str]:
-    """Format a line for each history file that lines wait for, and one for the lines that were dropped."""
-    lines = [
-        printable(f"not in the history yet: {format_count(waiting.lines, 'line')} for {waiting.file}: {waiting.why}")
-        for waiting in seen.list_owed()
-    ]
-    if seen.dropped_lines:
-        count = format_count(seen.dropped_lines, "line")
-        lines.append(f"at least {count} of history dropped since boot: too many waited")
-    return lines
+def _list_missing(seen: Inventory) -> Iterator[str]:
+    """List the reasons why failures may have no record."""
+    if seen.is_full:
+        remedy = "free space or inodes there (df -h /run, df -i /run)"
+        yield f"more containers may be unmonitored: the file system of the run directory is full; {remedy}"
+    if seen.unrecorded:
+        count = format_count(seen.unrecorded, "failure")
+        yield f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook"
 
 
-def format_missing(seen: Inventory) -> list[str]:
-    """Format a line for each reason why failures may have no record."""
-    remedy = "free space or inodes there (df -h /run, df -i /run)"
-    full = f"more containers may be unmonitored: the file system of the run directory is full; {remedy}"
-    count = format_count(seen.unrecorded, "failure")
-    lost = f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook"
-    return [full] * seen.is_full + [lost] * (seen.unrecorded > 0)
-
-
-def format_failure(failure: Failure) -> list[str]:
+def _format_failure(failure: Failure) -> list[str]:
     """Format a line with the problem and its time, and one for each further detail."""
     but = ", but monitored" if failure.monitored else ""
     about = f"({failure.stage}, {failure.time or '?'}{but})"
@@ -144,31 +148,17 @@ def _format_rmids(seen: Inventory) -> str:
     return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
 
 
-def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
-    """Format the rows of the keys that are shown, and the total of all that match."""
-    keys = [row.key for row in shown]
-    ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
-    columns = [
-        Column("STATE", [key.condition for key in keys]),
-        Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
-        numbers("ALIVE", [_format_members(key) for key in keys]),
-        numbers("AGE", [format_age(key.age) for key in keys]),
-    ]
-    total = [("total", "", sum_uses(row.use for row in found))] if len(found) > 1 else []
-    return _lay_out_rows([*map(_make_row, shown), *total], columns, LIST_HEADS, screen)
+def _name_rows(rows: Iterable[KeyUse]) -> list[tuple[str, str, Uses]]:
+    return [(format_name(key), key.state.key, use) for key, use in rows]
 
 
-def _make_row(row: KeyUse) -> tuple[str, str, Uses]:
-    return format_name(row.key), row.key.state.key, row.use
-
-
-def _lay_out_rows(
+def _lay_out_keys(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
-    """Lay out a table of names, keys and their use, with these columns in between."""
-    name = Column("NAME", [name for name, _, _ in rows], least=LEAST_NAME)
-    key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
-    return lay_out_uses([name, key, *columns], [use for _, _, use in rows], heads, screen)
+    """Lay out a table of names, keys and their use, with these columns in between. A terminal gets short keys."""
+    names, keys, uses = zip(*rows) if rows else ((), (), ())
+    key = Column("KEY", keys if screen.width is None else [key[:_SHORT_KEY] for key in keys])
+    return lay_out_uses([Column("NAME", names), key, *columns], uses, heads, screen)
 
 
 def lay_out_uses(
@@ -182,8 +172,10 @@ def lay_out_uses(
 
     `last` has the cells of a last row, by event.
     """
-    cells = {event: [format_sum(use.get(event), event) for use in uses] for event in heads}
-    sums = [numbers(head, [*cells[event], *([last[event]] if last else [])]) for event, head in heads.items()]
+    sums = []
+    for event, head in heads.items():
+        cells = [format_sum(use.get(event), event) for use in uses]
+        sums.append(numbers(head, [*cells, last[event]] if last else cells))
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
@@ -198,34 +190,33 @@ def _list_problems(seen: Inventory) -> Iterator[str]:
     """List the lines that `list` shows below its table."""
     for broken in seen.unreadable:
         yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
-    yield from _sum_up_failures(seen.failures)
-    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in seen.list_taken()]:
-        yield f"taken by other tools, which count what they use: {_name_some(taken)}"
-    yield from _list_findings(seen)
-    yield from format_waiting(seen)
-    yield from format_missing(seen)
-
-
-def _sum_up_failures(failures: Iterable[Failure]) -> Iterator[str]:
-    """Format a line for each reason."""
     failed: dict[tuple[bool, str], list[str]] = {}
-    for failure in failures:
+    for failure in seen.failures:
         failed.setdefault((failure.monitored, failure.reason), []).append(_name_failed(failure))
     for (is_monitored, reason), called in sorted(failed.items()):
         head = "monitored, with problems" if is_monitored else "not monitored"
-        yield f"{head} (see list unmonitored): {to_word(reason)}: {_name_some(called)}"
+        yield f"{head}: {to_word(reason)}: {_name_some(called)}"
+    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in seen.list_taken()]:
+        yield f"taken by other tools, which count what they use: {_name_some(taken)}"
+    yield from _list_findings(seen)
+    for file, why, lines in seen.list_owed():
+        yield printable(f"not in the history yet: {format_count(lines, 'line')} for {file}: {why}")
+    if seen.dropped_lines:
+        yield f"at least {format_count(seen.dropped_lines, 'line')} of history dropped since boot: too many waited"
+    yield from _list_missing(seen)
 
 
 def _list_findings(seen: Inventory) -> Iterator[str]:
     """List what the last reconcile found."""
-    if (record := seen.reconciled) is not None and record.elsewhere:
+    record, unhooked = seen.reconciled, seen.unhooked
+    if record is not None and record.elsewhere:
         groups = [f"{to_word(path)}: {number}" for path, number in sorted(record.elsewhere.items())]
         yield f"threads in groups of other tools or in other ctrl_groups, as of reconcile: {name_first(groups)}"
     if record is not None and record.outside_total:
         called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
         outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
         yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
-    if (unhooked := seen.unhooked) is not None and (never := name_unhooked(unhooked)):
+    if unhooked is not None and (never := name_unhooked(unhooked)):
         yield f"never hooked, as of {unhooked.since} (see doctor, and list unmonitored): {_name_some(never)}"
 
 
@@ -250,14 +241,19 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         "completed": state.completed_at,
         "lingering": lingering and f"since {lingering}",
         "generation": str(state.generation),
-        "history": state.completed_at
-        and state.history_file
-        and not state.owed
-        and format_command(state.history_file, state.key),
         "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
+    if state.completed_at and state.history_file and not state.owed:
+        facts["history"] = format_command(state.history_file, state.key)
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
-    lines += _format_sums(key)
+    sums = sum_key(key, has_gauges=True)
+    if events := [event for event in EVENTS if event in sums]:  # over all domains and ctrl_groups
+        columns = [
+            Column("EVENT", events),
+            numbers("USE", [format_sum(sums[event], event) for event in events]),
+            Column("UNIT", [EVENTS[event].unit for event in events]),
+        ]
+        lines += ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
     for container, member in state.members.items():
         started = system.format_utc(booted + member.starttime / procfs.TICKS)
         lines += ["", *_format_member(key, container, started)]
@@ -265,27 +261,13 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         lines += ["", *_format_group(group)]
     lines += explain_marks(total for group in key.groups for total in group.totals.values())
     for failure in failures:
-        lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
+        lines += ["", "failure:", *("  " + line for line in _format_failure(failure))]
     return lines
 
 
 def format_command(path: str, name: str) -> str:
     """Format the command that shows a job in a file of the history."""
     return shlex.join([paths.NAME, "history", name, *([] if path == paths.HISTORY else [f"--history={path}"])])
-
-
-def _format_sums(key: SeenKey) -> list[str]:
-    """Format the sum of each event over all domains and ctrl_groups; a gauge has its present value."""
-    sums = sum_key(key, has_gauges=True)
-    events = [event for event in EVENTS if event in sums]
-    if not events:
-        return []
-    columns = [
-        Column("EVENT", events),
-        numbers("USE", [format_sum(sums[event], event) for event in events]),
-        Column("UNIT", [EVENTS[event].unit for event in events]),
-    ]
-    return ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
 
 
 def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
@@ -327,17 +309,12 @@ def _format_group(group: Group) -> list[str]:
 
 def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
-    listed = _sort_rates(rates, sort)
+    listed = sorted(rates.keys, key=lambda row: _rank(row, sort))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
-    title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
-    rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]
-    return [title, "", *_lay_out_rows(rows, [], heads, screen)]
-
-
-def _sort_rates(rates: Rates, sort: str) -> list[KeyUse]:
-    return sorted(rates.keys, key=lambda row: _rank(row, sort))
+    rows = [("node", "", rates.node), ("no pod", "", rates.rest), *_name_rows(shown)]
+    return [f"{rates.time}  over {rates.seconds:.1f} s, {of_all}", "", *_lay_out_keys(rows, [], heads, screen)]
 
 
 # --- The same with --json
@@ -349,7 +326,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
     return {
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
-        "keys": [_summary_to_json(row.key, row.use) for row in selected],
+        "keys": [_summary_to_json(key, use) for key, use in selected],
         "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.unreadable],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": unhooked
@@ -413,7 +390,10 @@ def rates_to_json(rates: Rates) -> dict[str, Any]:
         "seconds": round(rates.seconds, 3),
         "node": _speeds_to_json(rates.node),
         "no_pod": _speeds_to_json(rates.rest),
-        "keys": [{**_identity_to_json(row.key), **_speeds_to_json(row.use)} for row in _sort_rates(rates, "energy")],
+        "keys": [
+            {**_identity_to_json(key), **_speeds_to_json(use)}
+            for key, use in sorted(rates.keys, key=lambda row: _rank(row, "energy"))
+        ],
     }
 
 

@@ -23,7 +23,7 @@ from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.report import printable
-from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, Total, format_name, get_event, to_number
+from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, format_name, to_number
 
 Labels = tuple[tuple[str, str], ...]
 Numbers = Mapping[Labels, float]
@@ -38,24 +38,6 @@ _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper()
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_UNITS = ("bytes", "cycles", "farads", "joules", "seconds")
-END_OF_OPEN_METRICS = "# EOF\n"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The choice of what is exported: by default a series for each event, domain and ctrl_group of a pod."""
-
-    events: frozenset[str] | None = None  # only these, by the kernel's names
-    sum_domains: bool = False  # one series for all domains
-    has_created: bool = False  # in OpenMetrics with the time at which each counter of a key was 0
-
-    def has(self, counter: str) -> bool:
-        return self.events is None or get_event(counter) in self.events
-
-    def add_domain(self, labels: Labels, counter: str) -> Labels:
-        """Add the label of a counter's domain to the labels of its group."""
-        return labels if self.sum_domains else (*labels, ("domain", printable(counter.rpartition("/")[0])))
 
 
 @dataclass(frozen=True)
@@ -72,16 +54,18 @@ class Family:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
-    """Make all metrics. No counter dips below the `former` samples, which were exported before."""
-    former, choice = former or Former(), choice or Choice()
+def make_families(seen: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
+    """Make all metrics. No counter dips below the `former` samples, which were exported before.
+
+    With `has_created` OpenMetrics gets the time at which each counter of a key was 0.
+    """
+    former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [key for key in seen.keys if not key.state.recovering or any(names.read_labels(key.state).values())]
-    used = _sum_keys(keys, choice)
-    found = [*_make_event_families(used, PREFIX, "", former, choice)]
-    uncharged = _sum_uncharged(seen, choice)
-    found += _make_event_families(uncharged, NODE, ", of tasks in no mon_group", former, choice)
-    other = [*_measure_more(seen, keys, used), *_measure_health(seen)]
+    uses = _sum_keys(keys)
+    found = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
+    found += _make_event_families(_list_uncharged(seen), NODE, ", of tasks in no mon_group", former)
+    other = [*_measure_more(seen, keys, uses), *_measure_health(seen)]
     found += [_make_family(name, meaning, numbers) for name, meaning, numbers in other]
     return [family for family in found if family.samples]
 
@@ -100,17 +84,16 @@ def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Fa
 
 
 def format_text(families: Iterable[Family], *, is_open: bool = False) -> str:
-    """Format metrics in Prometheus' text format, or as OpenMetrics, but for END_OF_OPEN_METRICS."""
-    return "".join(line + "\n" for family in families for line in _format_family(family, is_open=is_open))
+    """Format metrics in Prometheus' text format, or as OpenMetrics."""
+    lines = [line + "\n" for family in families for line in _format_family(family, is_open=is_open)]
+    return "".join([*lines, "# EOF\n"] if is_open else lines)
 
 
 def _format_family(family: Family, *, is_open: bool) -> Iterator[str]:
-    """Format a metric. OpenMetrics has units, times of creation, and names of counters without `_total`."""
+    """Format a metric. OpenMetrics has times of creation, and names of counters without `_total`."""
     name = family.name.removesuffix("_total") if is_open else family.name
     yield f"# HELP {name} {family.meaning}."
     yield f"# TYPE {name} {family.kind}"
-    if is_open and (unit := name.rpartition("_")[2]) in _UNITS:
-        yield f"# UNIT {name} {unit}"
     for labels, value in sorted(family.samples.items()):
         yield f"{format_series(family.name, labels)} {value}"
         if is_open and labels in family.created:
@@ -150,88 +133,77 @@ def write_textfile(path: str, text: str) -> None:
 class Former:
     """The samples exported before, so that no counter dips.
 
-    `metrics --textfile` reads them from the file that it replaces, `metrics --listen` has those of its last reading.
+    They are in the file that `metrics --textfile` replaces, or in the last answer of `metrics --listen`.
     """
 
     age: float = 0.0  # seconds since they were exported
     samples: dict[Series, float] = field(default_factory=dict)
 
+    def find(self, series: Series, key: SeenKey | None) -> float | None:
+        """Return the sample of a key's series, unless another key of that name exported it, which ended before."""
+        is_older = key is None or (key.age is not None and key.age >= self.age)
+        return self.samples.get(series) if is_older else None
+
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """Keep the samples of metrics that were exported `age` seconds ago."""
-    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
-    return Former(age, samples)
+    return Former(
+        age, {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    )
 
 
 def read_former(path: str) -> Former:
     """Read the samples in the file that will be replaced; none if it is missing or has another format."""
     text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
-    if text is None or age is None:
-        return Former()
-    samples = dict[Series, float]()
-    for line in text.splitlines():
+    former = Former(age or 0.0)
+    for line in (text or "").splitlines():
         series, _, number = line.rpartition(" ")
         value = None if line.startswith("#") else to_number(counters.number(number))
         if value is not None:
             name, _, inside = series.partition("{")
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
-            samples[name, labels] = value
-    return Former(age, samples)
+            former.samples[name, labels] = value
+    return former
 
 
 # --- The use of keys, and of tasks that are in no key's group
 
 
 @dataclass
-class Sum:
-    """The sum of the counters in one series: two groups of a key can have equal labels (a mount point that changed)."""
+class Use:
+    """The use that one series shows: two groups of a key can have equal labels (a mount point that changed)."""
 
-    key: SeenKey | None = None  # None: of tasks in no key's group
-    known: int | None = 0  # in millionths; None: it lacks a counter, and is unknown
+    key: SeenKey | None  # None: of tasks in no key's group
+    value: int | None = 0  # in millionths; None: there is no number for it, or for one of the groups
     restarts: bool = False  # a part of the use is unknown, so that it is the use of the present directory
-    is_untracked: bool = False
-    is_taken: bool = False  # another tool has, or had, a container of the key: what is known of its use goes on
 
-    def add(self, value: int | None) -> None:
-        self.known = None if self.known is None or value is None else self.known + value
-
-    @property
-    def created(self) -> int | None:
-        """The Unix time at which it was 0. Of a sum that starts again while its key exists this is not known."""
-        return None if self.key is None or self.restarts else self.key.created
-
-    def hold(self, series: Series, former: Former) -> float | None:
-        """Return the sum, or the former sample if the sum is unknown, or dips without a restart.
-
-        The former samples of another key of that name, which ended before, do not count.
-        """
-        value, before = to_number(self.known), former.samples.get(series)
-        if before is None or (self.key is not None and (self.key.age is None or self.key.age < former.age)):
-            return value
-        if value is None:
-            return before
-        # A sum that lacks a domain for a while has not started again.
-        may_restart = self.restarts and not self.is_untracked
-        if self.key is None:  # a difference of counters that are read one after the other dips by the use in between
-            may_restart = value < before / 2
+    def hold(self, before: float | None) -> float | None:
+        """Return the value, or the sample `before` if there is none, or if it dips without a restart."""
+        value = to_number(self.value)
+        if before is None or value is None:
+            return before if value is None else value
+        # A difference of counters that are read one after the other dips by the use in between.
+        may_restart = self.restarts if self.key is not None else value < before / 2
         return value if may_restart else max(value, before)
 
 
 def _make_event_families(
-    sums: dict[Series, Sum], prefix: str, whose: str, former: Former, choice: Choice
+    uses: dict[Series, Use], prefix: str, whose: str, former: Former, *, has_created: bool = False
 ) -> Iterator[Family]:
     """Make the metrics of events: known events in the order of EVENTS, then the others."""
-    for name in dict.fromkeys([*EVENTS, *sorted(name for name, _ in sums)]):
+    for name in dict.fromkeys([*EVENTS, *sorted(name for name, _ in uses)]):
         event = _describe_event(name)
         meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}{whose}"
         family = Family(prefix + event.metric, meaning, {})
-        for labels in (labels for of, labels in sums if of == name):
-            found = sums[name, labels]
-            value = to_number(found.known) if event.gauge else found.hold((family.name, labels), former)
+        for labels in (labels for of, labels in uses if of == name):
+            use = uses[name, labels]
+            value = to_number(use.value) if event.gauge else use.hold(former.find((family.name, labels), use.key))
             if value is not None:
                 family.samples[labels] = value
-            if choice.has_created and not event.gauge and found.created is not None:
-                family.created[labels] = found.created
+            # When a use was 0 that starts again while its key exists is not known.
+            created = use.key.created if has_created and use.key is not None and not use.restarts else None
+            if created is not None and not event.gauge:
+                family.created[labels] = created
         yield family
 
 
@@ -241,57 +213,53 @@ def _describe_event(name: str) -> Event:
     return EVENTS.get(name) or Event("its own unit", f"event {word} of the kernel", f"{word}_total")
 
 
-def _sum_keys(keys: Iterable[SeenKey], choice: Choice) -> dict[Series, Sum]:
+def _sum_keys(keys: Iterable[SeenKey]) -> dict[Series, Use]:
     """Add up the use of keys by event and labels."""
-    sums: dict[Series, Sum] = {}
+    uses: dict[Series, Use] = {}
     for key in keys:
         identity = _identify(key)
         for group in key.groups:
-            place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
-            for counter, value in _choose_samples(group, choice).items():
-                event = get_event(counter)
-                found = sums.setdefault((event, choice.add_domain(place, counter)), Sum(key))
-                found.add(value)
-                found.restarts |= event not in EVENTS or group.totals.get(counter, Total()).unknown > 0
-                found.is_untracked |= counters.is_untracked(counter, group.now.get(counter))
-                found.is_taken |= key.was_taken and counter in group.totals
-    return sums
+            for counter, (value, restarts) in _list_samples(group).items():
+                use = uses.setdefault(_name_series(identity, group.record.ctrl_group, counter), Use(key))
+                use.value = None if use.value is None or value is None else use.value + value
+                use.restarts |= restarts
+    return uses
 
 
-def _sum_uncharged(seen: Inventory, choice: Choice) -> dict[Series, Sum]:
-    """Add up the use of tasks outside of all mon_groups, by event and labels."""
-    sums: dict[Series, Sum] = {}
-    for ctrl_group, of_group in seen.uncharged.items():
-        place = (("ctrl_group", printable(ctrl_group)),)
-        for counter in filter(choice.has, of_group):
-            series = get_event(counter), choice.add_domain(place, counter)
-            sums.setdefault(series, Sum()).add(counters.number(of_group[counter]))
-    return sums
+def _list_uncharged(seen: Inventory) -> dict[Series, Use]:
+    """List the use of tasks outside of all mon_groups, by event and labels."""
+    return {
+        _name_series((), ctrl_group, counter): Use(None, counters.number(text))
+        for ctrl_group, of_group in seen.uncharged.items()
+        for counter, text in of_group.items()
+    }
 
 
-def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
-    """Return the value of each chosen counter of a group in a form that Prometheus can add up; None is no sample.
+def _name_series(identity: Labels, ctrl_group: str, counter: str) -> Series:
+    domain, _, event = counter.rpartition("/")
+    return event, (*identity, ("ctrl_group", printable(ctrl_group)), ("domain", printable(domain)))
 
-    If a part of earlier use is unknown, the value is the use of the present directory: a counter that restarts has to
-    restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
-    read, ran backwards, or is untracked), a gap is right: any lower sample would be one more restart. If all domains
-    are summed, one domain's restart is that of the others, because their sum has to restart from 0; and what is
-    untracked counts with its known part, because a sum with a gap would lack all other domains.
+
+def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
+    """Return the value of each counter of a group in a form that Prometheus can add up, and whether it restarts.
+
+    None is no sample. If a part of earlier use is unknown, the value is the use of the present directory: a counter
+    that restarts has to restart from 0, because Prometheus counts its first value as growth. If that is unknown, too
+    (the counter cannot be read, ran backwards, or is untracked), a gap is right: any lower sample would be one more
+    restart.
     """
-    found = {counter: total.value for counter, total in group.gauges.items() if total.counted}
+    gauges = {counter: total for counter, total in group.gauges.items() if total.counted}
+    found: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
     own = counters.own_use(group.record, group.now)
-    lost = [counter for counter, before in group.record.before.items() if counters.number(before) is None]
-    again = {get_event(counter) for counter in lost} if choice.sum_domains else set()
     for counter, total in group.totals.items():
-        part, is_all = own[counter]
-        if not is_all and not choice.sum_domains:
-            part = None
-        restarts = counter in lost or get_event(counter) in again
-        found[counter] = part if restarts or part is None else total.known
+        part, is_whole = own[counter]
+        is_lost = counter in group.record.before and counters.number(group.record.before[counter]) is None
+        value = part if is_lost else total.known
+        found[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
         if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
-            found[counter] = counters.used(counter, group.begin[counter], text)
-    return {counter: value for counter, value in found.items() if choice.has(counter)}
+            found[counter] = counters.used(counter, group.begin[counter], text), True
+    return found
 
 
 def _identify(key: SeenKey) -> Labels:
@@ -311,10 +279,13 @@ Measured = Iterator[tuple[str, str, "Numbers | float | None"]]
 """The name of each metric, its meaning, and its samples: a number is a single one, None is none."""
 
 
-def _measure_more(seen: Inventory, keys: Iterable[SeenKey], sums: dict[Series, Sum]) -> Measured:
+def _measure_more(seen: Inventory, keys: Iterable[SeenKey], uses: dict[Series, Use]) -> Measured:
     """Measure what is to be known of the use of keys."""
-    of_known = ((event, labels, found) for (event, labels), found in sums.items() if event in EVENTS)
-    unknown = [(*labels, ("event", event)) for event, labels, found in of_known if found.restarts or found.is_taken]
+    unknown = [
+        (*labels, ("event", event))
+        for (event, labels), use in uses.items()
+        if event in EVENTS and (use.restarts or (use.key is not None and use.key.was_taken and not EVENTS[event].gauge))
+    ]
     yield "use_unknown", "1 for each use of which a part, or all, is unknown", Counter(unknown)
     named = [(*_identify(key), ("name", format_name(key))) for key in keys if format_name(key) != NOTHING]
     info = Counter(labels for labels in named if not dict(labels)["namespace"])

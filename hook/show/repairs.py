@@ -7,7 +7,7 @@ from typing import Any
 
 from hook.reconcile.run import Outcome, Repairs
 from hook.report import format_count
-from hook.show.terminal import print_printable
+from hook.show import print_printable
 
 MOST_FAILURES = 10
 """Failures that a run prints, and problems that it leaves: `list` and the metrics have them all, and a timer's run

@@ -15,7 +15,7 @@ import operator
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar
@@ -24,8 +24,7 @@ from hook import counters, names, procfs, resctrl, system
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
-from hook.node.processes import Groups
-from hook.node.records import Broken, Records, leave_out, list_recorded
+from hook.node.records import Broken, Records, leave_out
 from hook.report import printable, who
 from hook.resctrl import Resctrl
 
@@ -34,13 +33,14 @@ _Name = TypeVar("_Name")
 _MOST_READS = 5
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
-_LONGEST_WORD = 253
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 _UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
 _AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
 """Totals by event, or by counter; an event without any counter is absent."""
+KeyUse = tuple["SeenKey", Uses]
+"""A key and its use, or the rates of its use."""
 Readings = dict[str, dict[str, str]]
 """Counters by the path of their mon_group."""
 Uncharged = dict[str, dict[str, str]]
@@ -107,12 +107,12 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        found = {} if self.is_over else self.now
-        gauges = [counter for counter in found if counters.event_of(counter) and not counters.is_cumulative(counter)]
-        return {counter: make_total(counters.number(found[counter])) for counter in gauges}
+        events = {counter: counters.event_of(counter) for counter in ({} if self.is_over else self.now)}
+        gauges = [counter for counter, event in events.items() if event is not None and event.gauge]
+        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
 
 
-@dataclass(frozen=True)
+@dataclass
 class SeenKey:
     """A key in a snapshot."""
 
@@ -212,7 +212,7 @@ class Inventory:
         if has_uncharged:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
-        self.keys = _add_taken(_list_of(SeenKey, found), kernel, options.group_prefix, ctrl_groups)
+        self.keys = _list_of(SeenKey, found)
         failures = [records.failure(name) for name in records.names(Failure)]
         self.failures = _list_of(Failure, failures)
         self.unreadable = _list_of(Broken, [*found, *failures])
@@ -220,10 +220,15 @@ class Inventory:
         """The containers without the hook that reconcile found; None if it has not run."""
         if self.unhooked is not None:
             self.unhooked = leave_out(self.unhooked, {*records.names(Index), *records.names(Failure)})
-        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, self.keys, self.unreadable)
+        recorded = {group.record.path for key in self.keys for group in key.groups if not group.is_over}
+        paths = [path for mon_groups in ctrl_groups.values() for path in mon_groups]
+        lone = [path for path in paths if path not in recorded and _name_group(path).startswith(options.group_prefix)]
+        _add_taken(self.keys, kernel, {*paths} - recorded - {*lone})
+        ours = len(recorded.intersection(paths)) + len(lone)
         self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
         """None if resctrl is not mounted."""
-        self.orphans = orphans if self.host_pids else []
+        uncertain = {broken.name for broken in self.unreadable}
+        self.orphans = _find_orphans(lone, options.group_prefix, self.keys, uncertain) if self.host_pids else []
         """Paths of mon_groups; in another pid namespace it is empty."""
         self.runs = records.runs()
         """The number of hook runs by stage and result."""
@@ -311,38 +316,28 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), now=now)
 
 
-def _add_taken(keys: list[SeenKey], kernel: Resctrl, prefix: str, ctrl_groups: dict[str, list[str]]) -> list[SeenKey]:
-    """Add the members that another tool has taken. Reads the tasks of its groups once for all keys."""
-    known = list_recorded(key.state for key in keys)
-    try:
-        there = Groups(kernel, prefix, lambda: known).read_others(ctrl_groups)
-    except (HookError, OSError):
-        return keys  # unknown: reconcile reports that
-    if not there:
-        return keys
-    found = []
+def _add_taken(keys: list[SeenKey], kernel: Resctrl, others: Iterable[str]) -> None:
+    """Add the members whose init is in a mon_group of another tool. Each is read once for all keys."""
+    there = {pid: path for path in others for pid in system.try_call(kernel.tasks, path) or ()}
     for key in keys:
         # Pids are the host's, so `alive` must be known.
         inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
-        found.append(replace(key, taken={container: there[pid] for container, pid in inits.items() if pid in there}))
-    return found
+        key.taken = {container: there[pid] for container, pid in inits.items() if pid in there}
 
 
-def _find_ours(
-    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
-) -> tuple[int, list[str]]:
-    """Count our mon_groups, and find the orphans: those with our prefix, without a record and a live member.
+def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: set[str]) -> list[str]:
+    """Find the orphans among the mon_groups with our prefix and without a record: those without a live member.
 
-    A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
-    otherwise reconcile ends it. While a key is unreadable, any group may belong to it.
+    While a key is unreadable (`uncertain`) or being rebuilt, any group may belong to it.
     """
-    recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
-    uncertain = {broken.name for broken in unreadable} | {key.state.key for key in keys if key.state.recovering}
-    names = {path: path.rpartition("/")[2] for paths in ctrl_groups.values() for path in paths}
-    ours = [path for path, name in names.items() if path in recorded or name.startswith(prefix)]
-    lone = [path for path in ours if path not in recorded | lived_in and names[path][len(prefix) :] not in uncertain]
-    return len(ours), [path for path in lone if system.is_directory(path)]
+    uncertain |= {key.state.key for key in keys if key.state.recovering}
+    found = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
+    return [path for path in found if system.is_directory(path)]
+
+
+def _name_group(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
@@ -407,14 +402,6 @@ def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str
 # --- Sums of use
 
 
-@dataclass(frozen=True)
-class KeyUse:
-    """A key and its use, or the rates of its use."""
-
-    key: SeenKey
-    use: Uses
-
-
 def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
     """Make the Total of one counter, whose value may be unknown (None), or known `in_part`."""
     return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
@@ -477,8 +464,7 @@ def format_name(key: SeenKey) -> str:
 
 def to_word(text: str | None) -> str:
     """Escape any text to one word of bounded length."""
-    safe = printable(text or "").replace(" ", "\\x20")
-    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
+    return printable(text or "").replace(" ", "\\x20")
 
 
 # --- Rates
@@ -500,13 +486,13 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
     seconds = second.at - first.at
     running = [key for key in second.keys if key.state.completed_at is None]
-    rates = [KeyUse(key, _measure_speed(key, former, seconds)) for key in running]
+    rates = [(key, _measure_speed(key, former, seconds)) for key in running]
     rest = add_up(
         speed
         for path, now in second.uncharged.items()
         for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
     )
-    node = sum_uses([rest, *(rate.use for rate in rates)])
+    node = sum_uses([rest, *(use for _, use in rates)])
     return Rates(time, seconds, rates, rest, node)
 
 
@@ -540,11 +526,6 @@ def _list_speeds(before: dict[str, str] | None, now: dict[str, str], seconds: fl
 # --- The hardware: its events, its RMIDs, and counters that must be assigned to groups
 
 
-def is_arm64() -> bool:
-    """Return whether this is arm64, where resctrl shows MPAM; no file of resctrl says so."""
-    return os.uname().machine in ("aarch64", "aarch64_be")
-
-
 def list_events(root: str) -> set[str]:
     """Return the events that groups are counted for, from info/*_MON/mon_features."""
     infos = [info for info in _list_infos(root) if info.endswith("_MON")]
@@ -559,7 +540,8 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
-    if not is_arm64():  # a group takes an RMID of each kind of counter
+    # arm64's resctrl shows MPAM; no file of it says so. Elsewhere a group takes an RMID of each kind of counter.
+    if os.uname().machine not in ("aarch64", "aarch64_be"):
         return Rmids(min(filter(None, numbers), default=None), ours, others)
     partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
     if not any(numbers) or not any(partids):

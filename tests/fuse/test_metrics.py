@@ -46,7 +46,7 @@ def scrape(url: str) -> dict[str, float]:
 def test_a_server_measures_when_it_is_asked_and_ends_at_a_signal(
     hook: Hook, resctrl: Mounted, init: Task, number: int
 ) -> None:
-    with listening(hook, "--sum-domains") as (process, url):
+    with listening(hook) as (process, url):
         assert scrape(url).get("resctrl_mon_core_energy_joules_total") is None
         hook(created("c1", init.pid, pod_uid=UID))
         resctrl.control(do="add", group=f"/mon_groups/oci-{UID}", amount="12.5", **ENERGY)

@@ -14,10 +14,10 @@ The hardware tracks fewer RMIDs than there are. Linux 7.2, where it says so:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -35,7 +35,7 @@ SIXTEEN = pytest.mark.knobs(counters="untracked", l3_domains=16)
 SEEN = 1536320
 
 
-def count(resctrl: Mounted, value: object, domain: int = 0, event: str = EVENT) -> None:
+def set_counter(resctrl: Mounted, value: object, domain: int = 0, event: str = EVENT) -> None:
     resctrl.control(do="set_counter", group=GROUP, domain=f"mon_L3_{domain:02}", event=event, value=str(value))
 
 
@@ -63,14 +63,13 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
     with task() as init:
         recording(created("c1", init.pid, pod_uid=UID))
         assert listed(hook) == (0, domains, 0), "it says nothing in numbers yet"
-        count(resctrl, SEEN)
+        set_counter(resctrl, SEEN)
         assert listed(hook) == (SEEN, domains - 1, 1)
         (group,) = hook.answer("show", UID)["groups"]
         shown = {it: counter for it, counter in group["counters"].items() if it.endswith(EVENT)}
         assert [(it["known"], it["use"]) for it in shown.values()] == [(SEEN, SEEN), *[(0, None)] * (domains - 1)]
         assert f"{EVENT} >=1.47Mi* bytes" in [" ".join(it.split()) for it in hook.ask("show", UID).stdout.splitlines()]
         assert exported(hook.ask("metrics").stdout) == ([SEEN], domains - 1)
-        assert exported(hook.ask("metrics", "--sum-domains").stdout) == ([SEEN], 1)
         entry = read(hook.run_dir / "mon_groups" / UID)
         assert entry is not None
         uses = [use for counter, use in sorted(entry.use().items()) if counter.endswith(EVENT)]
@@ -83,18 +82,16 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
 
 
 @contextmanager
-def exporting(hook: Hook, resctrl: Mounted, way: str, *words: str) -> Iterator[Any]:
+def exporting(hook: Hook, resctrl: Mounted, way: str) -> Iterator[Callable[[], float | None]]:
     """Takes a sample of the sum over all domains, by the endpoint or by a textfile, once what was set is measured."""
-    number = 0
+    numbers = count(1)
 
     def mark() -> int:
-        nonlocal number
-        number += 1
-        count(resctrl, number, event="llc_occupancy")
+        set_counter(resctrl, number := next(numbers), event="llc_occupancy")
         return number
 
     if way == "listen":
-        with listening(hook, *words) as (_, url):
+        with listening(hook) as (_, url):
 
             def ask() -> float | None:
                 at = mark()
@@ -107,7 +104,7 @@ def exporting(hook: Hook, resctrl: Mounted, way: str, *words: str) -> Iterator[A
 
         def write() -> float | None:
             mark()
-            assert hook.ask("metrics", f"--textfile={path}", *words).status == 0
+            assert hook.ask("metrics", f"--textfile={path}").status == 0
             values, _ = exported(path.read_text())
             return sum(values) if values else None
 
@@ -115,22 +112,18 @@ def exporting(hook: Hook, resctrl: Mounted, way: str, *words: str) -> Iterator[A
 
 
 @FOUR
-@pytest.mark.parametrize("words", [(), ("--sum-domains",)], ids=["by domain", "summed"])
 @pytest.mark.parametrize("way", ["listen", "textfile"])
-def test_an_exported_counter_never_dips(
-    hook: Hook, resctrl: Mounted, init: Task, way: str, words: tuple[str, ...]
-) -> None:
+def test_an_exported_counter_never_dips(hook: Hook, resctrl: Mounted, init: Task, way: str) -> None:
     """Neither when a domain is untracked for a while, nor when it counts from 0 afterwards; it is never too high."""
     hook(created("c1", init.pid, pod_uid=UID))
     texts = [(100, "Unavailable"), ("Unavailable", 30), (120, 30), (120, "Unavailable"), (7, 50), (130, 60)]
-    with exporting(hook, resctrl, way, *words) as ask:
+    with exporting(hook, resctrl, way) as ask:
         values = []
         for first, second in texts:
-            count(resctrl, first)
-            count(resctrl, second, domain=1)
+            set_counter(resctrl, first)
+            set_counter(resctrl, second, domain=1)
             values.append(ask())
-    by_domain, summed = [100, 130, 150, 150, 170, 190], [100, 100, 150, 150, 150, 190]
-    assert values == (summed if words else by_domain)
+    assert values == [100, 130, 150, 150, 170, 190]
 
 
 @FOUR
@@ -145,9 +138,9 @@ def test_a_domain_that_is_untracked_at_the_end_only_takes_nothing_of_the_others_
             with task() as init:
                 recording(created("c1", init.pid, pod_uid=UID))
                 for domain in range(4):
-                    count(resctrl, amount, domain=domain)
+                    set_counter(resctrl, amount, domain=domain)
                 values.append(ask())
-                count(resctrl, "Unavailable", domain=3)
+                set_counter(resctrl, "Unavailable", domain=3)
             recording(stopped("c1"))
             assert listed(hook)[1] == 1
     assert listed(hook) == (3003, 1, 3), "of the domain nothing is on record"

@@ -131,11 +131,12 @@ def schema(values: Object) -> None:
     jsonschema.validate(values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
-METRICS: Object = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True, "created": True}}
+METRICS: Object = {"metrics": {"port": 19753, "created": True}}
+DROPPED = [{"sourceLabels": ["__name__"], "regex": "resctrl_mon_c[16]_.*", "action": "drop"}]
 LABELS = {"release": "prometheus"}
 WITH_OPERATOR: Object = {
     "metrics": {
-        "podMonitor": {"enabled": True, "interval": "15s", "labels": LABELS},
+        "podMonitor": {"enabled": True, "interval": "15s", "labels": LABELS, "metricRelabelings": DROPPED},
         "prometheusRule": {"enabled": True, "labels": LABELS},
     }
 }
@@ -159,7 +160,7 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     wrong += [{"options": ["--linger 60"]}, {"options": ["--lingr=60"]}, {"option": ["--linger=60"]}]
     wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
     wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
-    metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"on": True}]
+    metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["c1_res"]}, {"on": True}]
     metrics += [{"podMonitor": {"interval": "often"}}]
     for values in (*wrong, *({"metrics": metric} for metric in metrics)):
         with pytest.raises(jsonschema.ValidationError):
@@ -348,11 +349,11 @@ def metrics_arguments(values: Object | None = None) -> list[str]:
 def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
     """With watch it has the host's network: there it must not listen on everything."""
     for values, expected in (
-        (None, (("10.1.2.3", 9753), None, False, False)),
-        (METRICS, (("10.1.2.3", 19753), "core_energy,c1_res", True, True)),
+        (None, (("10.1.2.3", 9753), False)),
+        (METRICS, (("10.1.2.3", 19753), True)),
     ):
         given, _ = parse_command("metrics", metrics_arguments(values))
-        assert (parse_address(given.listen), given.events, given.sum_domains, given.created) == expected
+        assert (parse_address(given.listen), given.created) == expected
 
 
 def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
@@ -380,3 +381,4 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     (port,) = containers(objects)["metrics"]["ports"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
     assert endpoint["honorLabels"] is True, "the series keep their labels"
+    assert endpoint["metricRelabelings"] == DROPPED

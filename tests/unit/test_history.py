@@ -9,17 +9,16 @@ import io
 import json
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
 from hook.cli import command_line as cli
 from hook.node import files
-from hook.show import history, snapshot
+from hook.show import history
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -69,7 +68,7 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("whole", WHOLE, [1], 0),
     ("without an end", WHOLE.rstrip(), [1], 0),
     ("compact", json.dumps(make(1), separators=(",", ":")).encode(), [1], 0),
-    ("with fields of a later version", line({**make(1), "colour": {"version": 2}}), [1], 0),
+    ("with fields of a later version", line({**make(1), "colour": {"red": 2}}), [1], 0),
     ("blank", b"\n \n" + WHOLE + b"\n", [1], 0),
     ("of a later version", line({**make(1), "version": 2}), [], 1),
     ("torn", WHOLE[:-30], [], 1),
@@ -108,7 +107,7 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
 
 def test_a_long_line_takes_little_memory() -> None:
     stream = io.BytesIO(b"x" * (100 * history.LINE) + b"\n" + WHOLE)
-    assert [len(it) for it in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE)]
+    assert [len(it) for it in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE), 0]
 
 
 # --- Files
@@ -152,33 +151,29 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.usefixtures("fs")
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_file_is_named_and_loses_nothing_of_others(case: str) -> None:
+def test_a_damaged_file_is_named_and_loses_nothing_of_others(shown: Print, case: str) -> None:
     content, problem = DAMAGED[case]
     write_lines("history.jsonl.2.gz", b"")
     FILE.with_name("history.jsonl.2.gz").write_bytes(content)
     write_lines("history.jsonl.1", line(make(3)))
-    write_lines("history.jsonl", line(make(4)))
-    found = read()
-    assert ids(found) == ([1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []) + [3, 4]
-    assert [it.startswith("history.jsonl.2.gz: ") and problem in it for it in found.problems] == [True]
-    assert problem in found.explain()
+    write_lines("history.jsonl", b"torn\n" + line(make(4)))
+    found = json.loads(shown("--json"))
+    first = [1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []
+    assert [int(job["id"], 16) for job in found["jobs"]] == [*first, 3, 4]
+    (said,) = found["problems"]
+    assert (found["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (1, True, True)
+    assert shown().splitlines()[-1] == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
 
 
 @pytest.mark.usefixtures("fs")
-def test_members_of_gzip_and_zeros_behind_them_are_read() -> None:
+def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_named(fs: FakeFilesystem) -> None:
     write_lines("history.jsonl.1.gz", b"")
     content = gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
     FILE.with_name("history.jsonl.1.gz").write_bytes(content)
     assert (ids(read()), read().explain()) == ([1, 2, 3], "")
-
-
-@pytest.mark.usefixtures("fs")
-def test_a_file_that_is_no_file_is_named(fs: FakeFilesystem) -> None:
-    write_lines("history.jsonl", line(make(1)))
-    fs.create_dir(FILE.with_name("history.jsonl.1"))
-    assert (ids(read()), read().problems) == ([1], ["history.jsonl.1: not a regular file"])
+    fs.create_dir(FILE.with_name("history.jsonl.2"))
+    assert (ids(read()), read().problems) == ([1, 2, 3], ["history.jsonl.2: not a regular file"])
 
 
 @pytest.mark.usefixtures("fs")
@@ -200,53 +195,12 @@ def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("fs")
-@pytest.mark.parametrize("is_rotated", [False, True])
-@pytest.mark.parametrize("end", [make(1)["end"], "2026-11-17T01:05:00Z"])
+@pytest.mark.parametrize(("is_rotated", "end"), [(False, make(1)["end"]), (True, "2026-11-17T01:05:00Z")])
 def test_of_an_id_that_stands_twice_the_last_line_counts(is_rotated: bool, end: str) -> None:
     first, last = line(make(1, use={"core_energy": 2.0})), line(make(1, use={"core_energy": 1.0}, end=end))
     write_lines("history.jsonl.1", first if is_rotated else b"", at=NOW - 10)
     write_lines("history.jsonl", last if is_rotated else first + last)
     assert [(job.end, job.use["core_energy"]) for job in read().list_jobs()] == [(end, 1.0)]
-
-
-# --- Sums equal the truth, whatever happened to the files
-
-EVENTS = st.dictionaries(
-    st.sampled_from(["core_energy", "mbm_total_bytes", "later_event"]),
-    st.integers(0, 10**13).map(lambda it: it / 10**6),
-)
-TEXTS = st.none() | st.text(max_size=12) | st.sampled_from(['{"version":1', "=1+1", "a\nb", "\x1b[2J"])
-FATES = st.sampled_from(["whole", "whole", "whole", "twice", "torn", "glued"])
-ROWS = st.lists(st.tuples(TEXTS, EVENTS, FATES, st.booleans()), max_size=12)
-
-
-@given(ROWS, st.data())
-def test_sums_are_those_of_the_lines_that_are_whole(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], data: st.DataObject
-) -> None:
-    truth: dict[str, int] = {}
-    pieces = [b""]
-    torn = 0
-    for number, (name, use, fate, is_last) in enumerate(rows):
-        text = line(make(number, name, use=use))
-        if fate in ("torn", "glued"):
-            torn += 1
-            text = text[: data.draw(st.integers(1, len(text) - 3))] + (b"" if fate == "glued" else b"\n")
-        else:
-            for event, value in use.items():
-                truth[event] = truth.get(event, 0) + round(value * 10**6)
-            text *= 2 if fate == "twice" else 1
-        pieces[-1] += text
-        if is_last and text.endswith(b"\n"):
-            pieces.append(b"")
-    top = tmp_path_factory.mktemp("history")
-    for age, content in enumerate(reversed(pieces)):
-        name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
-        (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    found = history.read(str(top / "history.jsonl"), (), "")
-    total = snapshot.sum_uses(row.use for row in history.make_rows(found.list_jobs(), history.RowChoice()).shown)
-    assert {event: use.known for event, use in total.items() if event} == truth
-    assert (torn > 0) <= sum(found.skipped.values()) <= torn
 
 
 # --- Which jobs
@@ -269,7 +223,6 @@ SOME = [
         ("job-17 db", [1, 3]),
         ("stack", [3]),
         ("stack/db", [3]),  # as `list` and `history` show it
-        ("web-0", [6, 4]),
         ("shop/web-0", [4]),
         ("000000000003", [3]),
         (make(3)["key"], [3]),
@@ -279,7 +232,6 @@ SOME = [
         ("--since=10m", [2]),
         ("--since=399s", []),
         ("--since=1h", [2]),
-        ("--since=2d", [1, 3, 4, 5, 2]),
         ("--since=999999999w", [6, 1, 3, 4, 5, 2]),
         ("job-17 --since=1h", []),
         ("--until=2026-11-17", [6, 1, 3, 4, 5]),  # that day, too
@@ -287,9 +239,7 @@ SOME = [
         ("--since=2026-11-17 --until=2026-11-17", [1, 3, 4, 5]),
         ("--since=yesterday --until=yesterday", [1, 3, 4, 5]),
         ("--since=today", [2]),
-        ("--until=1h", [6, 1, 3, 4, 5]),
         ("--limit=2", [5, 2]),
-        ("--limit=9", [6, 1, 3, 4, 5, 2]),
         ("--until=yesterday --limit=2", [4, 5]),
     ],
 )
@@ -410,14 +360,11 @@ def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) ->
         ([USED[0], USED[1]], "", ["1.00", "1.00", "2.00"]),
         ([USED[0], USED[2]], "", ["1.00", "-", "4.00"]),
         ([USED[0], USED[3]], "", ["1.00", "?", "-"]),
-        ([USED[3], USED[0]], "", ["1.00", "?", "-"]),
         ([make(1, seconds=None), make(2, use={"core_energy": 0.0})], "", ["?", "0", "-"]),
         ([make(1, use={"core_energy": 0.0}), make(2)], "", ["1.00", "?", "-"]),
         (USED, "a b --by=name", ["0.50", "0.26", "2.00"]),
-        (USED, "a --limit=2", ["1.00", "2.80", "0.00098"]),
         (USED, "--sort=energy --limit=2", ["1.00", "?", "-"]),
         (USED, "", None),
-        (USED[:1], "", None),
     ],
 )
 def test_two_rows_have_the_ratio_of_the_second_to_the_first(
@@ -447,20 +394,14 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
     [
         ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
-        ("job-17 nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
         ("--since=2026-02-30", "--since: '2026-02-30' is no time; use an age (90s, "),
-        ("--since=-1d", "--since: '-1d' is no time; use an age (90s, "),
         ("--history=/nowhere/history.jsonl", "cannot read /nowhere: ENOENT; a hook with --history=FILE"),
-        ("--history=/var/log/resctrl-mon-hook/x", "a hook with --history=FILE writes it when"),
         ("--since=2026-11-24Z", 'today, yesterday or "last night"'),
         ("--since=0001-01-01", "--since: '0001-01-01' is no time"),
         ("--until=9999-12-31", "--until: '9999-12-31' is no time"),
         ("--until=", "--until: '' is no time"),
-        ("--since=today --until=yesterday", "2026-11-18T00:00:00Z, is not before --until, 2026-11-18T00:00:00Z"),
         ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
-        ("--sort=cpu", "--sort"),
-        ("--limit=0", "--limit"),
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
@@ -514,16 +455,14 @@ def test_runs_are_shown_if_a_line_joins_some(shown: Print) -> None:
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
-def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print, name: str) -> None:
-    write_lines("history.jsonl", line(make(1, name)) + line(make_pod(2, name, name)))
-    for by in ((), ("--by=name",), ("--by=pod",), ("--by=namespace",)):
+def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print) -> None:
+    for name, by in product(HOSTILE, ((), ("--by=name",), ("--by=pod",), ("--by=namespace",))):
+        write_lines("history.jsonl", line(make(1, name)) + line(make_pod(2, name, name)))
         text = shown("--csv", *by)
         assert text.replace("\n", "").isprintable()
         assert text.isascii()
         head, *rows = csv.reader(io.StringIO(text))
-        assert len(rows) == 2
-        assert {len(row) for row in rows} == {len(head)}
+        assert [len(row) for row in rows] == [len(head)] * 2
         assert [cell for row in rows for cell in row if cell.lstrip()[:1] in ("=", "+", "-", "@", "\t", "\r")] == []
         assert shown(*by).replace("\n", "").isprintable()
 
@@ -539,15 +478,3 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert (first["core_energy_kwh"], second["core_energy_kwh"]) == ("0.000003429", "0.000000694")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
-
-
-def test_json_says_what_was_skipped(shown: Print) -> None:
-    write_lines("history.jsonl.1.gz", line(make(1)))
-    FILE.with_name("history.jsonl.1.gz").write_bytes(gzip.compress(line(make(1)))[:-1])
-    write_lines("history.jsonl", b"torn\n" + line(make(2)))
-    found = json.loads(shown("--json"))
-    assert (found["skipped"], found["problems"]) == (
-        1,
-        [f"history.jsonl.1.gz: not read to its end: {CUT}"],
-    )
-    assert shown().splitlines()[-1] == (f"skipped: 1 torn or unknown line in history.jsonl; {found['problems'][0]}")

@@ -38,7 +38,7 @@ def _node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metrics_are_ready_if_the_endpoint_answers_well(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(answer: bytes) -> str | None:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{server.getsockname()[1]} --sum-domains")
+            monkeypatch.setenv("METRICS", f"--listen=[127.0.0.1]:{server.getsockname()[1]} --created")
 
             def serve() -> None:
                 client, _ = server.accept()

@@ -23,7 +23,7 @@ from hook.counters import EVENTS, MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
-from hook.show.prometheus import Choice, Former, make_families
+from hook.show.prometheus import make_families
 from hook.show.snapshot import Group, SeenKey, take_snapshot
 from hook.validation import replace
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
@@ -45,12 +45,12 @@ def parsed(text: str) -> Samples:
     return found
 
 
-def text_of(node: NodeFiles, choice: Choice | None = None, former: Former | None = None) -> str:
-    return prometheus.format_text(make_families(take_snapshot(node.options, has_uncharged=True), former, choice))
+def text_of(node: NodeFiles) -> str:
+    return prometheus.format_text(make_families(take_snapshot(node.options, has_uncharged=True)))
 
 
-def scraped(node: NodeFiles, **choice: Any) -> Samples:  # noqa: ANN401
-    return parsed(text_of(node, Choice(**choice)))
+def scraped(node: NodeFiles) -> Samples:
+    return parsed(text_of(node))
 
 
 def values(samples: Samples, name: str, **labels: str) -> list[float]:
@@ -141,42 +141,6 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     found = {name: it for (name, _), it in scraped(node).items() if "stalls" in name or "new" in name}
     assert found == {"resctrl_mon_stalls_memrd_total": 12, "resctrl_mon_node_stalls_memrd_total": 23}
     assert "# TYPE resctrl_mon_stalls_memrd_total counter" in text_of(node)
-
-
-@pytest.mark.parametrize(
-    ("event", "before", "now", "each", "together"),
-    [
-        ("core_energy", (), ("20", "300"), [10, 290], [300]),
-        # Prometheus adds all of a smaller sample: what the other domains had counted would be there twice.
-        ("core_energy", ("Unavailable", "1000"), ("10", "10"), [0, 1000], [0]),
-        ("core_energy", (), ("Error", "300"), [290], []),
-        ("core_energy", (), ("Unavailable", "300"), [0, 290], [290]),
-        # An endpoint that was restarted could only export less of what is untracked, which looks like a restart.
-        ("mbm_total_bytes", (), ("Unavailable", "300"), [290], [290]),
-        ("mbm_total_bytes", ("7", "1000"), ("Unavailable", "300"), [1290], [1297]),
-        ("mbm_total_bytes", ("Unavailable", "1000"), ("Unavailable", "300"), [1290], [290]),
-        ("mbm_total_bytes", (), ("Unavailable", "Unavailable"), [], [0]),
-    ],
-)
-def test_domains_can_be_summed(
-    node: NodeFiles,
-    event: str,
-    before: tuple[str, ...],
-    now: tuple[str, ...],
-    each: list[float],
-    together: list[float],
-) -> None:
-    names, is_energy = [f"mon_PERF_PKG_0{at}/{event}" for at in range(2)], event == "core_energy"
-    path = node.make("oci-c1", counters=dict(zip(names, now)))
-    begin = {name: "Unavailable" if is_energy and text == "Unavailable" else "10" for name, text in zip(names, now)}
-    group = {"path": path, "ctrl_group": "/", "begin": begin, "before": dict(zip(names, before))}
-    node.record("c1", groups=[group])
-    metric = EVENTS[event].metric
-    assert values(scraped(node), metric) == each
-    assert is_energy or values(scraped(node), "use_unknown") == [1.0] * now.count("Unavailable")
-    found = scraped(node, sum_domains=True)
-    assert values(found, metric) == together
-    assert not [labels for _, labels in found if "domain" in dict(labels)]
 
 
 # --- Labels
@@ -302,17 +266,18 @@ def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_gr
     assert value(found, energy, **place) == value(before, energy, **place) == 3.25
 
 
-def test_a_counter_of_a_taken_key_does_not_begin_again_and_one_that_dips_is_held(node: NodeFiles) -> None:
-    group = {**HERE, "before": {ENERGY: "100"}}
-    path = node.make("oci-c1", counters=NOW)
-    node.record("c1", groups=[group], members={"c1": node.alive(path)}, created_boottime=1.0, taken=True)
-    former = prometheus.keep_former(make_families(take_snapshot(node.options)), 1.0)
-    node.count("oci-c1", {ENERGY: "8.5"})
-    families = {it.name: it for it in make_families(take_snapshot(node.options), former)}
-    assert [*families["resctrl_mon_core_energy_joules_total"].samples.values()] == [103.25]
-
-
-RUN = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
+RUN: dict[str, Any] = {
+    "started_at": 1e9,
+    "ended_at": 1e9 - 60,
+    "seconds": 0.25,
+    "failed": 1,
+    "left": 2,
+    "late_cpu": 1.5,
+}
+RUN |= {"outside": {"c1": 17, "c2": 1}, "outside_total": 20}
+WATCH = {"started_at": 1e9, "alive_at": 1e9 + 60, "moved": 7, "failed": 2, "overflows": 1, "followed": 3}
+WATCHED = {"alive_timestamp_seconds": 1e9 + 60, "moved_tasks_total": 7, "failures_total": 2, "overflows_total": 1}
+WATCHED["followed_containers_total"] = 3
 NO_END = {"reconcile_end_timestamp_seconds": None, "reconcile_duration_seconds": None}
 NO_WATCH = dict.fromkeys(("watch_start_timestamp_seconds", "watch_moved_tasks_total", "watch_failures_total"))
 
@@ -320,15 +285,10 @@ NO_WATCH = dict.fromkeys(("watch_start_timestamp_seconds", "watch_moved_tasks_to
 @pytest.mark.parametrize(
     ("record", "content", "expected"),
     [
-        ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_end_timestamp_seconds": 1e9 - 60, "outside_threads": 0}),
-        ("reconcile", {**RUN, "late_cpu": 1.5}, {"reconcile_duration_seconds": 0.25, "late_cpu_seconds_total": 1.5}),
-        ("reconcile", {**RUN, "outside": {"c1": 17, "c2": 1}, "outside_total": 20}, {"outside_threads": 20}),
-        ("reconcile", RUN, {"elsewhere_threads": None}),
+        ("reconcile", RUN, {"reconcile_end_timestamp_seconds": 1e9 - 60, "reconcile_duration_seconds": 0.25}),
+        ("reconcile", RUN, {"late_cpu_seconds_total": 1.5, "outside_threads": 20, "elsewhere_threads": None}),
         ("reconcile", {"started_at": 1e9}, {"reconcile_start_timestamp_seconds": 1e9, **NO_END}),
-        ("watch", {"started_at": 1e9, "alive_at": 1e9 + 60}, {"watch_alive_timestamp_seconds": 1e9 + 60}),
-        ("watch", {"moved": 7, "failed": 2}, {"watch_moved_tasks_total": 7, "watch_failures_total": 2}),
-        ("watch", {"overflows": 1}, {"watch_overflows_total": 1}),
-        ("watch", {"followed": 3}, {"watch_followed_containers_total": 3}),
+        ("watch", WATCH, {f"watch_{name}": number for name, number in WATCHED.items()}),
         ("watch", {"moved": -1}, NO_WATCH),
         ("none", {}, {**NO_WATCH, **NO_END, "unhooked_containers": None}),
     ],
@@ -372,13 +332,12 @@ def test_a_machine_without_a_mount_has_health_metrics_and_whether_it_could_monit
 def test_every_metric_has_one_header_followed_by_its_samples() -> None:
     lines = prometheus.format_text(FAMILIES.values()).splitlines()
     types: dict[str, str] = {}
-    for at, line in enumerate(lines):
+    for line, following in zip(lines, [*lines[1:], ""]):
         if line.startswith("# HELP "):
             name = line.split()[2]
             assert name not in types
-            assert lines[at + 1].split()[:3] == ["#", "TYPE", name]
-            types[name] = lines[at + 1].split()[3]
-            assert len(line.split()) > 5
+            assert following.split()[:3] == ["#", "TYPE", name]
+            types[name] = following.split()[3]
         elif not line.startswith("#"):
             assert re.split(r"[ {]", line)[0] == list(types)[-1]
     assert types.keys() == FAMILIES.keys()
@@ -387,14 +346,11 @@ def test_every_metric_has_one_header_followed_by_its_samples() -> None:
 
 
 def test_json_has_the_same_numbers() -> None:
-    document = json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))
-    found = {
-        (metric["name"], frozenset(sample["labels"].items())): sample["value"]
-        for metric in document["metrics"]
-        for sample in metric["samples"]
-    }
+    found: Samples = {}
+    for metric in json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))["metrics"]:
+        assert metric["type"] in ("counter", "gauge")
+        found |= {(metric["name"], frozenset(it["labels"].items())): it["value"] for it in metric["samples"]}
     assert found == parsed(prometheus.format_text(FAMILIES.values()))
-    assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
 
 
 HOSTILE = st.text(max_size=30) | st.sampled_from(
@@ -436,9 +392,8 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    found = prometheus.Sum(known=None if now is None else now * MILLION)
-    assert found.hold(("x", ()), Former(1.0, {("x", ()): 100})) == held
-    assert found.hold(("x", ()), Former()) == now
+    found = prometheus.Use(None, None if now is None else now * MILLION)
+    assert (found.hold(100), found.hold(None)) == (held, now)
 
 
 PROM = Path("/var/lib/metrics/x.prom")
@@ -459,11 +414,10 @@ def textfile(node: NodeFiles) -> list[str]:
         ("Error", "0", 100.0, 90.0),
         ("4", "0", 100.0, 90.0),
         ("95", "0", 1.0, 89.5),
-        ("Error", "0", 1.0, None),
         ("25.5", "Unavailable", 100.0, 20.0),
         ("Error", "Unavailable", 100.0, 90.0),
     ],
-    ids=["more", "dips", "no number", "ran backwards", "another key", "another key without a number", "wiped", "gone"],
+    ids=["more", "dips", "no number", "ran backwards", "another key", "wiped", "gone"],
 )
 def test_a_counter_in_the_textfile_does_not_dip(
     node: NodeFiles,
@@ -472,12 +426,12 @@ def test_a_counter_in_the_textfile_does_not_dip(
     now: str,
     before: str,
     age: float,
-    held: float | None,
+    held: float,
 ) -> None:
-    """But it starts again with another incarnation that is counted alone, and with another key of that name."""
+    """But it starts again with another directory that is counted alone, and with another key of that name."""
+    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     path = node.make("oci-c1", counters={ENERGY: "95.5"})
     group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
-    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     node.record("c1", groups=[group], created_boottime=900.0)
     assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 90
@@ -502,13 +456,6 @@ def test_a_textfile_is_replaced_whatever_it_holds(
     assert PROM.stat().st_ino != former, "a reader has the whole of the one or the other"
 
 
-@pytest.mark.usefixtures("node")
-def test_the_textfile_can_be_in_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir("/tmp")
-    prometheus.write_textfile("x.prom", "text\n")
-    assert Path("/tmp/x.prom").read_text() == "text\n"
-
-
 @pytest.mark.parametrize("call", ["rename", "fchmod", "fsync"])
 @pytest.mark.usefixtures("textfile")
 def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
@@ -530,32 +477,6 @@ def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, 
 # --- The command
 
 
-def test_events_can_be_chosen_by_the_kernels_names(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    node.live("a")
-    node.live("b")
-    node.count("oci-b", {ENERGY: "Error", "mon_L3_00/mbm_total_bytes": "Error"})
-    node.count_whole({**NOW, "mon_L3_00/stalls_memrd": "1"})
-    assert cli.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
-    found = parsed(capsys.readouterr().out)
-    assert value(found, "node_stalls_memrd_total", ctrl_group="/") == 1
-    assert value(found, "core_energy_joules_total") == value(found, "core_energy_joules_total", key="a") == 3.25
-    assert {dict(labels)["event"] for name, labels in found if name.endswith("use_unknown")} == {"core_energy"}
-    assert not [name for name, labels in found if re.search("memory|occupancy", name) or "domain" in dict(labels)]
-
-
-def test_a_misspelt_event_is_an_error(
-    node: NodeFiles, complaints: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["metrics", *node.places, "--events=core_enrgy"]
-    assert cli.main(arguments) == 0, "it is not known which events there are"
-    capsys.readouterr()
-    node.count_whole(NOW)
-    assert cli.main(arguments) == 2
-    assert capsys.readouterr().out == ""
-    (line,) = complaints
-    assert re.search("no such event: core_enrgy.*core_energy", line)
-
-
 @pytest.mark.parametrize("words", ["--listen=1; --json", "--listen=x", "--created"])
 def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
     assert cli.main(["metrics", *node.places, *words.split("; ")]) == 2
@@ -566,23 +487,13 @@ def test_wrong_arguments_are_refused(node: NodeFiles, words: str) -> None:
 
 def list_open(families: list[prometheus.Family]) -> list[Any]:
     """What the strict parser of OpenMetrics reads."""
-    text = prometheus.format_text(families, is_open=True) + prometheus.END_OF_OPEN_METRICS
+    text = prometheus.format_text(families, is_open=True)
     return [*open_metrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
 
 
 def read_open(families: list[prometheus.Family]) -> Samples:
     samples = (it for family in list_open(families) for it in family.samples)
     return {(it.name, frozenset(it.labels.items())): it.value for it in samples}
-
-
-def test_open_metrics_names_the_kind_and_the_unit_of_each_metric() -> None:
-    found = {it.name: (it.type, it.unit) for it in list_open(make_families(EVERYTHING))}
-    assert found["resctrl_mon_core_energy_joules"] == ("counter", "joules")
-    assert found["resctrl_mon_llc_occupancy_bytes"] == ("gauge", "bytes")
-    assert found["resctrl_mon_uops_retired"] == ("counter", "")
-    assert found["resctrl_mon_late_cpu_seconds"] == ("counter", "seconds")
-    kinds = {family.name.removesuffix("_total"): family.kind for family in make_families(EVERYTHING)}
-    assert kinds == {name: kind for name, (kind, _) in found.items()}
 
 
 CREATED_AT = "2026-01-02T03:04:05Z"
@@ -606,7 +517,7 @@ def test_a_counter_of_a_key_is_created_with_it(
     path = node.make("oci-c1", counters=NOW)
     group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
     node.record("c1", created_at=created_at, groups=[group])
-    families = make_families(take_snapshot(node.options, has_uncharged=True), None, Choice(has_created=has_created))
+    families = make_families(take_snapshot(node.options, has_uncharged=True), has_created=has_created)
     found = read_open(families)
     assert values(found, "core_energy_joules_created") == created
     assert not [name for name, _ in found if name.endswith("_created") and re.search("occupancy|node|runs", name)]

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from hook.models import Failure, KeyState, Member, MonGroup
 from hook.node.models import Job, ReconcileRecord, Unhooked
 from hook.node.records import Broken
-from hook.show import history, lists
+from hook.show import Screen, history, lists
 from hook.show.snapshot import Group, Inventory, Rmids, SeenKey, compare
-from hook.show.terminal import Screen
 from tests.support import house
 from tests.unit.files import examples
 from tests.unit.metrics import EVERYTHING, make_inventory
@@ -126,4 +125,5 @@ def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None
 def test_history_has_no_slip(job: Job, screen: Screen, by: str | None) -> None:
     found = history.Jobs(skipped={"x": 1})
     found.add(job)
-    assert find_slips([*history.format_rows(found, history.RowChoice(by), screen), found.explain()]) == []
+    rows = history.make_rows(found.list_jobs(), by)
+    assert find_slips([*history.format_rows(found, rows, screen), found.explain()]) == []

@@ -175,7 +175,7 @@ class Trial:
         if known:
             raise Failed(f"a container is not monitored: {known[0]['reason']}: {known[0]['problem']}; {_HELP}reasons")
         if container in self._show(uid).get("members", {}):
-            raise Failed(f"metrics have no series with the uid {uid}: are metrics.events what this machine counts?")
+            raise Failed(f"metrics have no series with the uid {uid}")
         raise Failed(
             f"nothing is monitored and nothing is recorded: no hook was called for a container. Does the runtime read "
             f"hooksDir={self._plan['hooksDir']}? containerd, k3s: does the hook-injector run, and see the program? "
