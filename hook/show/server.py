@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import signal
 import socket
 import struct
@@ -215,8 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            accepted, encodings = (self.headers.get(name, "").lower() for name in ("Accept", "Accept-Encoding"))
-            answer = self.server.read("application/openmetrics-text" in accepted, "gzip" in encodings)
+            # What the client prefers (RFC 9110, section 12); plain text is the default.
+            accepted, encodings = (_rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding"))
+            is_open = accepted.get("application/openmetrics-text", 0.0) > accepted.get("text/plain", 0.0)
+            answer = self.server.read(is_open, encodings.get("gzip", 0.0) > 0)
         else:
             answer = _HEALTHY if path == "/-/healthy" else _NOT_FOUND
         self.send_response(answer.status)
@@ -255,3 +258,21 @@ def serve(address: tuple[str, int], measure: Measure, say: Callable[[str], None]
     say(f"listening on http://{host}:{server.server_port}/metrics\n")
     with suppress(KeyboardInterrupt):
         server.serve_forever(_TICK)
+
+
+# --- What a client prefers
+
+_VERSIONS = ("", "0.0.4", "1.0.0")  # of the text format and of OpenMetrics, or any
+_QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
+
+
+def _rate(headers: list[str]) -> dict[str, float]:
+    """Return the quality of each name that a client accepts in our version, or without one; 0 is "never"."""
+    found: dict[str, float] = {}
+    for item in ",".join(headers).lower().replace(" ", "").split(","):
+        name, *parameters = item.split(";")
+        given = dict(parameter.partition("=")[::2] for parameter in parameters)
+        quality = given.get("q", "1")
+        if given.get("version", "").strip('"') in _VERSIONS:
+            found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)
+    return found

@@ -216,15 +216,24 @@ PREFERRED = {
     "": PLAIN,
     "*/*": PLAIN,
     "text/html": PLAIN,
-    "Application/OpenMetrics-Text; Version=1.0.0 ; Q=0.5, */*;q=0.4": OPEN,
+    "application/openmetrics-text": OPEN,
+    "application/openmetrics-text;version=0.0.1": PLAIN,
+    'Application/OpenMetrics-Text; Version="1.0.0" ; Q=0.5, */*;q=0.4': OPEN,
+    "application/openmetrics-text;q=0.5, text/plain": PLAIN,
+    "application/openmetrics-text;q=0.5, text/plain;q=0.2, */*": OPEN,
+    "application/openmetrics-text;q=0, */*;q=0": PLAIN,
+    "application/openmetrics-text;q=nan": PLAIN,
+    "application/openmetrics-text;q=9e9, text/plain;q=0.1": PLAIN,
     ",;,=;q=;q": PLAIN,
-    # Prometheus 3.5
+    # Prometheus 2.42, and 3.5
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1": OPEN,
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
     "text/plain;version=0.0.4;q=0.3,*/*;q=0.2": OPEN,
 }
 COMPRESSED = ("gzip", "GZIP ; Q=0.001", "gzip, identity;q=0.5")
-WHOLE = ("", "identity", "br, zstd")
+WHOLE = ("", "*;q=0", "gzip;q=0, *", "gzip;q=0.0", "identity", "br, zstd", "gzip;q=2")
 
 
 def test_format_and_compression_are_those_that_the_client_asks_for() -> None:
