@@ -103,7 +103,7 @@ def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
 
 @pytest.mark.parametrize("place", [f"members/.{UID}.tmp", f"groups/.{UID}.tmp", "runs/createRuntime-monitored"])
 def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place: str) -> None:
-    """Opened to be written, it used to wait for somebody who reads it."""
+    """Opened to be written, it used to wait for a reader."""
     hook(created("c1", init.pid, pod_uid=UID))
     (hook.run_dir / place).unlink(missing_ok=True)
     os.mkfifo(hook.run_dir / place)

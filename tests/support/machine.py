@@ -34,7 +34,7 @@ AT_BOOT = "/etc/tmpfiles.d/resctrl-mon-hook-stub-usr.conf"
 LEFT = {PROGRAM: "#!/bin/true\n", AT_BOOT: f"r! {PROGRAM}\nr! {AT_BOOT}\n"}
 """What an uninstallation leaves: the stub, and what removes it at the next boot."""
 UNPRIVILEGED = ("setpriv", "--reuid=65534", "--clear-groups")
-"""What a command is started by, to run as somebody else than root."""
+"""What a command is started by, to run as a user other than root."""
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 LOCK = "/tmp/resctrl-mon-hook-tests.lock"
 
