@@ -208,7 +208,7 @@ def package_verb(arguments: Sequence[str]) -> int:
     from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]
-    for reason in provision.install(provision.needed_to_package(rest)):
+    for reason in provision.install((*provision.PACKAGE, *(provision.CHECK if "--check" in rest else ()))):
         print(f"build.py: {reason}", file=sys.stderr)
     program = native.build(newest="--release" in arguments)
     command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(program), *rest]

@@ -58,11 +58,11 @@ KERNEL = (
     *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
 )
 
-PACKAGE = {"deb": "dpkg", "rpm": "rpm"}  # makes a package of that kind
-CHECK = {"deb": "lintian", "rpm": "rpmlint"}
+PACKAGE = ("dpkg", "rpm")  # make the packages
+CHECK = ("lintian", "rpmlint")
 PACKAGES = (
-    *PACKAGE.values(),
-    *CHECK.values(),
+    *PACKAGE,
+    *CHECK,
     "busybox-static",  # the containers' root file system; Podman and runc are that Debian's
     "cpio",
     "fuse3",
@@ -125,12 +125,6 @@ def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
     """A directory outside of the checkout for what is kept from one run to the next; it need not be there yet."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
     return Path(base, "resctrl-mon-hook", *names)
-
-
-def needed_to_package(arguments: Sequence[str]) -> list[str]:
-    """The packages that packaging/package.py takes with these arguments."""
-    kinds = [kind for kind in PACKAGE if kind in arguments] or list(PACKAGE)
-    return [table[kind] for table in (PACKAGE, CHECK) for kind in kinds if table is PACKAGE or "--check" in arguments]
 
 
 def find_scratch() -> str:
@@ -200,7 +194,7 @@ def _install_packages(names: Sequence[str]) -> str:
     """By apt, if this is a Debian and we are root; otherwise the answer is what a person has to do. Removes nothing."""
     if not names:
         return ""
-    if not _is_debian():
+    if shutil.which("apt-get") is None:
         return "this is no Debian: install by hand what Debian calls so"
     if os.geteuid() != 0:
         return f"as root: apt-get install --no-install-recommends {' '.join(names)}"
@@ -209,21 +203,10 @@ def _install_packages(names: Sequence[str]) -> str:
     return f"apt-get could not install (offline?): {error}" if error else ""
 
 
-def _is_debian() -> bool:
-    try:
-        text = Path("/etc/os-release").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return re.search(r"^ID(_LIKE)?=.*\bdebian\b", text, re.MULTILINE) is not None and bool(shutil.which("apt-get"))
-
-
 def _apt_install(names: Sequence[str]) -> str:
     """Empty, or apt's own word on why not. The package lists are refreshed only if it fails with those it has."""
-    install = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
-    error = _apt_get(install)
-    if error:
-        error = _apt_get(["update"]) or _apt_get(install)
-    return error
+    command = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
+    return _apt_get(command) and (_apt_get(["update"]) or _apt_get(command))
 
 
 def _apt_get(arguments: Sequence[str]) -> str:
