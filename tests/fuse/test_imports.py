@@ -10,7 +10,6 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 import pytest
 
@@ -80,19 +79,6 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
     for found in runs:
         assert {name for name in found if name.startswith("hook")} == ours
         assert found - ours - bare <= IN_C
-
-
-def test_with_a_history_a_start_imports_no_more_and_the_last_end_two_modules(hook: Hook, tmp_path: Path) -> None:
-    python = (*start_command(find()[0].path), "-ISc", TELLING + archive.BOOT)
-    starts, ends = [], []
-    for name, options in (("c1", ()), ("c2", (f"--history={tmp_path}/history.jsonl",))):
-        watched = Hook(hook.resctrl_root, hook.run_dir, python=python, options=options).command("hook")
-        with task() as first, task() as init:
-            imported(watched, created("c0", first.pid))
-            starts.append(imported(watched, created(name, init.pid)))
-        ends.append(imported(watched, stopped(name)))
-    assert starts[1] == starts[0]
-    assert ends[1] - ends[0] == {"hook.ending", "hook.counters"}
 
 
 def imported(command: Sequence[str], state: Mapping[str, object] | None = None) -> set[str]:
