@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers: the core, which a container's start may run, and the tools in packages above it."""
+"""The layers: the core, which a container's start may run, and the tools in packages above it; and who opens files."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def running(node: ast.AST, *, lazily: bool) -> Iterator[ast.AST]:
             yield from running(child, lazily=lazily)
 
 
-def imports_of(module: str, *, lazily: bool = True) -> set[str]:
-    return {name for node in running(TREES[module], lazily=lazily) for name in imported(node)}
+EAGER = {name: {it for node in running(tree, lazily=False) for it in imported(node)} for name, tree in TREES.items()}
+EVER = {name: {it for node in running(tree, lazily=True) for it in imported(node)} for name, tree in TREES.items()}
+"""The modules that each module imports: when it is imported, and at any time."""
 
 
 def users(*names: str) -> set[str]:
     """The modules that import one of these, at any place."""
-    return {module for module in TREES if imports_of(module) & {*names}}
+    return {module for module, found in EVER.items() if found & {*names}}
 
 
 def test_docstring_of_hook_lists_every_package_and_each_module_says_what_it_is_for() -> None:
@@ -73,51 +74,104 @@ def test_docstring_of_hook_lists_every_package_and_each_module_says_what_it_is_f
     assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
 
 
-def test_core_imports_builtin_modules_and_no_tool() -> None:
-    offenders = {name: imports_of(name) - CORE - BUILTIN - {"__future__", "hook"} for name in CORE - PYDANTIC}
+def test_core_imports_builtin_modules_and_no_tool_and_nothing_in_circles() -> None:
+    offenders = {name: EVER[name] - CORE - BUILTIN - {"__future__", "hook"} for name in CORE - PYDANTIC}
     assert {name: found for name, found in offenders.items() if found} == {}
     assert BUILTIN - {"_json", "_socket", "fcntl", "select"} <= {*sys.builtin_module_names}, "these four may be shared"
-
-
-def test_modules_of_the_core_do_not_import_each_other_in_circles_even_lazily() -> None:
-    graph = {name: imports_of(name) & CORE for name in CORE}
-    assert {*TopologicalSorter(graph).static_order()} == CORE
+    assert {*TopologicalSorter({name: EVER[name] & CORE for name in CORE}).static_order()} == CORE
 
 
 def test_core_imports_lazily_only_what_the_list_names() -> None:
-    found = {name: (imports_of(name) - imports_of(name, lazily=False)) & CORE for name in CORE}
-    assert set().union(*found.values()) == LAZY.keys()
-    eager = {name for name in CORE - LAZY.keys() if imports_of(name, lazily=False) & LAZY.keys()}
-    assert eager == set()
+    assert set().union(*((EVER[name] - EAGER[name]) & CORE for name in CORE)) == LAZY.keys()
+    assert {name for name in CORE - LAZY.keys() if EAGER[name] & LAZY.keys()} == set()
 
 
 def test_first_word_decides_above_both_rooms() -> None:
-    assert imports_of("__main__", lazily=False) & TREES.keys() == {"entry", "system"}
-    assert imports_of("__main__") & TOOLS == {"cli/command_line"}
+    assert EAGER["__main__"] & TREES.keys() == {"entry", "system"}
+    assert EVER["__main__"] & TOOLS == {"cli/command_line"}
 
 
 def test_packages_import_only_the_core_and_packages_before_them() -> None:
     offenders = {}
     for name in TOOLS:
         before = PACKAGES[: PACKAGES.index(name.split("/")[0]) + 1]
-        strangers = {it for it in imports_of(name) & TREES.keys() if it not in CORE and it.split("/")[0] not in before}
-        if strangers - {"__init__"}:
-            offenders[name] = strangers
-    assert offenders == {}
-    graph = {name: imports_of(name, lazily=False) & TREES.keys() for name in TREES}
+        strangers = {it for it in EVER[name] & TREES.keys() if it not in CORE and it.split("/")[0] not in before}
+        offenders[name] = strangers - {"__init__"}
+    assert {name: found for name, found in offenders.items() if found} == {}
+    graph = {name: EAGER[name] & TREES.keys() for name in TREES}
     assert {*TopologicalSorter(graph).static_order()} >= TREES.keys()
 
 
-def test_system_calls_are_made_in_one_module() -> None:
+def test_system_calls_are_made_in_one_module_and_only_the_models_know_pydantic() -> None:
     assert users("posix", "fcntl", "time") == {"system"}
     assert users("os", "stat", "pathlib", "subprocess", "shutil") <= TOOLS
-
-
-def test_standard_library_is_enough_and_only_the_models_know_pydantic() -> None:
-    every = set().union(*(imports_of(name) for name in TREES))
-    assert every - sys.stdlib_module_names - TREES.keys() <= {"hook", "pydantic", "pydantic_core"}
+    assert set().union(*EVER.values()) - sys.stdlib_module_names - TREES.keys() <= {"hook", "pydantic", "pydantic_core"}
     assert users("pydantic", "pydantic_core") == PYDANTIC
 
 
 def test_people_who_look_take_no_lock() -> None:
-    assert {name for name in LOOKING if imports_of(name) & {"store", "create", "poststop", "key", "view"}} == set()
+    assert {name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key", "view"}} == set()
+
+
+# --- Only two modules open, list and match files: `system` for the program's records, `files` for all others
+
+IMAGE = HOOK.parent / "packaging/kubernetes/image"
+SOURCES = {**TREES, **{f"image/{name}": ast.parse((IMAGE / f"{name}.py").read_text()) for name in ("host", "node")}}
+OPENERS = {"open", "listdir", "scandir", "walk", "fwalk", "glob", "iglob", "rglob", "iterdir", "read_bytes"}
+OPENERS |= {"read_text", "ZipFile", "is_zipfile", "TarFile", "FileIO", "NamedTemporaryFile", "TemporaryFile"}
+OPENERS |= {"mkstemp", "mmap"}
+MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
+ELSEWHERE = {
+    "show/history": {"gzip"},  # of a descriptor that came through the door
+    "show/server": {"gzip"},  # of what it sends
+    "install/program": {"ZipFile"},  # of bytes that came through the door
+    "node/programs": {"shutil"},  # finds programs
+    "jobs": {"shutil"},  # finds the command
+    "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod
+}
+OWN = {f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")}
+"""`system` opens these files without a check of their kind: the program or the kernel made them."""
+OF_THE_KERNEL = {"doctor/checks", "node/processes", "show/snapshot"}
+"""The tools that read resctrl's info, cgroups and mon_groups."""
+
+
+def opened_by(module: str) -> Iterator[str]:
+    """What a module opens files with, or could; the functions of `files` are the door's."""
+    for node in ast.walk(SOURCES[module]):
+        if isinstance(node, ast.Import):
+            yield from {it.name.partition(".")[0] for it in node.names} & MODULES
+        elif isinstance(node, ast.ImportFrom):
+            yield from {(node.module or "").partition(".")[0]} & MODULES
+            yield from ({it.name for it in node.names} & OPENERS if not (node.module or "").startswith("hook") else ())
+        elif isinstance(node, ast.Name) and node.id == "open":
+            yield "open"
+        elif isinstance(node, ast.Attribute) and node.attr in OPENERS and ast.unparse(node.value) != "files":
+            yield node.attr
+
+
+def test_only_the_doors_open_files_and_each_exception_is_needed() -> None:
+    found = {module: {*opened_by(module)} for module in SOURCES.keys() - {"system", "node/files"}}
+    assert {module: names for module, names in found.items() if names} == ELSEWHERE
+
+
+def test_tools_do_not_read_files_of_others_as_our_own() -> None:
+    """But the one that reads the program's records."""
+    named = {
+        module: {ast.unparse(node) for node in ast.walk(TREES[module]) if isinstance(node, ast.Attribute)}
+        for module in TOOLS - {"node/records"}
+    }
+    assert {module for module, names in named.items() if names & OWN} == OF_THE_KERNEL
+
+
+OF_PROCESSES = {
+    *("stat", "status", "task", "cgroup", "cpu_resctrl_groups", "ns"),
+    "cmdline",  # the hook reads the words of the parent of its own parent, if that has the hook's namespaces: conmon's
+}
+"""The files of /proc/PID that are read: no name or environment of a process, and nothing below its root."""
+
+
+def test_of_a_process_nothing_is_read_that_its_author_decides() -> None:
+    texts = [path.read_text("utf-8") for path in (*HOOK.rglob("*.py"), IMAGE / "host.py", IMAGE / "node.py")]
+    assert {name for text in texts for name in re.findall(r"/proc/\{[^}]*\}/(\w+)", text)} == OF_PROCESSES
+    assert sum(text.count("}/cmdline") for text in texts) == 1
+    assert not [text for text in texts if re.search(r"[\"']/proc/[\"'] *\+", text)]
