@@ -93,29 +93,19 @@ def test_command_has_the_environment_of_run(hook: Hook) -> None:
     assert outcome.stdout == wanted.stdout
 
 
-@pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/tmp", 126), ("/etc/passwd", 126)])
-def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, command: str, status: int) -> None:
-    outcome = hook.ask("run", "--key=a", "--", command)
-    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1)
-    assert command in outcome.stderr
-    hook.assert_clean()
-
-
-def test_command_that_the_kernel_refuses_after_all_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
-    for text, status in (("no shebang", 126), ("#!/nowhere\n", 127)):
-        script = tmp_path / "script"
+def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
+    """Also one that the kernel refuses after all."""
+    commands = {"no-such-command": 127, "/tmp": 126, "/etc/passwd": 126}
+    for name, text, status in (("text", "no shebang", 126), ("script", "#!/nowhere\n", 127)):
+        script = tmp_path / name
         script.write_text(text)
         script.chmod(0o755)
-        outcome = hook.ask("run", "--key=a", "--", str(script))
-        assert (outcome.status, outcome.stderr.count("\n")) == (status, 1)
+        commands[str(script)] = status
+    for command, status in commands.items():
+        outcome = hook.ask("run", "--key=a", "--", command)
+        assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1)
+        assert command in outcome.stderr
         hook.assert_clean()
-
-
-def test_run_without_a_command_is_a_wrong_command_line(hook: Hook) -> None:
-    for words in ([], ["--"], ["--key=a"], ["true"]):
-        outcome = hook.ask("run", *words)
-        assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    hook.assert_clean()
 
 
 def test_assigned_processes_are_in_the_group_with_threads_and_children_until_release(hook: Hook) -> None:
@@ -142,82 +132,62 @@ def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
     assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
 
 
-# --- Bad input
+# --- Bad input: which statuses there are. Each reason is in tests/unit/test_jobs.py
 
 
-@pytest.mark.parametrize("key", ["../x", "/etc", "--force", "", UID, UID.replace("-", ""), ID, "x" * 65, "a b", "-x"])
-def test_key_that_is_none_is_refused(hook: Hook, init: Task, key: str) -> None:
-    for words in (["assign", f"--key={key}", str(init.pid)], ["run", f"--key={key}", "--", "true"]):
-        outcome = hook.ask(*words)
-        assert (outcome.status, outcome.stderr.count("\n")) == (65, 1)
-        assert repr(key[:80]) in outcome.stderr
+def refused(hook: Hook, status: int, word: object, *words: str) -> None:
+    outcome = hook.ask(*words)
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1), words
+    assert str(word) in outcome.stderr
+
+
+def test_wrong_command_lines_and_keys_are_refused(hook: Hook, init: Task) -> None:
+    for words in (["run"], ["run", "--"], ["run", "--key=a"], ["run", "true"], ["assign", "--key=a"], ["release"]):
+        refused(hook, 2, "", *words)
+    for pid in ("x", "-1", "1.5", "9" * 30):
+        refused(hook, 2, "", "assign", "--key=a", str(init.pid), pid)
+    for key in ("../x", "--force", "", UID, "x" * 65):
+        refused(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
+        refused(hook, 65, repr(key[:80]), "run", f"--key={key}", "--", "true")
     hook.assert_clean()
 
 
-def test_key_and_id_of_a_container_are_refused_and_its_process_too(hook: Hook) -> None:
+def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
     with task() as init, task() as other, container_cgroup(UID, ID) as own:
         own.add(init.pid)
         assert hook(created("web", other.pid)).status == 0
         assert hook(created(ID, init.pid, pod_uid=UID)).status == 0
         before = hook.key("web"), hook.groups()
         with task() as mine:
-            assert hook.ask("assign", "--key=web", str(mine.pid)).status == 65
-            assert hook.ask("release", "--key=web").status == 65
-        outcome = hook.ask("assign", "--key=a", str(init.pid))
-        assert (outcome.status, str(init.pid) in outcome.stderr, ID in outcome.stderr) == (2, True, True)
+            refused(hook, 65, "web", "assign", "--key=web", str(mine.pid))
+            refused(hook, 65, "web", "release", "--key=web")
+        refused(hook, 2, ID, "assign", "--key=a", str(init.pid))
         assert (hook.key("web"), hook.groups()) == before
 
 
-def test_processes_that_cannot_join_are_named_and_nothing_is_half_done(hook: Hook, init: Task) -> None:
-    with subprocess.Popen(["true"]) as zombie:
+def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(hook: Hook, init: Task) -> None:
+    with subprocess.Popen(["true"]) as zombie, family() as other:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        pids = {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1"}
-        with family() as other:
-            thread = next(int(it) for it in os.listdir(f"/proc/{other.pid}/task") if int(it) != other.pid)
-            for pid, word in {**pids, thread: "thread"}.items():
-                outcome = hook.ask("assign", "--key=a", str(init.pid), str(pid))
-                assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-                assert str(pid) in outcome.stderr
-                assert word in outcome.stderr
-    for word in ("x", "-1", "1.5", "9" * 30):
-        outcome = hook.ask("assign", "--key=a", str(init.pid), word)
-        assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
-    for words in (["assign", "--key=a"], ["assign", str(init.pid)], ["release"]):
-        assert hook.ask(*words).status == 2
+        thread = next(int(it) for it in os.listdir(f"/proc/{other.pid}/task") if int(it) != other.pid)
+        for pid, word in {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1", thread: "thread"}.items():
+            refused(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
     hook.assert_clean()
 
 
-def test_process_in_another_class_or_in_another_tools_group_is_refused(hook: Hook, init: Task) -> None:
-    gold, theirs = hook.resctrl_root / "gold", hook.resctrl_root / "mon_groups" / "theirs"
+def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
+    gold = hook.resctrl_root / "gold"
     gold.mkdir()
-    theirs.mkdir()
-    with task() as other, task() as third:
+    with task() as other:
         (gold / "tasks").write_text(str(other.pid))
-        (theirs / "tasks").write_text(str(third.pid))
-        for pid, word in ((other.pid, "gold"), (third.pid, "theirs")):
-            outcome = hook.ask("assign", "--key=a", str(init.pid), str(pid))
-            assert (outcome.status, outcome.stderr.count("\n")) == (78, 1)
-            assert str(pid) in outcome.stderr
-            assert word in outcome.stderr
-        assert hook.groups() == {"theirs"}
+        refused(hook, 78, "gold", "assign", "--key=a", str(init.pid), str(other.pid))
+        assert hook.groups() == set()
         assert hook.ask("assign", "--key=golden", str(other.pid)) == WELL  # a job of its own class
-        assert hook.groups() == {"theirs", "gold/oci-golden"}
-        assert hook.ask("assign", "--key=golden", str(init.pid)).status == 78
+        assert hook.groups() == {"gold/oci-golden"}
 
 
 @pytest.mark.knobs(rmids=2)
 def test_without_rmids_nothing_is_started(hook: Hook, init: Task) -> None:
     assert hook.ask("assign", "--key=a", str(init.pid)) == WELL
-    with task() as other:
-        outcome = hook.ask("assign", "--key=b", str(other.pid))
-        assert (outcome.status, outcome.stderr.count("\n")) == (75, 1)
-    outcome = hook.ask("run", "--", "echo", "started")
-    assert (outcome.status, outcome.stdout) == (75, "")
+    refused(hook, 75, "no RMID", "run", "--key=b", "--", "echo", "started")
     assert hook.groups() == {"oci-a"}
     assert hook.key("b") is None
-
-
-def test_job_in_a_job_is_refused(hook: Hook) -> None:
-    with running(hook, "--key=outer") as outer:
-        outcome = hook.ask("assign", "--key=inner", str(outer.pid))
-        assert (outcome.status, "outer" in outcome.stderr) == (2, True)
