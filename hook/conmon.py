@@ -8,7 +8,7 @@ container decides them. Source: conmon(8); libpod/oci_conmon_common.go and libpo
 
 from __future__ import annotations
 
-from hook import identity, procfs, system
+from hook import identity, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def leaves_out(options: Options, pod: Pod) -> bool:
 def find_pod(places: list[str], container: str) -> str | None:
     """Return the first digits of the ID of a container's pod, by the path of its cgroup, or None without such a pod.
 
-    The cgroup above its own is `<ID>`, or `...libpod_pod_<ID>.slice` under systemd. `places`: as procfs.cgroups.
+    The cgroup above its own is `<ID>`, or `...libpod_pod_<ID>.slice` under systemd. `places`: as system.cgroups.
     """
     for place in places:
         own = identity.find_own(place, container) or ""
@@ -83,7 +83,7 @@ def _read_name(container: str) -> str | None:
 
 def _find_grandparent() -> int:
     """The pid of our parent's parent; 0, which no process has: our parent has ended."""
-    fields = procfs.stat_fields(system.parent_id())
+    fields = system.stat_fields(system.parent_id())
     return int(fields[1]) if fields is not None else 0
 
 

@@ -7,7 +7,7 @@ of steps survives that. The next hook of that key, or reconcile, repairs what a 
 
 from __future__ import annotations
 
-from hook import identity, names, procfs, system, validation
+from hook import identity, names, system, validation
 from hook.errors import HookError, Reason
 from hook.key import history_of
 from hook.models import KeyState, Member, MonGroup
@@ -195,7 +195,7 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
     """
     context, container = attempt.context, attempt.container
     try:
-        shown = procfs.resctrl_groups(container.pid)
+        shown = system.resctrl_groups(container.pid)
     except OSError:
         shown = None
     ctrl_group, mon_group = shown or (attempt.ctrl_group, "")

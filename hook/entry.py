@@ -6,7 +6,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import create, identity, poststop, procfs, resctrl, system
+from hook import create, identity, poststop, resctrl, system
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
 from hook.store import RunDir
@@ -87,7 +87,7 @@ def run_stage(verb: str, words: list[str]) -> int:
             text, is_whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
         except OSError as caught:
             error = caught
-        if procfs.in_user_namespace():
+        if system.in_user_namespace():
             return 0
         try:
             if is_whole:

@@ -9,7 +9,7 @@ the container's component by its mark and the container's ID. So the path decide
 
 from __future__ import annotations
 
-from hook import names, procfs, system
+from hook import names, system
 from hook.errors import HookError, Reason
 from hook.models import Annotations, Config
 
@@ -68,19 +68,19 @@ class Container:
         self.bundle = bundle
         self.all_annotations = annotations  # None if they are unknown
         self.annotations = Annotations.model_validate(annotations or {})
-        self.places = procfs.cgroups(pid)
+        self.places = system.cgroups(pid)
         self.pod = pod_of(name, self.annotations, self.places if made_in is None else made_in)
         if made_in is None and not self.places:
             self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=pid)
         try:
-            self.starttime = procfs.starttime(pid)  # as in models.Member; None if the process is gone
+            self.starttime = system.starttime(pid)  # as in models.Member; None if the process is gone
         except (OSError, ValueError, IndexError):
             self.starttime = None  # /proc cannot tell
 
     def explain_no_starttime(self) -> HookError:
         """Say why the start time of the process is unknown: `task_gone`, or `io` if /proc cannot be read."""
         try:
-            procfs.starttime(self.pid)
+            system.starttime(self.pid)
         except (OSError, ValueError, IndexError) as error:
             return HookError(Reason.IO, "unreadable process", pid=self.pid, tried=error)
         return HookError(Reason.TASK_GONE, "no process", pid=self.pid)
@@ -93,7 +93,7 @@ class Container:
         """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
         if member is None or self.is_member(member):
             return False
-        return procfs.is_dead(member.pid, member.starttime) is not True
+        return system.is_dead(member.pid, member.starttime) is not True
 
     def problem(self, key: Key) -> HookError | None:
         """Return why its annotations need a report although it can be monitored under this key, or None."""
@@ -114,7 +114,7 @@ def bounded(text: str | None) -> str | None:
 
 
 def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
-    """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
+    """The pod of a container, by its annotations and the paths of its cgroups (as in system.cgroups).
 
     Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
     annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the

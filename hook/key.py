@@ -7,7 +7,7 @@ that failed use the same steps. A *run* of a key goes from its first member to i
 
 from __future__ import annotations
 
-from hook import names, procfs, system, validation
+from hook import names, system, validation
 from hook.errors import HookError
 from hook.models import Index
 from hook.validation import replace
@@ -210,7 +210,7 @@ def remove_group(context: Context, path: str) -> bool:
 def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[str, object]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.end is None and not context.resctrl.is_gone(group.path)]
-    if not there or is_deleted(state) or not procfs.in_host_pid_namespace():
+    if not there or is_deleted(state) or not system.in_host_pid_namespace():
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if locked.state is not None and (state.lingering_since is None or state.members):
         now = system.boottime()
@@ -225,7 +225,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[s
 def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
     try:
-        return state.kind == "pod" and not (state.cgroup and procfs.cgroup_directory(state.cgroup))
+        return state.kind == "pod" and not (state.cgroup and system.cgroup_directory(state.cgroup))
     except OSError:  # the cgroup may be there
         return False
 

@@ -6,7 +6,7 @@ Read `poststop`, then `key.drop`.
 
 from __future__ import annotations
 
-from hook import identity, key, procfs, system
+from hook import identity, key, system
 from hook.errors import HookError
 from hook.models import Failure
 
@@ -37,9 +37,9 @@ def poststop(context: Context, container: str) -> None:
         member = members.get(container)
         if member is not None and context.options.containers != "all" and not _is_meant(context, container, member):
             return
-        over = [] if member is not None and procfs.is_dead(member.pid, member.starttime) is False else [container]
+        over = [] if member is not None and system.is_dead(member.pid, member.starttime) is False else [container]
         for other, displaced in members.items():
-            if other.startswith(container + "@") and procfs.is_dead(displaced.pid, displaced.starttime):
+            if other.startswith(container + "@") and system.is_dead(displaced.pid, displaced.starttime):
                 over.append(other)
         if over:
             key.drop(context, locked, over, is_own=member is not None and container in over)
@@ -66,7 +66,7 @@ def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> boo
         return True
     if failure is None or failure.pid is None or failure.pid == pid:
         return False
-    return procfs.is_dead(failure.pid, failure.starttime) is False
+    return system.is_dead(failure.pid, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

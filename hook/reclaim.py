@@ -12,7 +12,7 @@ the tools.
 
 from __future__ import annotations
 
-from hook import ending, key, names, procfs, resctrl, system
+from hook import ending, key, names, resctrl, system
 from hook.errors import HookError, Reason
 from hook.models import Index, KeyState
 from hook.view import View
@@ -46,7 +46,7 @@ def reclaim(context: Context, own: str) -> bool:
 
     `own`: the caller's key, which is skipped. The caller holds no lock. Failures are reported, and stop nothing.
     """
-    if not procfs.in_host_pid_namespace():
+    if not system.in_host_pid_namespace():
         context.run.complaints.append(HookError(Reason.DENIED, "not host pids"))
         return False
     before, began = context.freed, system.monotonic()
@@ -95,7 +95,7 @@ def is_deserted(state: KeyState) -> bool:
     """Whether a key has groups and all of its members, if any, are known to be dead."""
     if state.completed_at is not None or state.recovering or not state.groups:
         return False
-    return all(procfs.is_dead(member.pid, member.starttime) for member in state.members.values())
+    return all(system.is_dead(member.pid, member.starttime) for member in state.members.values())
 
 
 def _waits(context: Context, state: KeyState) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import errno
 
-from hook import identity, names, poststop, procfs, system
+from hook import identity, names, poststop, system
 from hook.errors import UNNAMED, WRONG_CTRL_GROUP, HookError, Reason, as_hook_error
 from hook.models import Failure, State, ValidationError
 from hook.resctrl import Resctrl
@@ -179,7 +179,7 @@ WORDS = {
     ),
     "no process": ("the container's process {pid} is gone", ""),
     "not host pids": (
-        f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}",
+        f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
         "run `reconcile` on the host, or take the hook out of the pid namespace",
     ),
     "not mounted": (

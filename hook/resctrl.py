@@ -6,7 +6,7 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 
 from __future__ import annotations
 
-from hook import procfs, system
+from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 
 _REFUSALS = {
@@ -161,8 +161,8 @@ class Resctrl:
             return False
         except OSError as error:
             return not system.is_gone(error)
-        lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
-        return lives or not procfs.in_host_pid_namespace()
+        lives = any(not task.isdigit() or system.is_dead(int(task)) is not True for task in tasks)
+        return lives or not system.in_host_pid_namespace()
 
 
 # --- All groups. The cost grows with the node, so a createRuntime that succeeds at once never gets here.

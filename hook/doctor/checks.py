@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from hook import entry, procfs, reclaim, resctrl, system
+from hook import entry, reclaim, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Refused, try_program
@@ -83,11 +83,11 @@ Found = Iterator[tuple[str, str, str]]
 
 
 def _check_root(_site: Site) -> Found:
-    if system.user_id() != 0 or procfs.in_user_namespace():
+    if system.user_id() != 0 or system.in_user_namespace():
         what = "not running as root, or only inside a user namespace (rootless)"
         yield FAILURE, what, "run it as root on the host: rootless containers cannot be monitored"
-    if not procfs.in_host_pid_namespace():
-        yield FAILURE, procfs.NOT_HOST_PIDS, procfs.PID_HINT
+    if not system.in_host_pid_namespace():
+        yield FAILURE, system.NOT_HOST_PIDS, system.PID_HINT
 
 
 # --- resctrl, and what the CPU counts: not every one counts memory traffic, and some have fewer counters than groups

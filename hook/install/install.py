@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from hook import procfs, system
+from hook import system
 from hook.errors import HookError, Reason
 from hook.install.program import Program
 from hook.models import Options
@@ -320,9 +320,9 @@ def try_program(path: str) -> None:
 def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, Remains]:
     """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
-    if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
+    if not places.top and os.path.isdir(options.run_dir) and not system.in_host_pid_namespace():
         # In another pid namespace groups look empty that are not.
-        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
+        raise HookError(Reason.DENIED, system.NOT_HOST_PIDS, hint=system.PID_HINT)
     at, remains = places.at, Remains([], [])
     with lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from hook import identity, names, procfs, report, system
+from hook import identity, names, report, system
 from hook.create import create_runtime
 from hook.entry import Context
 from hook.errors import GONE, HookError, Reason
@@ -175,10 +175,10 @@ def _find(pid: int) -> Container:
     """Return a live process as a member to be. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
-    fields = procfs.stat_fields(pid)
+    fields = system.stat_fields(pid)
     if fields is None:
         raise HookError(Reason.TASK_GONE, f"there is no process {pid}")
-    if procfs.is_over(fields):
+    if system.is_over(fields):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended: it is a zombie")
     if int(fields[6]) & _KERNEL_THREAD:
         raise HookError(Reason.USAGE, f"{pid} is a kernel thread")
@@ -221,7 +221,7 @@ def _check_processes(seen: Survey, key: str, found: list[Container]) -> str:
 def _find_group(seen: Survey, pid: int) -> str | None:
     """Return the path of the group that a process is in, as Groups.find, also of ours where no kernel shows it."""
     path = seen.groups.find(pid)
-    if path is None or procfs.resctrl_groups(pid) is not None:
+    if path is None or system.resctrl_groups(pid) is not None:
         return path
     ours = (group.path for state in seen.states.values() for group in state.groups if group.end is None)
     return next((group for group in ours if pid in (seen.context.resctrl.tasks(group) or ())), path)

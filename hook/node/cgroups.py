@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the container that a cgroup belongs to, by the cgroup's path. Pods and runtimes are found in `identity`.
 
-A cgroup is written `<controllers>:<path>`, as in /proc/PID/cgroup (no controllers: cgroup v2; see procfs.cgroups).
+A cgroup is written `<controllers>:<path>`, as in /proc/PID/cgroup (no controllers: cgroup v2; see system.cgroups).
 Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
 """
 

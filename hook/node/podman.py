@@ -99,7 +99,7 @@ def _list_objects(found: object) -> list[dict[str, Any]]:
 def name_running(pod: identity.Pod, container: str, bundle: str, places: list[str]) -> None:
     """Add Podman's names to the pod of a container that runs already, by the storage that its bundle is in.
 
-    `places` are the cgroups that its runtime made for it, as in procfs.cgroups.
+    `places` are the cgroups that its runtime made for it, as in system.cgroups.
     """
     if pod.is_podmans:
         storage = os.path.dirname(os.path.dirname(bundle))  # of <storage>/<ID>/userdata

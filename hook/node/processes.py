@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from hook import procfs, resctrl, system
+from hook import resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Member
 from hook.node import cgroups
@@ -35,7 +35,7 @@ class Process(NamedTuple):
     starttime: int
     """As in models.Member."""
     cgroups: tuple[str, ...]
-    """As in procfs.cgroups, one for each hierarchy."""
+    """As in system.cgroups, one for each hierarchy."""
     threads: int = 1
     """How many it has."""
 
@@ -137,8 +137,8 @@ class Processes:
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
-        fields = procfs.stat_fields(tid)
-        return fields is not None and int(fields[19]) > (self.boottime * procfs.TICKS) - 1
+        fields = system.stat_fields(tid)
+        return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
         """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup."""
@@ -184,21 +184,21 @@ def parse_job_process(name: str) -> tuple[int, int] | None:
 
 def cpu_seconds(tid: int) -> float:
     """Return the CPU time of a thread, user and system, or 0 if it is gone: proc_pid_stat(5), fields 14 and 15."""
-    fields = procfs.stat_fields(f"{tid}/task/{tid}")
-    return (int(fields[11]) + int(fields[12])) / procfs.TICKS if fields is not None else 0.0
+    fields = system.stat_fields(f"{tid}/task/{tid}")
+    return (int(fields[11]) + int(fields[12])) / system.TICKS if fields is not None else 0.0
 
 
 def had_pid(pid: int, boottime: float) -> bool:
     """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
-    fields = procfs.stat_fields(pid)
-    return fields is not None and int(fields[19]) <= boottime * procfs.TICKS
+    fields = system.stat_fields(pid)
+    return fields is not None and int(fields[19]) <= boottime * system.TICKS
 
 
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
-    if not procfs.in_host_pid_namespace():
-        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    if any("/../" in place + "/" for place in procfs.cgroups(1)):  # cgroup_namespaces(7)
+    if not system.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, system.NOT_HOST_PIDS, hint=system.PID_HINT)
+    if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
         problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
         hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
         raise HookError(Reason.DENIED, problem, hint=hint)
@@ -232,7 +232,7 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: C
     known = {} if known is None else known
     try:
         fields = system.read_counter(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the kernel gives it whole
-        if procfs.is_over(fields):
+        if system.is_over(fields):
             return None
         return Process(pid, int(fields[1]), int(fields[19]), _read_cgroups(pid, known, nested), int(fields[17]))
     except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
@@ -296,7 +296,7 @@ class Reading(NamedTuple):
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """Read the threads in a cgroup and in those below it. Return None if procfs.cgroup_directory does not find it.
+    """Read the threads in a cgroup and in those below it. Return None if system.cgroup_directory does not find it.
 
     `is_other` tells whether a cgroup below it is another container's. A cgroup that vanishes during the reading may
     have moved its threads to one that was read before. So all are read again; if that does not help, it is unread.
@@ -304,7 +304,7 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
     reading = None
     for _ in range(_READINGS):
         try:
-            top = procfs.cgroup_directory(cgroup)
+            top = system.cgroup_directory(cgroup)
         except OSError:
             return Reading(set(), 1)
         if top is None:
@@ -377,7 +377,7 @@ class Groups:
         Where the kernel does not show it, all `tasks` are read at the first call: a task that has begun since is
         unknown (None), and of a task in one of our mon_groups the result is the ctrl_group.
         """
-        groups = procfs.resctrl_groups(tid)
+        groups = system.resctrl_groups(tid)
         if groups is not None:
             return self._kernel.path(*groups).removesuffix("/mon_groups/")
         return None if self._shows_groups else self._places.get(tid)
@@ -412,7 +412,7 @@ class Groups:
 
     @cached_property
     def _shows_groups(self) -> bool:
-        return procfs.resctrl_groups("self") is not None
+        return system.resctrl_groups("self") is not None
 
     @cached_property
     def _places(self) -> dict[int, str]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from hook import conmon, identity, names, procfs, system
+from hook import conmon, identity, names, system
 from hook.entry import Context
 from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, Options, State, ValidationError
@@ -161,7 +161,7 @@ def is_sandbox(state: State) -> bool:
     A pod's author can write the annotations of another runtime, and the user who starts a container of Podman's can
     write those of each.
     """
-    annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
+    annotations, places = state.annotations or {}, system.cgroups(state.pid) if state.pid else []
     owns = [identity.find_own(place, state.id) for place in places]
     makers = filter(None, (identity.find_maker(own, state.id) for own in owns))
     maker = next(makers, None if state.pid else annotations.get("io.container.manager"))  # one that ended has no cgroup
@@ -249,10 +249,10 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
             is_alone = len(containers[name]) == init.threads == 1
             if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
-            elif processes.boottime - born[name] / procfs.TICKS > _YOUNG:
+            elif processes.boottime - born[name] / system.TICKS > _YOUNG:
                 found[name] = born[name]
     last = max(found.values(), default=0.0)
-    at = system.unix_time() - processes.boottime + last / procfs.TICKS if last > last_hooked else None
+    at = system.unix_time() - processes.boottime + last / system.TICKS if last > last_hooked else None
     unnamed = dict.fromkeys(found, UnhookedContainer())
     return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at)
 

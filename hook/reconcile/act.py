@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, names, poststop, procfs, reclaim, report, system, validation
+from hook import create, ending, identity, names, poststop, reclaim, report, system, validation
 from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import HookError, Reason
@@ -224,8 +224,8 @@ def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
     run, found = seen.context.run, {}
     for name in seen.indexed.get(key, ()):
         pid, starttime = parse_job_process(name) or (0, 0)
-        if pid and procfs.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
-            cgroup = identity.own_cgroup(procfs.cgroups(pid), name)
+        if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
+            cgroup = identity.own_cgroup(system.cgroups(pid), name)
             found[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
     if found:  # a cgroup that is named as the job is no container's
         return found
@@ -251,9 +251,9 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
         own = seen.processes.read_own_cgroup(member)  # also those whose cgroup /proc does not show
         there -= own.tids if own is not None else set()
     for tid in there - seen.processes.threads(known):
-        if procfs.is_dead(tid) is True or seen.processes.is_newer(tid):
+        if system.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
-        ids = filter(None, (cgroups.find_container(place, seen.records.index) for place in procfs.cgroups(tid)))
+        ids = filter(None, (cgroups.find_container(place, seen.records.index) for place in system.cgroups(tid)))
         if all((seen.records.index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
@@ -343,7 +343,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     context = seen.context
     used = 0.0 if was_in else cpu_seconds(container.pid)
     ctrl_group = None
-    if procfs.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
+    if system.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
         groups = read_groups(context)
         ctrl_group = groups.name_ctrl_group(groups.find(container.pid) or context.resctrl.root)
     try:
@@ -400,7 +400,7 @@ def bring_in(seen: Survey, key: str, container: str, longest_late: float | None)
     """
     state = seen.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
-    if member is None or procfs.is_dead(member.pid, member.starttime):
+    if member is None or system.is_dead(member.pid, member.starttime):
         return None
     processes = seen.processes
     processes.add([(container, member)])

@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple
 
-from hook import counters, identity, names, procfs, reclaim, resctrl, system, validation
+from hook import counters, identity, names, reclaim, resctrl, system, validation
 from hook.entry import Context
 from hook.errors import HookError
 from hook.key import history_of
@@ -93,7 +93,7 @@ class Survey:
 
     def is_dead(self, member: Member) -> bool:
         """Whether a member's process is known to be dead."""
-        return not self.processes.is_alive(member) and procfs.is_dead(member.pid, member.starttime) is True
+        return not self.processes.is_alive(member) and system.is_dead(member.pid, member.starttime) is True
 
     def find_live(self, state: KeyState) -> dict[str, Member]:
         """Return the members of a key that are not known to be dead."""
@@ -189,8 +189,8 @@ class Survey:
                     yield member.cgroup
         for name in self.records.failed:
             failure = self.context.run.glance(Failure, name)
-            if failure is not None and failure.pid is not None and not procfs.is_dead(failure.pid, failure.starttime):
-                found = (identity.find_own(place, name) for place in procfs.cgroups(failure.pid))
+            if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):
+                found = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
                 yield from (own for own in found if own)
 
 
@@ -393,7 +393,7 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
 
 def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
-    is_dead = procfs.is_dead(pid, failure.starttime)
+    is_dead = system.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
         return not processes.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
     return is_dead is True
@@ -466,7 +466,7 @@ class Threads:
             return found
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = threads - (self._inside.get(member.group) or set())
-        places = self._locate(member, {tid for tid in missing if tid in fresh or not procfs.is_dead(tid)})
+        places = self._locate(member, {tid for tid in missing if tid in fresh or not system.is_dead(tid)})
         to_move = places.pop(OUTSIDE, 0) + places.pop(None, 0)
         elsewhere = ((path, number) for path, number in places.items() if path not in (INSIDE, None))
         return found._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
@@ -481,7 +481,7 @@ class Threads:
         places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
             places = {tid: locate(seen.groups, tid, member.group) for tid in missing}
-            ended = {tid for tid, place in places.items() if place is None and procfs.is_dead(tid)}
+            ended = {tid for tid, place in places.items() if place is None and system.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
             own = None if is_known or not seen.further_looks else seen.processes.read_own_cgroup(member)
             if own is None:
@@ -513,8 +513,8 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes
     own = [member.cgroup for member in live.values() if member.cgroup is not None]
 
     def is_stranger(tid: int) -> bool:
-        places = procfs.cgroups(tid)  # a thread has those of its process
+        places = system.cgroups(tid)  # a thread has those of its process
         is_elsewhere = places and not any(cgroups.is_within(place, cgroup) for place in places for cgroup in own)
-        return bool(is_elsewhere) and procfs.is_dead(tid) is False and not processes.is_newer(tid)
+        return bool(is_elsewhere) and system.is_dead(tid) is False and not processes.is_newer(tid)
 
     return set(filter(is_stranger, tids))

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from hook import procfs, system
+from hook import system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
@@ -72,7 +72,7 @@ class Mover:
         self._key = place.key
         self._read = read
         self._groups = groups if groups is not None else read_groups(context)
-        self._shows_groups = procfs.resctrl_groups(place.member.pid) is not None
+        self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def step(self, tids: Collection[int] | None = None) -> bool:
@@ -90,7 +90,7 @@ class Mover:
             self._move_all(self._read() if tids is None else tids)
         except (HookError, OSError) as error:
             is_gone = isinstance(error, HookError) and error.kind in GONE
-            self.error = None if is_gone and procfs.is_dead(self.member.pid, self.member.starttime) else error
+            self.error = None if is_gone and system.is_dead(self.member.pid, self.member.starttime) else error
             self.has_ended = True
         else:
             self.has_ended = not (self.outside or self.has_moved or self.forking)
@@ -125,7 +125,7 @@ class Mover:
     def _has_init(self) -> bool:
         """Whether the container's init is alive and in the group."""
         pid, starttime = self.member.pid, self.member.starttime
-        return not procfs.is_dead(pid, starttime) and is_inside(self._context, pid, self.member.group)
+        return not system.is_dead(pid, starttime) and is_inside(self._context, pid, self.member.group)
 
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group or must stay; return False if it has ended.
@@ -138,7 +138,7 @@ class Mover:
         group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
-        before = procfs.stat_fields(f"{tid}/task/{tid}")
+        before = system.stat_fields(f"{tid}/task/{tid}")
         if not (self.has_others or self._is_in_cgroup(tid)):
             return False
         try:
@@ -149,7 +149,7 @@ class Mover:
             if error.reason != Reason.TASK_GONE:
                 raise
             return False
-        after = procfs.stat_fields(f"{tid}/task/{tid}")
+        after = system.stat_fields(f"{tid}/task/{tid}")
         if before is not None and after is not None and before[19] != after[19]:
             if not self._is_in_cgroup(tid):  # the next run brings it into the group of its own container
                 with suppress(HookError):
@@ -164,19 +164,19 @@ class Mover:
 
     def _is_in_cgroup(self, tid: int) -> bool:
         """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
-        own, places = self.member.cgroup, procfs.cgroups(tid)
+        own, places = self.member.cgroup, system.cgroups(tid)
         return own is None or not places or any(cgroups.is_within(place, own) for place in places)
 
     def _count_late(self, tid: int, fields: list[str]) -> None:
         """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
         context, born = self._context, int(fields[19])
-        used = (int(fields[11]) + int(fields[12])) / procfs.TICKS
+        used = (int(fields[11]) + int(fields[12])) / system.TICKS
         late = used - context.late_threads.get((tid, born), 0.0)
         if len(context.late_threads) >= _MOST_REMEMBERED:
             context.late_threads.clear()
         context.late_threads[tid, born] = used
         if self.longest_late is not None:
-            is_new = born >= context.looked_at * procfs.TICKS
+            is_new = born >= context.looked_at * system.TICKS
             count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
 
 
@@ -210,7 +210,7 @@ def _may_fork(tid: int, since: int) -> bool:
 
     `since` is its user time at the move, in ticks. Source: proc_pid_stat(5), fields 3 and 14.
     """
-    fields = procfs.stat_fields(f"{tid}/task/{tid}")
+    fields = system.stat_fields(f"{tid}/task/{tid}")
     return fields is not None and fields[0] in _RUNS and int(fields[11]) < since + _USER_TIME
 
 
@@ -295,7 +295,7 @@ def locate(groups: Groups, tid: int, path: str) -> str | None:
 
 def is_inside(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
-    groups = procfs.resctrl_groups(tid)
+    groups = system.resctrl_groups(tid)
     return context.resctrl.path(*groups) == path if groups is not None else tid in (context.resctrl.tasks(path) or ())
 
 

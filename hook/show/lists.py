@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hook import counters, names, procfs, system
+from hook import counters, names, system
 from hook.counters import EVENTS, MILLION
 from hook.models import Failure
 from hook.node import paths
@@ -98,7 +98,7 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
     total = [("total", "", sum_uses(use for _, use in selected))] if len(selected) > 1 else []
-    lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
+    lines = [_format_rmids(seen), *([] if seen.host_pids else [system.NOT_HOST_PIDS]), ""]
     lines += _lay_out_keys([*_name_rows(shown), *total], columns, LIST_HEADS, screen)
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
@@ -255,7 +255,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         ]
         lines += ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
     for container, member in state.members.items():
-        started = system.format_utc(booted + member.starttime / procfs.TICKS)
+        started = system.format_utc(booted + member.starttime / system.TICKS)
         lines += ["", *_format_member(key, container, started)]
     for group in key.groups:
         lines += ["", *_format_group(group)]

@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from hook import counters, names, procfs, resctrl, system
+from hook import counters, names, resctrl, system
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
@@ -201,7 +201,7 @@ class Inventory:
     def __init__(self, options: Options, records: Records, *, has_uncharged: bool) -> None:
         kernel = Resctrl(options.resctrl_root)
         self.at = system.monotonic()
-        self.host_pids = procfs.in_host_pid_namespace()
+        self.host_pids = system.in_host_pid_namespace()
         """Whether this is the host's pid namespace; in another one dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
         listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
@@ -298,9 +298,9 @@ def _read_key(
 
 
 def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
-    if not procfs.in_host_pid_namespace():
+    if not system.in_host_pid_namespace():
         return dict.fromkeys(members)
-    dead = {container: procfs.is_dead(member.pid, member.starttime) for container, member in members.items()}
+    dead = {container: system.is_dead(member.pid, member.starttime) for container, member in members.items()}
     return {container: None if is_dead is None else not is_dead for container, is_dead in dead.items()}
 
 

@@ -30,7 +30,7 @@ from itertools import chain
 from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
-from hook import counters, create, ending, names, procfs, reclaim, report, retry, system
+from hook import counters, create, ending, names, reclaim, report, retry, system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
@@ -65,7 +65,7 @@ _MOST_KEPT = 4096
 
 def run(options: Options) -> NoReturn:
     """Watch until SIGTERM or SIGINT, which end the process with status 0. Raises HookError if it cannot start."""
-    if procfs.in_user_namespace():
+    if system.in_user_namespace():
         problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
     processes.check_namespaces()
@@ -125,7 +125,7 @@ class Watch:
     def bring_in(self, pid: int) -> None:
         """Move a process into its container's group, if it has one and is outside."""
         with self._guard(f"process {pid}"):
-            places = procfs.cgroups(pid)
+            places = system.cgroups(pid)
             if not places:
                 self.looks_at_all = True
                 return
@@ -136,7 +136,7 @@ class Watch:
     def _bring_in(self, place: Place, pid: int) -> None:
         was_idle = self.wait() is None
         if pid == place.member.pid and self._follow(place):
-            place = self.find(procfs.cgroups(pid)) or place
+            place = self.find(system.cgroups(pid)) or place
             self._waiting[place.container] = place
         else:
             mover = self._find_mover(place)
@@ -144,7 +144,7 @@ class Watch:
             self._end(place, mover, f"process {pid}")
         # The children of a process that died have another parent, so only its container's cgroup finds them.
         now = system.monotonic()
-        if now >= self._due and procfs.is_dead(pid):
+        if now >= self._due and system.is_dead(pid):
             self._waiting.pop(place.container, None)
             self._look_at({place.container: place}, now)
         elif was_idle:
@@ -200,7 +200,7 @@ class Watch:
     # --- Which container a process is in
 
     def find(self, places: list[str]) -> Place | None:
-        """Find the container whose own cgroup holds a process, the innermost one, by procfs.cgroups of the process.
+        """Find the container whose own cgroup holds a process, the innermost one, by system.cgroups of the process.
 
         Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
         until the record of any key changes, which one stat(2) shows.

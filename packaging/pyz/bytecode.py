@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the program for the .pyz by each CPython found: the loader, which its second line runs, and the modules.
 
-The loader (hook/loader.py) is marshalled as one: its constants are the modules that the start of a container
+The loader (loader.py) is marshalled as one: its constants are the modules that the start of a container
 imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
 itself.
 """
@@ -21,6 +21,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -28,7 +29,7 @@ from pyz import ROOT, BuildError
 
 START = "hook.__main__"
 """The module whose start() runs the program."""
-LOADER = "hook.loader"
+LOADER = Path(__file__).with_name("loader.py")
 EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
 # The interpreter's options: isolated, so that the bytes depend only on its version and the sources.
 _OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
@@ -110,11 +111,11 @@ def print_bytecode() -> None:
 def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
     """Compile modules; returns the loader's size and all bytes. `texts` has the sources by their path in the zip."""
     codes, eager = compile_modules(texts)
-    later = {name: stable(code) for name, code in codes.items() if name not in (*eager, LOADER)}
+    later = {name: stable(code) for name, code in codes.items() if name not in eager}
     ends = itertools.accumulate(map(len, later.values()))
     places = {name: (end - len(code), len(code)) for (name, code), end in zip(later.items(), ends)}
     constants: dict[object, Any] = {EAGER: tuple((name, codes[name]) for name in eager), LATER: places}
-    loader = codes[LOADER]
+    loader = compile_bare(ast.parse(LOADER.read_text("utf-8")), LOADER.name)
     first = stable(loader.replace(co_consts=tuple(constants.get(name, name) for name in loader.co_consts)))
     return len(first), first + b"".join(later.values())
 

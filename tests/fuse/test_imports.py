@@ -30,7 +30,6 @@ OURS = [
     "models",
     "names",
     "poststop",
-    "procfs",
     "resctrl",
     "store",
     "system",

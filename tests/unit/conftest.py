@@ -43,7 +43,7 @@ OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$
 def _whole_hook() -> None:
     """Import all of hook/: pyfakefs forgets what is first imported while it is there, and that is made once more."""
     for module in pkgutil.walk_packages(hook.__path__, "hook."):
-        if not module.name.endswith(("__main__", "loader")):  # they run what they are part of
+        if not module.name.endswith("__main__"):  # it runs what it is part of
             importlib.import_module(module.name)
 
 

@@ -10,7 +10,7 @@ from typing import Any, AnyStr
 
 from pyfakefs.fake_os import FakeOsModule
 
-from hook import procfs
+from hook import system
 from hook.models import Failure, Index, KeyState, Options
 from hook.node.models import ReconcileRecord, WatchRecord
 
@@ -143,7 +143,7 @@ class NodeFiles:
 
     def alive(self, group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
         """A member whose process runs."""
-        return {"pid": self.pid, "starttime": procfs.starttime(self.pid), "group": group, **fields}
+        return {"pid": self.pid, "starttime": system.starttime(self.pid), "group": group, **fields}
 
     def take(self, name: str = "theirs", ctrl_group: str = "/") -> str:
         """Another tool has moved the process that is a member to a group of its own; returns the path of that group."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import procfs, system
+from hook import system
 from hook.node import cgroups, processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -111,7 +111,7 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     fs: FakeFilesystem, mounted: str, cgroup: str, there: bool
 ) -> None:
     fs.create_dir(mounted)
-    assert (procfs.cgroup_directory(cgroup) is not None) is there
+    assert (system.cgroup_directory(cgroup) is not None) is there
 
 
 @pytest.mark.parametrize(

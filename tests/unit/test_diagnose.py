@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import names, procfs, reclaim, system
+from hook import names, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
@@ -102,7 +102,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reclaim, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
-    monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)
+    monkeypatch.setattr(system, "is_dead", lambda pid, _born=None: pid == 8)
     monkeypatch.setattr(processes, "had_pid", lambda _pid, boottime: boottime > 0)
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
 

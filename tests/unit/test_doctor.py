@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import entry, procfs, reclaim, system
+from hook import entry, reclaim, system
 from hook.doctor import OK, Finding, checks, format_findings, to_objects
 from hook.doctor.checks import Found, Site, examine
 from hook.doctor.machine import make_report
@@ -284,7 +284,7 @@ def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> N
 
 @pytest.mark.parametrize(
     ("where", "name", "answer"),
-    [(system, "user_id", 1000), (procfs, "in_user_namespace", True), (procfs, "in_host_pid_namespace", False)],
+    [(system, "user_id", 1000), (system, "in_user_namespace", True), (system, "in_host_pid_namespace", False)],
 )
 def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
     installed: InstalledFiles, monkeypatch: pytest.MonkeyPatch, where: object, name: str, answer: object

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import __main__ as program
-from hook import conmon, entry, procfs, system
+from hook import conmon, entry, system
 from hook.errors import UNNAMED, HookError
 from hook.models import Failure, Options, State, ValidationError
 from hook.node.records import Records
@@ -233,7 +233,7 @@ def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_fo
     node.spawn(7, cgroup=own("c1"))
     node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
     with node.patch.context() as unreadable:
-        unreadable.setattr(procfs, "cgroups", lambda _pid: [])
+        unreadable.setattr(system, "cgroups", lambda _pid: [])
         assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})
     assert (node.failures(), node.groups()) == ({"c1": "io"}, {})
     assert node.verbs() == ["retry"]

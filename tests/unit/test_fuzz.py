@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hook import entry, models, procfs, system
+from hook import entry, models, system
 from tests.simulator.kernel import COUNTERS, RESCTRL, Kernel, KernelNode
 from tests.simulator.machine import RUN, Caller, SimulatedMachine
 from tests.support.hook import STATES, UID, created, stopped
@@ -241,7 +241,7 @@ def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **
 
 
 def test_unforeseen_failure_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(procfs, "cgroups", lambda _pid: 1 / 0)
+    monkeypatch.setattr(system, "cgroups", lambda _pid: 1 / 0)
     with pytest.raises(AssertionError, match="unforeseen"):
         check(whole(CREATED))
 

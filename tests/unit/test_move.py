@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from hook import procfs
+from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
 from hook.reconcile.move import Mover, Place, move_until, save_late
 from hook.report import explain
@@ -201,13 +201,13 @@ def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
     for number in range(20):
         chain.fork(INIT, 2000 + number)
     asked: list[int] = []
-    real = procfs.resctrl_groups
+    real = system.resctrl_groups
 
     def ask(tid: int) -> tuple[str, str] | None:
         asked.append(tid)
         return real(tid)
 
-    monkeypatch.setattr(procfs, "resctrl_groups", ask)
+    monkeypatch.setattr(system, "resctrl_groups", ask)
     assert chain.mover().moved == 1
     assert asked == [INIT, 1000]
 

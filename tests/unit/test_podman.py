@@ -11,7 +11,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import conmon as podman
-from hook import procfs, system
+from hook import system
 from hook.identity import Pod
 from hook.models import KeyState, Options
 from hook.node import podman as keeper
@@ -43,7 +43,7 @@ class Conmon:
         self.parents: list[str | None] = ["900"]
         self.read = list[str]()
         monkeypatch.setattr(system, "parent_id", lambda: 1000)
-        monkeypatch.setattr(procfs, "stat_fields", self._stat_fields)
+        monkeypatch.setattr(system, "stat_fields", self._stat_fields)
         monkeypatch.setattr(system, "link_target", self._link_target)
         monkeypatch.setattr(system, "read_start", self._read_start)
 

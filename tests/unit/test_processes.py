@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import procfs, system
+from hook import system
 from hook.models import Member
 from hook.node import processes as its
 from hook.node.processes import Process, Processes, Reading, look, read_threads
@@ -144,7 +144,7 @@ def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Mem
     seen.add([("c", init)])
     assert seen.of_container(init) == {7}
     assert seen.threads({7}) == seen.look_again(init) == {7, 70}
-    born = int(node.kernel.now + 1) * procfs.TICKS
+    born = int(node.kernel.now + 1) * system.TICKS
     node.kernel.fork(7, 8, born=born)
     node.kernel.tasks[7].groups[71] = node.kernel.tasks[7].groups[7]
     assert seen.look_again(init) == {7, 70, 71}

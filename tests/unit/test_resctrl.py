@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hook import procfs, system
+from hook import system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.report import explain
 from hook.resctrl import Resctrl
@@ -170,7 +170,7 @@ def test_a_task_lives_unless_it_is_known_to_be_dead(
 ) -> None:
     """In another pid namespace no group is known to be empty: `tasks` leaves out who has no pid there."""
     node.kernel.files[GROUP + "/tasks"] = tasks.encode()
-    node.patch.setattr(procfs, "is_dead", dead.__getitem__)
+    node.patch.setattr(system, "is_dead", dead.__getitem__)
     OURS.make(GROUP)
     assert OURS.has_live_task(GROUP) is expected
     node.kernel.pid_namespace = "pid:[4026532201]"
@@ -183,7 +183,7 @@ def test_all_threads_of_a_large_node_are_in_one_group(node: Node) -> None:
     OURS.make(GROUP)
     node.kernel.files[GROUP + "/tasks"] = "".join(f"{tid}\n" for tid in many).encode()
     assert OURS.tasks(GROUP) == many
-    node.patch.setattr(procfs, "is_dead", many.__contains__)
+    node.patch.setattr(system, "is_dead", many.__contains__)
     assert OURS.has_live_task(GROUP) is False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import procfs, system
+from hook import system
 from hook.models import State
 from hook.node import runtimes
 from hook.node.runtimes import Runtimes
@@ -108,7 +108,7 @@ def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None
 def test_live_containers_that_are_no_sandboxes_are_listed(
     node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [":/kubepods/podx/crio-web"])
+    monkeypatch.setattr(system, "cgroups", lambda _pid: [":/kubepods/podx/crio-web"])
     node.container("web")
     program = node.runtime()
     live = [state(status=status) for status in ("created", "running", "paused")]
@@ -272,7 +272,7 @@ def test_a_pods_author_cannot_make_a_container_a_sandbox(monkeypatch: pytest.Mon
     """Nor can `podman run --annotation=io.kubernetes.cri-o.ContainerType=sandbox`: it was never adopted then."""
 
     def is_sandbox(place: str, manager: str | None, **kinds: str) -> bool:
-        monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
+        monkeypatch.setattr(system, "cgroups", lambda _pid: [place])
         annotations = {{"cri": SANDBOX, "crio": OF_CRIO}[name]: kind for name, kind in kinds.items()}
         annotations |= {"io.container.manager": manager} if manager else {}
         return runtimes.is_sandbox(State.model_validate(state(ID, annotations=annotations)))

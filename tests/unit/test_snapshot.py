@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import procfs, system
+from hook import system
 from hook.counters import MILLION
 from hook.errors import HookError, Reason
 from hook.models import Model
@@ -157,7 +157,7 @@ def test_members_are_dead_alive_or_unknown_and_an_age_is_never_negative(
         node.record("c1", members=members, created_boottime=born)
         key = only(take_snapshot(node.options))
         assert (key.alive, key.list_alive(), key.age) == ({"a": True, "b": False, "c": False}, ["a"], age)
-    monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
+    monkeypatch.setattr(system, "is_dead", lambda _pid, _born: None)
     assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
 
@@ -416,7 +416,7 @@ def test_a_part_of_the_rate_of_a_taken_key_is_unknown(node: NodeFiles, monkeypat
     node.take()
     ((_, use),) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
     assert use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
-    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
+    monkeypatch.setattr(system, "in_host_pid_namespace", lambda: False)
     assert only(take_snapshot(node.options)).condition == "live", "pids of another namespace are no one's"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook import procfs, system
+from hook import system
 from hook.entry import Context
 from hook.node import processes, runtimes
 from hook.node.models import Unhooked
@@ -110,19 +110,19 @@ def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(pods
 
     pods.start(SANDBOX, catches=PAUSE)
     assert last() is None
-    pods.start(APP, starttime=procfs.TICKS * 70)
-    pods.start(SIDECAR, starttime=procfs.TICKS * 50)
+    pods.start(APP, starttime=system.TICKS * 70)
+    pods.start(SIDECAR, starttime=system.TICKS * 50)
     assert last() == pytest.approx(boot + 70, abs=5)
     pods.hook(SIDECAR)
     assert last() == pytest.approx(boot + 70, abs=5), "an earlier one has the hook"
-    pods.start("d4" * 32, uid=OTHER, starttime=procfs.TICKS * 80)
+    pods.start("d4" * 32, uid=OTHER, starttime=system.TICKS * 80)
     pods.hook("d4" * 32)
     assert last() is None
     assert pods.find() == ([APP], [SANDBOX]), "it is still counted"
 
 
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:
-    pods.start(APP, starttime=int(system.boottime() * procfs.TICKS))
+    pods.start(APP, starttime=int(system.boottime() * system.TICKS))
     assert pods.find() == ([], [])
 
 

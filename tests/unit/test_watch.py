@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook import procfs, system
+from hook import system
 from hook.node.models import WatchRecord
 from hook.store import RunDir
 from hook.watch import Watch
@@ -180,7 +180,7 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
 ) -> None:
     node.spawn(8, group=f"mon_groups/{GROUP}")
     node.machine.changes.clear()
-    monkeypatch.setattr(procfs, "is_dead", None)
+    monkeypatch.setattr(system, "is_dead", None)
     watch = move_until(node)
     watch.bring_in(8)
     assert (watch.moved, watch.wait(), node.machine.changes, node.reads) == (0, None, [], [])

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from hook import identity, procfs, system
+from hook import identity, system
 from tests.simulator.machine import SimulatedMachine
 from tests.unit.simulated import fails
 from tests.unit.stops import machine as proc
@@ -39,9 +39,9 @@ def test_whatever_the_process_is_called(proc: SimulatedMachine, name: str) -> No
     """Of two processes that were given the pid, the other one is dead."""
     for state, dead in (("S", False), ("Z", True)):
         says(proc, "stat", stat(name, state))
-        assert procfs.starttime(PID) == BORN
-        assert procfs.is_dead(PID, BORN) is procfs.is_dead(PID) is dead
-        assert procfs.is_dead(PID, BORN - 1) is True
+        assert system.starttime(PID) == BORN
+        assert system.is_dead(PID, BORN) is system.is_dead(PID) is dead
+        assert system.is_dead(PID, BORN - 1) is True
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_zombie_is_dead_unless_it_left_threads_running(
     proc: SimulatedMachine, state: str, threads: int, dead: bool
 ) -> None:
     says(proc, "stat", stat(state=state, threads=threads))
-    assert procfs.is_dead(PID, BORN) is dead
-    assert procfs.is_dead(PID) is dead
+    assert system.is_dead(PID, BORN) is dead
+    assert system.is_dead(PID) is dead
 
 
 @pytest.mark.parametrize("is_hidden", [False, True])
@@ -75,22 +75,22 @@ def test_only_an_absence_where_proc_shows_processes_is_taken_for_dead(
         proc.kernel.files["/proc/1"] = None
     else:
         proc.kernel.files["/proc/1"] = ["stat"]
-        assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True), "no such process"
+        assert (system.starttime(PID), system.is_dead(PID, BORN)) == (None, True), "no such process"
     monkeypatch.setattr(system, "read_file", fails(number))
     if number in (errno.ENOENT, errno.ESRCH) and not is_hidden:
-        assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True)
+        assert (system.starttime(PID), system.is_dead(PID, BORN)) == (None, True)
     else:
-        assert procfs.is_dead(PID, BORN) is None
+        assert system.is_dead(PID, BORN) is None
         with pytest.raises(OSError, match=os.strerror(number)):
-            procfs.starttime(PID)
+            system.starttime(PID)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")])
 def test_a_stat_that_is_none_is_not_taken_for_dead(proc: SimulatedMachine, text: str) -> None:
     says(proc, "stat", text.replace(str(BORN), "born"))
-    assert procfs.is_dead(PID, BORN) is None
+    assert system.is_dead(PID, BORN) is None
     with pytest.raises((ValueError, IndexError)):
-        procfs.starttime(PID)
+        system.starttime(PID)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_stat_that_is_none_is_not_taken_for_dead(proc: SimulatedMachine, text:
 )
 def test_the_groups_of_a_task(proc: SimulatedMachine, text: str, expected: tuple[str, str] | None) -> None:
     says(proc, "cpu_resctrl_groups", text)
-    assert procfs.resctrl_groups(PID) == expected
+    assert system.resctrl_groups(PID) == expected
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
@@ -121,11 +121,11 @@ def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(system, "read_file", fails(number))
     if number == errno.EACCES:  # which is no kernel that does not tell
         with pytest.raises(PermissionError):
-            procfs.resctrl_groups(PID)
+            system.resctrl_groups(PID)
     else:
-        assert procfs.resctrl_groups(PID) is None
-    assert procfs.cgroups(PID) == []
-    assert procfs.in_user_namespace() is False, "where that cannot be read it is the host"
+        assert system.resctrl_groups(PID) is None
+    assert system.cgroups(PID) == []
+    assert system.in_user_namespace() is False, "where that cannot be read it is the host"
 
 
 V2 = "0::/kubepods.slice/crio-1.scope\n"
@@ -152,7 +152,7 @@ V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=syste
 )
 def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: str | None) -> None:
     says(proc, "cgroup", text)
-    assert identity.own_cgroup(procfs.cgroups(PID), "another") == expected
+    assert identity.own_cgroup(system.cgroups(PID), "another") == expected
 
 
 @pytest.mark.parametrize("below", ["", "/init.scope", "/libpod-c1.scope", "/x/c1"])
@@ -188,7 +188,7 @@ def test_what_is_below_a_containers_own_cgroup_is_not_recorded(own: str, below: 
 )
 def test_user_namespaces(proc: SimulatedMachine, text: str, expected: bool) -> None:
     says(proc, "uid_map", text)
-    assert procfs.in_user_namespace() is expected
+    assert system.in_user_namespace() is expected
 
 
 @pytest.mark.parametrize(
@@ -200,4 +200,4 @@ def test_the_hosts_pid_namespace_is_known_by_its_number(
 ) -> None:
     """Where /proc cannot tell it is not the host's."""
     proc.kernel.files["/proc/self/ns/pid"] = namespace
-    assert procfs.in_host_pid_namespace() is expected
+    assert system.in_host_pid_namespace() is expected
