@@ -5,7 +5,8 @@ On the control socket each connection is for one request, a line of JSON, and it
 objects with `do`, one of Control.actions, and its arguments. Answers are {"ok": true, "result": ...} or {"ok": false,
 "error": "..."}. Groups are named by their path below the mount: "/", "/gold", "/gold/mon_groups/x".
 
-It runs until it is unmounted or gets SIGINT or SIGTERM.
+It runs until it is unmounted or gets SIGINT or SIGTERM. If the mount point is removed under it, from another mount
+namespace, it makes that again, with socket and log, and goes on with the same groups.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.resctrlfs.events import EventLog
 from tests.resctrlfs.model import Injection, Knobs
 from tests.resctrlfs.places import PlaceTaken, clear_mountpoint, listen
 from tests.resctrlfs.server import ResctrlOperations, announce, serve
@@ -127,6 +129,13 @@ def main(argv: list[str]) -> int:
         if options.until_eof:
             threading.Thread(target=end_at_eof, daemon=True).start()
         serve(options.mountpoint, operations)
+        while not options.mountpoint.exists():
+            print(f"resctrlfs: {options.mountpoint} was removed: it is made and mounted again", file=sys.stderr)
+            options.mountpoint.mkdir(parents=True)
+            operations.log = EventLog(options.log)
+            if not options.control.exists():
+                serve_control(options.control, control)
+            serve(options.mountpoint, operations)
     except (PlaceTaken, OSError) as error:
         print(f"resctrlfs: {error}", file=sys.stderr)
         return 2
