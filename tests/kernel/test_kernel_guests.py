@@ -37,8 +37,8 @@ MACHINES = [
         has_newest=True,
     ),
     GuestKind(
-        "telemetry only",  # and monitoring only: there is no ctrl_group but the root
-        Vm(smp=1, sockets=1, closids=0, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
+        "telemetry only",
+        Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"),
         (f"{HERE}/test_hardware.py",),
     ),
 ]
