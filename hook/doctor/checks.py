@@ -13,8 +13,7 @@ from functools import cached_property
 from hook import entry, reclaim, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
-from hook.install.install import Refused, try_program
-from hook.install.program import Program
+from hook.install.install import Program, Refused, try_program
 from hook.models import Options
 from hook.node import engines, files, hooksd, programs
 from hook.node.models import HookProgram

@@ -12,19 +12,21 @@ readers of hooks.d ignore (they read *.json only). After a crash the earlier ste
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import re
 import shlex
 import stat
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from hook import system
 from hook.errors import HookError, Reason
-from hook.install.program import Program
 from hook.models import Options
 from hook.node import files, hooksd, programs
 from hook.node.paths import CONTAINERDS, INSTALL, MARK, NAME, STUB, TARGETS, Places, find_origin
@@ -32,9 +34,43 @@ from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 from hook.report import explain
 
+_LIMIT = 64 << 20  # bytes: five times as many as the larger form has
+_MARK, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
+DIGEST = "sha256"
+"""In the zip of the ELF file: the SHA-256 of what is before the zip."""
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
 _PLAIN = re.compile(r"[A-Za-z0-9_./:+=,@~^-]*")
 _STOPPED = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
+
+
+# --- The program as a file: the .pyz, or the ELF file that brings its own Python
+
+
+class Program:
+    """The content of a file of this project. Raises ValueError for any other file, and for one that is damaged."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.data = files.read(path, _LIMIT)
+        try:
+            with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+                self._entries = {name: archive.read(name) for name in archive.namelist()}
+                begin = min((entry.header_offset for entry in archive.infolist()), default=0)
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path} is damaged, or no program of this project: {error}") from None
+        if _DOCSTRING not in self._entries.get(_MARK, b""):
+            raise ValueError(f"{path} is no program of resctrl-mon-hook")
+        if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(self.data[:begin]):
+            raise ValueError(f"{path} is damaged: what is before its zip has another digest than the zip names")
+
+    def text(self, name: str) -> str:
+        """Return the text of a file of the repository in it."""
+        return self._entries[name].decode()
+
+
+def digest(data: bytes) -> bytes:
+    """Return what the zip's entry DIGEST has for this data."""
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 # --- Steps

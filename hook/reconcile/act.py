@@ -19,7 +19,7 @@ from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import cgroups, podman, records
+from hook.node import processes, records, runtimes
 from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
@@ -253,7 +253,7 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     for tid in there - seen.processes.threads(known):
         if system.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
-        ids = filter(None, (cgroups.find_container(place, seen.records.index) for place in system.cgroups(tid)))
+        ids = filter(None, (processes.find_container(place, seen.records.index) for place in system.cgroups(tid)))
         if all((seen.records.index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
@@ -272,10 +272,14 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     config = identity.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
-    place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
+    place = (
+        processes.cgroup_of_config(config.linux.cgroups_path)
+        if config is not None and config.linux is not None
+        else None
+    )
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
-    podman.name_running(found.pod, name, bundle, places)
+    runtimes.name_running(found.pod, name, bundle, places)
     names_pod = not found.pod.is_podmans and (found.annotations.pod_uid or found.annotations.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"

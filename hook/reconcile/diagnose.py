@@ -19,8 +19,8 @@ from hook.entry import Context
 from hook.errors import HookError
 from hook.key import history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
-from hook.node import cgroups, engines, podman, processes, records
-from hook.node.processes import Groups, Process, Processes
+from hook.node import engines, processes, records, runtimes
+from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.report import format_count, short_id, who
 
@@ -60,7 +60,10 @@ class Survey:
         self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
-        self.kubelet, self.podman = engines.KubeletNames(), podman.Names(context.run.path)  # of pods and containers
+        self.kubelet, self.podman = (
+            engines.KubeletNames(),
+            runtimes.PodmanNames(context.run.path),
+        )  # of pods and containers
         self.records = records.read_contents(context.run)
         self.states = self.records.states
         self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
@@ -147,7 +150,7 @@ class Survey:
             now = system.try_call(processes.look_at, process.pid)
             if now is None or now.starttime != process.starttime:
                 continue
-            for name in (cgroups.find_container(place, known) for place in now.cgroups):
+            for name in (processes.find_container(place, known) for place in now.cgroups):
                 if name is not None:
                     found.setdefault(name, now)
         return found
@@ -185,7 +188,7 @@ class Survey:
         """List the own cgroups of all members, and of the containers that are not monitored."""
         for state in self.states.values():
             for name, member in state.members.items():
-                if member.cgroup and cgroups.is_own(member.cgroup, name):
+                if member.cgroup and processes.is_own_cgroup(member.cgroup, name):
                     yield member.cgroup
         for name in self.records.failed:
             failure = self.context.run.glance(Failure, name)
@@ -411,7 +414,7 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
     """
     if state.kind != "pod":
-        return podman.add_names(state, seen.podman)
+        return runtimes.add_names(state, seen.podman)
     pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():
@@ -508,13 +511,13 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes
     There are none if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after
     the look at the processes may be a member's child that has left its cgroup: the next look decides.
     """
-    if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
+    if not live or not all(is_own_cgroup(member.cgroup, container) for container, member in live.items()):
         return set()
     own = [member.cgroup for member in live.values() if member.cgroup is not None]
 
     def is_stranger(tid: int) -> bool:
         places = system.cgroups(tid)  # a thread has those of its process
-        is_elsewhere = places and not any(cgroups.is_within(place, cgroup) for place in places for cgroup in own)
+        is_elsewhere = places and not any(is_within(place, cgroup) for place in places for cgroup in own)
         return bool(is_elsewhere) and system.is_dead(tid) is False and not processes.is_newer(tid)
 
     return set(filter(is_stranger, tids))

@@ -20,7 +20,7 @@ from hook import system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
-from hook.node import cgroups, records
+from hook.node import processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
@@ -165,7 +165,7 @@ class Mover:
     def _is_in_cgroup(self, tid: int) -> bool:
         """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
         own, places = self.member.cgroup, system.cgroups(tid)
-        return own is None or not places or any(cgroups.is_within(place, own) for place in places)
+        return own is None or not places or any(processes.is_within(place, own) for place in places)
 
     def _count_late(self, tid: int, fields: list[str]) -> None:
         """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""

@@ -19,7 +19,7 @@ from hook.entry import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import end, remove_group
 from hook.models import Index, KeyState, Options, State
-from hook.node import podman, processes, records, runtimes
+from hook.node import processes, records, runtimes
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, end_released, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
@@ -244,7 +244,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
         passes += 1
         done.act(seen, actions)
     if seen.podman.wants_pods:
-        system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
+        system.try_call(system.write_new, runtimes.MARK, "", context.run.descriptor)
     done.conclude(seen, planned)
     if asks is not None:  # last: the containers of rebuilt keys are known by now
         adoptable, problems = _find_adoptable(seen, asks)

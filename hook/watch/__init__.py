@@ -35,7 +35,7 @@ from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
 from hook.models import Index, KeyState, Options
-from hook.node import cgroups, processes, records
+from hook.node import processes, records
 from hook.node.models import WatchRecord
 from hook.reconcile.move import (
     Mover,
@@ -216,20 +216,20 @@ class Watch:
 
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
-        for name in filter(names.is_container_id, reversed(cgroups.possible_ids(cgroup))):
+        for name in filter(names.is_container_id, reversed(processes.possible_ids(cgroup))):
             index = records.peek(run, Index, name)
             state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None else None
-            if state and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
+            if state and member and own and processes.is_own_cgroup(own, name) and processes.is_within(cgroup, own):
                 yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
         """List all members of all keys that have their own cgroup."""
         for state in self._context.run.list_states():
             for container, member in state.members.items():
-                if cgroups.is_own(member.cgroup, container):
+                if processes.is_own_cgroup(member.cgroup, container):
                     yield Place(state.key, container, member)
 
     # --- What is outside

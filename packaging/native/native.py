@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hook.install.program import DIGEST, digest
+from hook.install.install import DIGEST, digest
 from native import cpython
 from pyz import ROOT, BuildError, archive
 

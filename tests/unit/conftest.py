@@ -23,7 +23,7 @@ from pyfakefs.fake_os import FakeOsModule
 import hook
 from hook import report, system
 from hook.cli.verbs import VERBS
-from hook.install.program import DIGEST, digest
+from hook.install.install import DIGEST, digest
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.report import printable

@@ -7,7 +7,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
-from hook.node import cgroups, processes
+from hook.node import processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -28,7 +28,7 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
     ],
 )
 def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> None:
-    assert cgroups.is_own(cgroup, "c1") is own
+    assert processes.is_own_cgroup(cgroup, "c1") is own
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> 
     ],
 )
 def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | None) -> None:
-    assert cgroups.find_container_id(cgroup) == container
+    assert processes.find_container_id(cgroup) == container
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | N
 )
 def test_only_the_outermost_container_that_a_path_names_is_believed(cgroup: str, container: str | None) -> None:
     """A tenant with a writable cgroup makes one below his own, by the name of another container's."""
-    assert cgroups.find_container(cgroup, {"c1", "c2"}) == container
+    assert processes.find_container(cgroup, {"c1", "c2"}) == container
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_only_the_outermost_container_that_a_path_names_is_believed(cgroup: str,
     ],
 )
 def test_the_cgroup_that_a_bundle_asks_for(path: str | None, cgroup: str | None) -> None:
-    assert cgroups.from_config(path) == cgroup
+    assert processes.cgroup_of_config(path) == cgroup
 
 
 @pytest.mark.parametrize(("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)])
 def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
-    assert cgroups.is_within(cgroup, ":/a") is within
+    assert processes.is_within(cgroup, ":/a") is within
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     ],
 )
 def test_what_a_container_makes_below_its_own_cgroup_is_cut(cgroup: str, expected: str) -> None:
-    assert cgroups.cut_below_container(cgroup) == expected
+    assert processes.cut_below_container(cgroup) == expected
 
 
 def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_makes(

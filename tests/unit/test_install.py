@@ -13,6 +13,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.install import install
 from hook.install.install import (
+    Program,
     Refused,
     Step,
     Wanted,
@@ -25,7 +26,6 @@ from hook.install.install import (
     try_program,
     write_file,
 )
-from hook.install.program import Program
 from hook.node import programs
 from hook.node.paths import TARGETS, Places
 from hook.node.programs import Exit

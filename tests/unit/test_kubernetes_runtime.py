@@ -11,7 +11,7 @@ import pytest
 
 from hook import identity
 from hook.models import State
-from hook.node import cgroups
+from hook.node import processes
 from tests.unit.nodes import NodeFiles, add_process
 
 import node as image
@@ -69,7 +69,7 @@ def test_the_answer_and_its_bundle_have_what_reconcile_reads(
     config = identity.read_config(state.bundle)
     assert config is not None
     assert config.linux is not None
-    assert cgroups.from_config(config.linux.cgroups_path) == place
+    assert processes.cgroup_of_config(config.linux.cgroups_path) == place
     assert config.annotations == NAMES
     assert "PASSWORD" not in Path(state.bundle, "config.json").read_text()
 

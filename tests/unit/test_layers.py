@@ -124,7 +124,7 @@ MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tok
 ELSEWHERE = {
     "show/history": {"gzip"},  # of a descriptor that came through the door
     "show/server": {"gzip"},  # of what it sends
-    "install/program": {"ZipFile"},  # of bytes that came through the door
+    "install/install": {"ZipFile"},  # of bytes that came through the door
     "node/programs": {"shutil"},  # finds programs
     "jobs": {"shutil"},  # finds the command
     "image/node": {"listdir", "pathlib", "shutil"},  # what is written in its own pod

@@ -14,8 +14,7 @@ from hook import conmon as podman
 from hook import system
 from hook.identity import Pod
 from hook.models import KeyState, Options
-from hook.node import podman as keeper
-from hook.node import programs
+from hook.node import programs, runtimes
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52
@@ -169,12 +168,12 @@ def write_json(fs: FakeFilesystem, path: str, found: object) -> None:
 
 
 def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
-    assert keeper.Names(RUN).containers == {}
+    assert runtimes.PodmanNames(RUN).containers == {}
     overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
     write_json(fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}])
     write_json(fs, f"{overlay}/volatile-containers.json", [{"id": "c", "names": ["build"]}])
     write_json(fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}])
-    assert keeper.Names(RUN).containers == {"a": "db", "c": "build", "d": "web"}
+    assert runtimes.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
 
 
 def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
@@ -183,7 +182,7 @@ def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
     for number, text in enumerate(texts):
         write_json(fs, f"/srv/s/{number}-containers/containers.json", text)
     write_json(fs, "/srv/s/vfs-containers/containers.json", [{"id": "d", "names": ["web"]}])
-    assert keeper.Names(RUN).containers == {"d": "web"}
+    assert runtimes.PodmanNames(RUN).containers == {"d": "web"}
 
 
 def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs: FakeFilesystem) -> None:
@@ -191,7 +190,7 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs:
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
         pod = Pod()
         pod.is_podmans = is_podmans
-        keeper.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
+        runtimes.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
         assert (pod.container, pod.name) == expected
 
 
@@ -221,11 +220,11 @@ def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> Non
 
 def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer(monkeypatch, PODS)
-    names = keeper.Names(RUN)
+    names = runtimes.PodmanNames(RUN)
     assert names.find_pod(DIGITS) is None, "there is no Podman"
     assert not names.wants_pods
     install_podman(fs)
-    names = keeper.Names(RUN)
+    names = runtimes.PodmanNames(RUN)
     assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == ["stack", "shop", None]
     assert not names.wants_pods, "Podman has answered"
     assert asked == [["/usr/bin/podman", "pod", "ps", "--format=json"]]
@@ -235,7 +234,7 @@ def test_an_answer_of_podman_that_is_none_names_nothing(fs: FakeFilesystem, monk
     install_podman(fs)
     for output, status in [*DIRTY, (PODS, 125), ("", None)]:  # None: it hung, or printed without end
         answer(monkeypatch, output, status)
-        assert keeper.Names(RUN).find_pod(DIGITS) is None, output[:80]
+        assert runtimes.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
 
 
 def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wanted(
@@ -244,18 +243,18 @@ def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wa
     """The unit's second start has the answer, which stays."""
     install_podman(fs, capabilities=1 << 1 | 1 << 5)
     asked = answer(monkeypatch, PODS)
-    assert not keeper.Names(RUN).wants_pods, "no name is missing"
+    assert not runtimes.PodmanNames(RUN).wants_pods, "no name is missing"
     file = None
     for output in (None, *(text for text, _ in DIRTY)):
         if output is not None:
             file = file or fs.create_file(f"{RUN}/podman-pods.json")
             file.set_contents(output)
-        names = keeper.Names(RUN)
+        names = runtimes.PodmanNames(RUN)
         assert names.find_pod(DIGITS) is None
         assert names.wants_pods, str(output)[:80]
     assert file is not None
     file.set_contents(PODS)
-    names = keeper.Names(RUN)
+    names = runtimes.PodmanNames(RUN)
     assert names.find_pod(DIGITS) == "stack"
     assert (names.wants_pods, asked) == (False, [])
 
@@ -269,10 +268,10 @@ def state(**fields: Any) -> KeyState:  # noqa: ANN401
 
 
 @pytest.fixture
-def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> keeper.Names:
+def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> runtimes.PodmanNames:
     write_json(fs, f"{STORAGE}/vfs-containers/containers.json", [{"id": ID, "names": ["web"]}])
-    names = keeper.Names(RUN)
-    monkeypatch.setattr(keeper.Names, "_pods", {DIGITS: "stack"})
+    names = runtimes.PodmanNames(RUN)
+    monkeypatch.setattr(runtimes.PodmanNames, "_pods", {DIGITS: "stack"})
     return names
 
 
@@ -290,16 +289,16 @@ COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
 ]
 
 
-def test_names_are_added_to_a_record_that_lacks_them(known: keeper.Names) -> None:
+def test_names_are_added_to_a_record_that_lacks_them(known: runtimes.PodmanNames) -> None:
     for fields, expected in COMPLETED:
         before = state(**fields)
-        after = keeper.add_names(before, known)
+        after = runtimes.add_names(before, known)
         assert (after.pod_name, after.name, after.members[ID].name) == expected, fields
-        assert keeper.add_names(after, known) is after
+        assert runtimes.add_names(after, known) is after
         assert (after == before) is (after is before)
 
 
-def test_a_pods_digits_stay_its_label(known: keeper.Names) -> None:
+def test_a_pods_digits_stay_its_label(known: runtimes.PodmanNames) -> None:
     web = {"namespace": "", "pod": DIGITS, "container": "web"}
     for fields, labels in (
         ({}, web),  # as before the record was lost
@@ -308,11 +307,11 @@ def test_a_pods_digits_stay_its_label(known: keeper.Names) -> None:
         ({"pod_name": "stack"}, {}),
         ({"member": ELSEWHERE}, {}),
     ):
-        named = keeper.add_names(state(**fields), known)
+        named = runtimes.add_names(state(**fields), known)
         assert named.labels == labels, fields
-        assert keeper.add_names(named, known) is named
+        assert runtimes.add_names(named, known) is named
 
 
-def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: keeper.Names) -> None:
+def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: runtimes.PodmanNames) -> None:
     over = state(pod_name=DIGITS, members={})
-    assert keeper.add_names(over, known).pod_name == "stack"
+    assert runtimes.add_names(over, known).pod_name == "stack"

@@ -20,8 +20,16 @@ from typing import TYPE_CHECKING
 
 from hook.entry import parse as parse_options
 from hook.install import install as installing
-from hook.install.install import Refused, Step, format_steps, lock_directories, remove_file, take_steps, write_file
-from hook.install.program import Program
+from hook.install.install import (
+    Program,
+    Refused,
+    Step,
+    format_steps,
+    lock_directories,
+    remove_file,
+    take_steps,
+    write_file,
+)
 from hook.models import Options
 from hook.node import hooksd
 from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner

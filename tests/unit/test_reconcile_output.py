@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from hook.cli.verbs import MOST_FAILURES, RepairLog
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Repairs, repair
-from hook.show.repairs import MOST_FAILURES, RepairLog
 from tests.unit.simulated import Node, node
 
 __all__ = ["node"]  # fixture
