@@ -22,6 +22,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/auxv.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -83,7 +84,7 @@ static void handle_fatal_signals(void)
     static char stack[1 << 16]; /* the stack may be what there is too little of */
     const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
     const struct sigaction action = {.sa_handler = leave_by_signal, .sa_flags = SA_ONSTACK};
-    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE};
+    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGXCPU};
 
     sigaltstack(&other, NULL);
     for (size_t i = 0; i < Py_ARRAY_LENGTH(numbers); i++)
@@ -187,6 +188,8 @@ int main(int argc, char **argv)
 {
     read_command_line(argc, argv);
     handle_fatal_signals();
+    if (stage != NULL) /* without memory CPython can try the same step for ever (exception_unwind in Python/ceval.c) */
+        setrlimit(RLIMIT_CPU, &(const struct rlimit){10, RLIM_INFINITY});
     signal(SIGPIPE, SIG_IGN); /* as all of Python does */
     signal(SIGXFSZ, SIG_IGN);
     start_python();

@@ -19,7 +19,7 @@ from tests.unit.test_layers import BUILTIN
 
 pytestmark = pytest.mark.form("native")
 HINT = "hint: the file is damaged (install it again), or there is too little memory"
-FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE")
+FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE", "XCPU")
 ANY_CODE = "import sys; exec(sys.argv[-1])"
 
 
@@ -81,6 +81,13 @@ def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, stat
     stage = words.partition(" ")[0]
     why = f"nothing was done for this container: cannot run {any_code}: signal SIG{name}; {HINT}"
     assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {stage}: {why}\n")
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("hook", "10"), ("list", "unlimited")])
+def test_a_hook_ends_that_would_compute_for_ever(any_code: Path, verb: str, limit: str) -> None:
+    """Its last limit is the kernel's, of CPU seconds (SIGXCPU): CPython without memory can try a step again for ever."""
+    code = "import posix; posix.write(1, posix.read(posix.open('/proc/self/limits', 0), 4096)); posix._exit(0)"
+    assert f"\nMax cpu time              {limit} " in run(any_code, verb, code).stdout
 
 
 def test_fatal_signal_is_in_syslog(any_code: Path, tmp_path: Path) -> None:
