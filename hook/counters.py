@@ -25,46 +25,16 @@ _TRAFFIC = ("/mbm_total_bytes", "/mbm_local_bytes")
 _LONGEST = 30
 
 
-class Event:
-    """An event of resctrl. `gauge`: its value is a level; otherwise it is a sum, and only differences mean something.
-
-    `metric`: the name of its Prometheus series, without our prefix.
-    """
-
-    __slots__ = ("gauge", "meaning", "metric", "unit")
-
-    def __init__(self, unit: str, meaning: str, metric: str, *, gauge: bool = False) -> None:
-        self.unit = unit
-        self.meaning = meaning
-        self.metric = metric
-        self.gauge = gauge
-
-
-EVENTS = {
-    "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
-    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_traffic_bytes_total"),
-    "mbm_local_bytes": Event("bytes", "memory traffic to memory of its own node", "memory_traffic_local_bytes_total"),
-    "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
-    "activity": Event("farads", "dynamic capacitance that cores switched", "activity_farads_total"),
-    "stalls_llc_hit": Event("cycles", "cycles stalled by loads that hit the LLC", "stalls_llc_hit_cycles_total"),
-    "stalls_llc_miss": Event("cycles", "cycles stalled by loads that missed the LLC", "stalls_llc_miss_cycles_total"),
-    "c1_res": Event("cycles", "cycles in core idle state C1", "c1_residency_cycles_total"),
-    "c6_res": Event("cycles", "cycles in core idle state C6", "c6_residency_cycles_total"),
-    "unhalted_core_cycles": Event("cycles", "core cycles in which something ran", "unhalted_core_cycles_total"),
-    "unhalted_ref_cycles": Event("cycles", "reference cycles in which something ran", "unhalted_ref_cycles_total"),
-    "uops_retired": Event("operations", "micro-operations that were completed", "uops_retired_total"),
-}
-
-
-def event_of(counter: str) -> Event | None:
-    """Return the event of a counter. Of an unknown one, for which no use is computed, return None."""
-    return EVENTS.get(counter.rpartition("/")[2])
+SUMS = (
+    *("mbm_total_bytes", "mbm_local_bytes", "core_energy", "activity", "stalls_llc_hit", "stalls_llc_miss", "c1_res"),
+    *("c6_res", "unhalted_core_cycles", "unhalted_ref_cycles", "uops_retired"),
+)
+"""The events whose counters are sums, so that their differences are use. `show` describes them."""
 
 
 def is_cumulative(counter: str) -> bool:
     """Whether a counter is a sum, so that its differences are use."""
-    event = event_of(counter)
-    return event is not None and not event.gauge
+    return counter.rpartition("/")[2] in SUMS
 
 
 def number(text: str | None) -> int | None:

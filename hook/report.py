@@ -266,9 +266,6 @@ def _word_defect(error: BaseException) -> Wording:
 # --- What a hook reports
 
 
-# --- What a hook reports
-
-
 def survive(
     error: BaseException, verb: str, words: list[str], parse: Callable[[list[str]], tuple[Options, list[str]]]
 ) -> int:

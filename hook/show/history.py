@@ -21,14 +21,14 @@ from datetime import datetime, time, timedelta, timezone
 from typing import Any
 
 from hook import system
-from hook.counters import EVENTS, MILLION
+from hook.counters import MILLION
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
 from hook.show import Column, Screen, list_pod_names, numbers
 from hook.show.lists import LIST_HEADS, format_command, format_ratio, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import Uses, make_total, sum_uses, to_number, to_word
+from hook.show.snapshot import EVENTS, Uses, make_total, sum_uses, to_number, to_word
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""

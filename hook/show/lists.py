@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hook import counters, names, system
-from hook.counters import EVENTS, MILLION
+from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import name_unhooked
 from hook.report import format_count, printable, who
 from hook.show import Column, Screen, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
+    EVENTS,
     NOTHING,
     Group,
     Inventory,
@@ -27,6 +28,7 @@ from hook.show.snapshot import (
     SeenKey,
     Total,
     Uses,
+    event_of,
     format_name,
     sum_key,
     sum_uses,
@@ -371,7 +373,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    total, event = group.totals.get(counter, Total()), counters.event_of(counter)
+    total, event = group.totals.get(counter, Total()), event_of(counter)
     return {
         "begin": group.begin.get(counter),
         "end" if group.is_over else "now": group.now.get(counter),

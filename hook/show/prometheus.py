@@ -17,13 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hook import __version__, counters, names, system
-from hook.counters import EVENTS, Event
 from hook.errors import Reason
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.report import printable
-from hook.show.snapshot import NOTHING, Group, Inventory, SeenKey, format_name, to_number
+from hook.show.snapshot import EVENTS, NOTHING, Event, Group, Inventory, SeenKey, event_of, format_name, to_number
 
 Labels = tuple[tuple[str, str], ...]
 Numbers = Mapping[Labels, float]
@@ -257,7 +256,7 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
         value = part if is_lost else total.known
         found[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
-        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
+        if event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
             found[counter] = counters.used(counter, group.begin[counter], text), True
     return found
 

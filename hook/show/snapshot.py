@@ -51,6 +51,36 @@ out.
 """
 
 
+class Event(NamedTuple):
+    """An event of resctrl."""
+
+    unit: str
+    meaning: str
+    metric: str  # the name of its Prometheus series, without our prefix
+    gauge: bool = False  # its value is a level; otherwise it is a sum, and only differences mean something
+
+
+EVENTS = {
+    "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
+    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_traffic_bytes_total"),
+    "mbm_local_bytes": Event("bytes", "memory traffic to memory of its own node", "memory_traffic_local_bytes_total"),
+    "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
+    "activity": Event("farads", "dynamic capacitance that cores switched", "activity_farads_total"),
+    "stalls_llc_hit": Event("cycles", "cycles stalled by loads that hit the LLC", "stalls_llc_hit_cycles_total"),
+    "stalls_llc_miss": Event("cycles", "cycles stalled by loads that missed the LLC", "stalls_llc_miss_cycles_total"),
+    "c1_res": Event("cycles", "cycles in core idle state C1", "c1_residency_cycles_total"),
+    "c6_res": Event("cycles", "cycles in core idle state C6", "c6_residency_cycles_total"),
+    "unhalted_core_cycles": Event("cycles", "core cycles in which something ran", "unhalted_core_cycles_total"),
+    "unhalted_ref_cycles": Event("cycles", "reference cycles in which something ran", "unhalted_ref_cycles_total"),
+    "uops_retired": Event("operations", "micro-operations that were completed", "uops_retired_total"),
+}
+
+
+def event_of(counter: str) -> Event | None:
+    """Return the event of a counter. Of an unknown one, for which no use is computed, return None."""
+    return EVENTS.get(get_event(counter))
+
+
 class Total(NamedTuple):
     """A sum of counters, in millionths."""
 
@@ -107,7 +137,7 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        events = {counter: counters.event_of(counter) for counter in ({} if self.is_over else self.now)}
+        events = {counter: event_of(counter) for counter in ({} if self.is_over else self.now)}
         gauges = [counter for counter, event in events.items() if event is not None and event.gauge]
         return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
 

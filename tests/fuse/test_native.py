@@ -85,7 +85,7 @@ def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, stat
 
 @pytest.mark.parametrize(("verb", "limit"), [("hook", "10"), ("list", "unlimited")])
 def test_a_hook_ends_that_would_compute_for_ever(any_code: Path, verb: str, limit: str) -> None:
-    """Its last limit is the kernel's, of CPU seconds (SIGXCPU): CPython without memory can try a step again for ever."""
+    """By the kernel's limit of CPU seconds (SIGXCPU): CPython without memory can try a step again for ever."""
     code = "import posix; posix.write(1, posix.read(posix.open('/proc/self/limits', 0), 4096)); posix._exit(0)"
     assert f"\nMax cpu time              {limit} " in run(any_code, verb, code).stdout
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from hook.counters import EVENTS
 from hook.models import Failure, KeyState, MonGroup
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.show.prometheus import PREFIX, count_dropped, make_families
-from hook.show.snapshot import Group, Inventory, Rmids, SeenKey
+from hook.show.snapshot import EVENTS, Group, Inventory, Rmids, SeenKey
 
 _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
 _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})

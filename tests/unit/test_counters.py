@@ -14,6 +14,7 @@ from hook import counters
 from hook.counters import add_late, begin_group_late, inherit, remake_group, resume
 from hook.key import end_group, leave
 from hook.models import KeyState, MonGroup
+from hook.show.snapshot import EVENTS
 from hook.validation import replace
 from hook.view import change
 
@@ -56,9 +57,10 @@ UNITS = {
 def test_what_is_counted_in_what() -> None:
     """Scripts and dashboards go by it: it is in `list --json` and in the help of the metrics."""
     units = {name: unit for unit, events in UNITS.items() for name in events}
-    assert {name: event.unit for name, event in counters.EVENTS.items()} == units
-    assert all(event.meaning for event in counters.EVENTS.values())
-    assert [name for name, event in counters.EVENTS.items() if event.gauge] == ["llc_occupancy"]
+    assert {name: event.unit for name, event in EVENTS.items()} == units
+    assert all(event.meaning for event in EVENTS.values())
+    assert [name for name, event in EVENTS.items() if event.gauge] == ["llc_occupancy"]
+    assert {*counters.SUMS} == EVENTS.keys() - {"llc_occupancy"}
 
 
 @given(texts)

@@ -17,7 +17,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.counters import EVENTS
+from hook.show.snapshot import EVENTS
 from tests.unit.metrics import FAMILIES, OF_EVENTS
 
 DASHBOARD: dict[str, Any] = json.loads(
