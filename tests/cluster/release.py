@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from tests.cluster.kube import (
     DEADLINE,
     IMAGE,
@@ -89,24 +87,6 @@ class Release:
         uid = found["metadata"]["uid"]
         seen = self.look(found["spec"]["nodeName"], uid)
         return {"state": None, **seen["shown"].get(uid, {}), "tasks": seen["tasks"].get(uid, [])}
-
-    def metric(self, node: str, name: str, **labels: str) -> float:
-        """The sum of the samples with these labels; KeyError: there is none."""
-        daemon = self.daemon(node)
-        (port,) = [it["ports"][0]["containerPort"] for it in daemon["spec"]["containers"] if it["name"] == "metrics"]
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{daemon['metadata']['name']}:{port}/proxy/metrics"
-        families = text_string_to_metric_families(kubectl("get", f"--raw={path}"))
-        samples = [it for family in families for it in family.samples if it.name == name]
-        values = [it.value for it in samples if labels.items() <= it.labels.items()]
-        if not values:
-            raise KeyError(f"{name}{labels} of {node}")
-        return sum(values)
-
-    def await_reconcile(self, node: str) -> None:
-        """Wait for a whole run of reconcile that starts from now on."""
-        before = self.metric(node, "resctrl_mon_reconcile_start_timestamp_seconds")
-        parts = [f"resctrl_mon_reconcile_{part}_timestamp_seconds" for part in ("start", "end")]
-        wait(f"reconcile on {node}", lambda: all(self.metric(node, part) > before for part in parts))
 
     def assert_monitored(self, pods: Iterable[Object]) -> None:
         """Each container that runs is a member of its pod's key, and its first process in the group."""

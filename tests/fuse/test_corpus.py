@@ -11,7 +11,7 @@ import pytest
 
 from tests.support import interpreters
 from tests.support.cgroups import place_in_pod
-from tests.support.hook import NATIVE, STATES, Hook, Task, end, shipped, stopped, task
+from tests.support.hook import NATIVE, STATES, Hook, shipped, stopped, task
 
 CREATED_KEYS = {
     "containerd-2.1.9-runc-1.3.6": "a80c6f3b-f012-4f57-8aa3-bc38fc664bf1",
@@ -81,18 +81,3 @@ def test_states_at_poststop(hook: Hook) -> None:
         assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", ""), path.name
         assert hook.groups() == set(), path.name
         assert hook.leftovers() == set(), path.name
-
-
-def test_the_containers_of_a_podman_pod_share_a_group_with_key_sandbox(hook: Hook, init: Task) -> None:
-    infra = json.loads((STATES / "podman-5.8.6-runc-1.3.6-pod-createRuntime.json").read_text())
-    member = json.loads((STATES / "podman-5.8.6-runc-1.3.6-pod-poststop.json").read_text())
-    sandbox = hook.with_options("--key=sandbox")
-    with task() as other:
-        sandbox({**infra, "pid": init.pid})
-        sandbox({**member, "status": "creating", "pid": other.pid})
-        assert hook.groups() == {f"oci-{infra['id']}"}
-        assert hook.tasks(f"oci-{infra['id']}") == {init.pid, other.pid}
-        end(init)
-        sandbox(stopped(infra["id"]))
-    sandbox(member)
-    hook.assert_clean()

@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import Hook, created, finish, stopped, task
 
-CROWD = 64 if REAL_ROOT is None else 6
 MANY = pytest.mark.knobs(rmids=200)
 
 
@@ -50,25 +48,6 @@ def recording(hook: Hook, tmp_path: Path) -> Recording:
     file = tmp_path / "log" / "history.jsonl"
     file.parent.mkdir()
     return Recording(hook.with_options(f"--history={file}"), file)
-
-
-@MANY
-def test_those_that_end_at_once_have_a_line_each_while_the_file_is_rotated(recording: Recording) -> None:
-    names = [f"c{number}" for number in range(CROWD)]
-    with ExitStack() as stack:
-        for name in names:
-            recording.hook(created(name, stack.enter_context(task()).pid))
-    started = [recording.hook.start(stopped(name)) for name in names]
-    old: list[Path] = []
-    while any(it.poll() is None for it in started):
-        if recording.file.exists():
-            old.append(recording.file.rename(recording.file.with_suffix(f".{len(old)}")))
-    assert {(it.status, it.stderr) for it in map(finish, started)} == {(0, "")}
-    files = [*old, recording.file] if recording.file.exists() else old
-    lines = recording.read(*files)
-    assert sorted(line["key"] for line in lines) == sorted(names)
-    assert len({line["id"] for line in lines}) == CROWD
-    assert {file.stat().st_mode & 0o7777 for file in files} == {0o600}
 
 
 @contextmanager

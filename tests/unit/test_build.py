@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build.py as a command."""
+"""build.py as a command, the linters, and what it installs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from native import cpython, native
 
 import build
 from pyz import BuildError, archive
+from tests import provision
 from tests.unit.files import ROOT, start
 
 
@@ -99,12 +100,46 @@ def test_without_an_elf_file_all_runs_on_the_pyz_and_says_so_but_fails_in_ci(
         build._run_tests(["--all"])
 
 
-@pytest.mark.parametrize(("is_cached", "form"), [(True, "native"), (False, "pyz")])
 def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
-    runs: list[str], monkeypatch: pytest.MonkeyPatch, is_cached: bool, form: str
+    runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "build", lambda: None)
-    monkeypatch.setattr(cpython, "find", lambda: is_cached or None)
-    assert build._run_tests([]) == 0
-    assert f"-m not slow tests/podman/test_life.py tests/fuse/test_native.py --form={form}" in runs
-    assert "-m not slow tests/fuse" in runs
+    for found, form in ((True, "native"), (None, "pyz")):
+        monkeypatch.setattr(cpython, "find", lambda found=found: found)
+        assert build._run_tests([]) == 0
+        assert f"-m not slow tests/podman/test_life.py tests/fuse/test_native.py --form={form}" in runs
+
+
+# --- The linters: what they report is never just advice
+
+LINTERS = {
+    "ruff check": ["ruff", "check", "--quiet", "--output-format=concise"],
+    "ruff format": ["ruff", "format", "--check", "--quiet", "--diff"],
+    # Its cache lies outside the checkout: a clean checkout would begin with none.
+    "mypy": ["mypy", "--strict", "--no-error-summary", f"--cache-dir={provision.cache('mypy')}"],
+}
+
+
+@pytest.mark.parametrize("linter", LINTERS)
+def test_linter_is_content(linter: str) -> None:
+    command = [sys.executable, "-m", *LINTERS[linter]]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{linter}:\n{done.stdout}{done.stderr}"
+
+
+def test_each_source_names_its_licence() -> None:
+    sources = [path for top in (".ci", "hook", "packaging", "tests") for path in (ROOT / top).rglob("*")]
+    without = []
+    for path in (ROOT / "build.py", *(path for path in sources if path.suffix in (".c", ".go", ".py", ".sh"))):
+        first, second, *_ = [*path.read_text(encoding="utf-8").splitlines(), "", ""]
+        if not (second if first.startswith("#!") else first).endswith(" SPDX-License-Identifier: Apache-2.0"):
+            without.append(str(path))
+    assert without == []
+
+
+def test_requirements_are_the_dependency_group() -> None:
+    tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pins = provision.requirements(text)
+    assert pins == tomllib.loads(text)["dependency-groups"]["dev"]
+    assert all("==" in pin for pin in pins)
