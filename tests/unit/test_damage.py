@@ -10,7 +10,7 @@ import errno
 
 import pytest
 
-from hook import report, system
+from hook import reclaim, report, system
 from hook.entry import Call
 from hook.errors import HookError
 from hook.identity import Container, Pod
@@ -286,7 +286,13 @@ def test_without_an_inode_for_a_lock_a_view_goes_first(node: Node) -> None:
     node.machine.room = [100, 0]
     node.start(ID, 7, None)
     assert node.groups() == {f"oci-{ID}": {7}}
-    assert not [it for it in node.files() if it.startswith("building")]
+    assert not [it for it in node.files() if it.startswith(("building", "mon_groups/c0/"))]
+
+
+def test_all_that_is_kept_is_looked_at_before_the_oldest_goes(node: Node) -> None:
+    keep(node, "c2", "c1", "c0")
+    assert reclaim.make_room(node.context().run, drops_lines=False)
+    assert kept(node) == {}
 
 
 def test_where_nothing_is_kept_a_full_run_directory_is_searched_once(node: Node) -> None:

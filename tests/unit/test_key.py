@@ -487,3 +487,23 @@ def test_making_room_ends_with_its_time_and_after_a_failure_and_leaves_a_key_tha
     node.patch.setattr(RunDir, "glance", lambda *_: completed)
     assert not reclaim.make_room(node.context().run, drops_lines=False)
     assert node.groups() == {GROUP: {7}}
+
+
+def test_of_a_key_without_a_record_its_name_tells_the_kind() -> None:
+    kinds = [reclaim.unknown_state(name).kind for name in (UID, ID, UID.replace("-", "_"))]
+    assert kinds == ["pod", "container", "container"]
+
+
+def test_a_group_is_recorded_while_its_key_has_it(node: Node) -> None:
+    paths = [f"{RESCTRL}/mon_groups/{name}" for name in (GROUP, f"oci-{OTHER_UID}")]
+    node.start()
+    assert [reclaim.is_recorded(node.context(), path) for path in paths] == [True, False]
+
+
+def test_a_start_that_fails_leaves_the_runs_of_a_key_that_lingers(node: Node) -> None:
+    node.start()
+    node.stop(ID, 7, linger=60)
+    node.machine.refusals["put"] = [errno.EACCES]
+    with pytest.raises(HookError):
+        node.start(ID, 8, linger=60)
+    assert (node.state().runs, node.state().lingering_since is not None) == (1, True)
