@@ -4,8 +4,8 @@ nothing.
 
 Each connection has a thread, and a deadline as a whole. If there are too many connections, or too many of one address,
 the oldest of them is cut off that has not sent a whole request, since a scraper sends its request at once; if there is
-none, the oldest that receives its answer. One that waits for a measurement is never cut off: if all do, new ones of a
-greedy address are, and others wait in the kernel's queue.
+none, the oldest that has read nothing of its answer for half a second. One that waits for a measurement or reads is
+never cut off: if all do, new ones of a greedy address are, and others wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _MOST = 512
 _MOST_OF_ONE = 64  # connections of one address
 _PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
 _TICK, _SOON = 0.25, 0.01  # seconds
+_STALLED = 0.5  # seconds without progress, after which a connection with an answer may be cut off to make room
+_PIECE = 16 << 10  # bytes of an answer that count as progress
 _LONGEST_REQUEST = 8 << 10
 _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
@@ -68,12 +70,14 @@ class Connection:
     host: str
     ends_at: float
     asks: bool = True  # its request is not complete
-    receives: bool = False  # its answer is on the way
+    active_at: float = float("inf")  # when its client last took a piece of its answer
 
     def is_idle(self) -> bool:
-        """Return whether its client has sent no whole request, and sends nothing now."""
+        """Return whether it may be cut off: its client has sent no whole request, or does not read its answer."""
+        if not self.asks:
+            return self.active_at < system.monotonic() - _STALLED
         try:
-            return self.asks and not self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            return not self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
             return True
 
@@ -123,9 +127,9 @@ class Server(ThreadingHTTPServer):
                     self.connections[request] = new
                     return True
                 rivals = own if is_greedy else connections
-                idle = [rival for rival in rivals if rival.is_idle()] or [rival for rival in rivals if rival.receives]
-                if idle:
-                    self._cut_off(idle[0], "too_many")
+                idle = [rival for rival in rivals if rival.is_idle()]
+                if idle:  # those without a request first
+                    self._cut_off(max(idle, key=lambda rival: rival.asks), "too_many")
                 elif is_greedy:
                     self._cut_off(new, "too_many")
                     return False
@@ -225,10 +229,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         for name, value in {"Content-Type": answer.kind, "Content-Length": len(answer.body), **answer.headers}.items():
             self.send_header(name, str(value))
-        self.server.connections[self.request].receives = True
+        connection = self.server.connections[self.request]
+        connection.active_at = system.monotonic()
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.body)
+        body = memoryview(b"" if self.command == "HEAD" else answer.body)
+        for at in range(0, len(body), _PIECE):
+            self.wfile.write(body[at : at + _PIECE])
+            connection.active_at = system.monotonic()
         self.request.shutdown(socket.SHUT_WR)
         # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
         # any number of clients that do not read.

@@ -47,7 +47,9 @@ class Running(server.Server):
 
         def count() -> int:
             with self.lock:
-                return sum(not asked or not (it.asks or it.receives) for it in self.connections.values())
+                return sum(
+                    not asked or not (it.asks or it.active_at < float("inf")) for it in self.connections.values()
+                )
 
         wait(lambda: count() == number)
 
