@@ -35,7 +35,7 @@ from hook.reconcile.run import Remains
 from hook.report import explain
 
 _LIMIT = 64 << 20  # bytes: five times as many as the larger form has
-_MARK, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
+_PACKAGE, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
 DIGEST = "sha256"
 """In the zip of the ELF file: the SHA-256 of what is before the zip."""
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
@@ -58,7 +58,7 @@ class Program:
                 begin = min((entry.header_offset for entry in archive.infolist()), default=0)
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} is damaged, or no program of this project: {error}") from None
-        if _DOCSTRING not in self._entries.get(_MARK, b""):
+        if _DOCSTRING not in self._entries.get(_PACKAGE, b""):
             raise ValueError(f"{path} is no program of resctrl-mon-hook")
         if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(self.data[:begin]):
             raise ValueError(f"{path} is damaged: what is before its zip has another digest than the zip names")

@@ -60,10 +60,9 @@ class Survey:
         self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
-        self.kubelet, self.podman = (
-            engines.KubeletNames(),
-            runtimes.PodmanNames(context.run.path),
-        )  # of pods and containers
+        # The names of pods and containers.
+        self.kubelet = engines.KubeletNames()
+        self.podman = runtimes.PodmanNames(context.run.path)
         self.records = records.read_contents(context.run)
         self.states = self.records.states
         self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index

@@ -14,7 +14,8 @@ import pytest
 
 from hook import system
 from hook.errors import UNNAMED
-from tests.support.hook import UID, Hook, Task, created, end, shipped, snapshot, stopped
+from tests.support.hook import Hook, Task, created, end, shipped, snapshot, stopped
+from tests.unit.test_entry import BAD_NAMES
 
 VERBS = ["hook", "createRuntime", "poststop"]
 
@@ -47,15 +48,7 @@ def made(hook: Hook, directory: Path, before: set[str]) -> set[str]:
     return {re.sub(r"^(logged(-.*)?)-\d+$", r"\1", path) for path in paths}
 
 
-@pytest.mark.parametrize(
-    ("container", "uid", "reason"),
-    [
-        ("../../etc/cron.d/x", UID, "bad_state"),
-        ("\ud800", UID, "bad_state"),
-        ("c1", "../" + UID, "bad_key"),
-        ("c1", "a" * 1_000_000, "bad_key"),
-    ],
-)
+@pytest.mark.parametrize(("container", "uid", "reason"), BAD_NAMES)
 def test_a_name_that_is_none_reaches_no_path(
     hook: Hook, init: Task, tmp_path: Path, container: str, uid: str, reason: str
 ) -> None:

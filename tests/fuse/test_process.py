@@ -303,7 +303,7 @@ def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) 
         program.chmod(0o755)
         other = Hook(hook.resctrl_root, Path(place) / "run", options=())
         other(created("c1", init.pid))
-        where = [f"--run-dir={other.run_dir}", f"--resctrl-root={place}"]  # nobody but root sees the model
+        where = [f"--run-dir={other.run_dir}", f"--resctrl-root={place}"]  # only root sees the model
         command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(program), *verb, *where]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)

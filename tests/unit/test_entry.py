@@ -100,15 +100,16 @@ def test_a_state_that_is_none_is_reported_and_recorded(node: Node, given: bytes 
     assert node.groups() == {}
 
 
-@pytest.mark.parametrize(
-    ("container", "uid", "reason"),
-    [
-        ("../../etc/cron.d/x", UID, "bad_state"),
-        ("\ud800", UID, "bad_state"),
-        ("c1", "../" + UID, "bad_key"),
-        ("c1", "a" * 1_000_000, "bad_key"),
-    ],
-)
+BAD_NAMES = [
+    ("../../etc/cron.d/x", UID, "bad_state"),
+    ("\ud800", UID, "bad_state"),
+    ("c1", "../" + UID, "bad_key"),
+    ("c1", "a" * 1_000_000, "bad_key"),
+]
+"""The ID of a container, the UID of its pod, and the reason; fuse/test_hostile gives the same to a process."""
+
+
+@pytest.mark.parametrize(("container", "uid", "reason"), BAD_NAMES)
 def test_a_name_that_is_none_reaches_no_path(node: Node, container: str, uid: str, reason: str) -> None:
     """A failure leaves its record, a run, and a byte in the count of the log; the record goes with the container."""
     node.spawn(7, cgroup="/own/crio-c1")
