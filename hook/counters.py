@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 MILLION = 10**6
 UNKNOWN = "Unavailable"
 """In a `before`: part of the use is lost (MonGroup.known has the rest). The kernel uses the same word."""
+EARLIER = "Unavailable earlier"
+"""In a `before`: so it is, but of earlier runs of the key alone. Consumers see UNKNOWN."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
 _TRAFFIC = ("/mbm_total_bytes", "/mbm_local_bytes")
+_UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LONGEST = 30
 
 
@@ -120,6 +123,7 @@ def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
     """The use in the present directory, by the same counters and in the same form as `measure`.
 
     Of memory traffic that is untracked now, what is on record is known: what was used until the key began to linger.
+    A counter of it that is lower than at its begin has counted from 0 since (see note_stops), so its value is known.
     """
     begin, now = (group.begin, now) if group.begin is not None else ({}, {})
     found: dict[str, tuple[int | None, bool]] = {}
@@ -131,8 +135,15 @@ def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
             found[counter] = used(counter, first, (group.last or {}).get(counter)) or 0, False
         else:
             own = used(counter, first, text)
-            found[counter] = own, own is not None
+            restarted = number(text) if counter.endswith(_TRAFFIC) and number(first) is not None else None
+            found[counter] = own if own is not None else restarted, own is not None
     return found
+
+
+def list_unknown(group: MonGroup, now: dict[str, str]) -> set[str]:
+    """List the counters of whose use in this run of the key a part is unknown, in this directory or a former one."""
+    uses = own_use(group, now).items()
+    return {counter for counter, (_, is_all) in uses if not is_all or group.before.get(counter) == UNKNOWN}
 
 
 # --- How use goes from one directory of a group to the next, and from one group to another
@@ -149,9 +160,44 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
         return group
     late = {counter: text for counter, text in now.items() if counter not in begin}
     lost = [counter for counter, text in late.items() if is_cumulative(counter) and not has_no_data(counter, text)]
+    return _mark_lost(replace(group, begin={**begin, **late}), lost, UNKNOWN)
+
+
+def _mark_lost(group: MonGroup, lost: list[str], word: str) -> MonGroup:
+    """Mark counters of which a part of the use in former directories is unknown."""
     known = {counter: group.before[counter] for counter in lost if number(group.before.get(counter)) is not None}
-    before = {**group.before, **dict.fromkeys(lost, UNKNOWN)}
-    return replace(group, begin={**begin, **late}, before=before, known={**group.known, **known})
+    return replace(group, before={**group.before, **dict.fromkeys(lost, word)}, known={**group.known, **known})
+
+
+def note_new_events(group: MonGroup, begin: dict[str, str]) -> MonGroup:
+    """Mark the counters in the begin of a new directory that the former ones did not have: resctrl was mounted again.
+
+    Their use until now is unknown: of this run, or of earlier ones if this is its first directory.
+    """
+    new = [counter for counter in filter(is_cumulative, begin) if counter not in group.before]
+    return _mark_lost(group, new, EARLIER if group.inode is None else UNKNOWN)
+
+
+def note_stops(group: MonGroup, now: dict[str, str], former: dict[str, str]) -> MonGroup:
+    """Keep what was counted of memory traffic whose counter is gone, is unassigned, or has counted from 0 since.
+
+    `former` has the numbers of an earlier look. The kernel sets a counter to 0 when it assigns it to a group,
+    and when its domain comes online (fs/resctrl/monitor.c, rdtgroup_assign_cntr; rdtgroup.c, mon_add_all_files).
+    So a later number that is lower has started again. One that is not lower may have gone on: it begins with the last.
+    """
+    begin, before, known = dict(group.begin or {}), dict(group.before), dict(group.known)
+    for counter, text in (group.begin or {}).items():
+        first, last = number(text), number(now.get(counter))
+        top = max(first or 0, number(former.get(counter)) or 0)
+        is_stopped = now.get(counter) in (None, _UNASSIGNED) if last is None else last < top
+        if first is None or not is_stopped or not counter.endswith(_TRAFFIC):
+            continue
+        value, _ = measure(group, {counter: text_of(top)})[counter]
+        begin[counter], before[counter] = text_of(top) if last is None else "0", UNKNOWN
+        if value:
+            known[counter] = text_of(value)
+    after = replace(group, begin=begin, before=before, known=known)
+    return group if after == group else after
 
 
 def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
@@ -183,14 +229,19 @@ def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
     """
     sums: dict[str, int | None] = {}
     known: dict[str, int] = {}
+    unknown: set[str] = set()
     for group in groups:
+        unknown |= list_unknown(group, group.end or {})
         for counter, (value, is_all) in measure(group, group.end or {}).items():
             former = sums.get(counter, 0)
             sums[counter] = former + value if is_all and former is not None and value is not None else None
             if value is not None:
                 known[counter] = known.get(counter, 0) + value
     return {
-        "before": {counter: text_of(value) for counter, value in sums.items()},
+        "before": {
+            counter: EARLIER if value is None and counter not in unknown else text_of(value)
+            for counter, value in sums.items()
+        },
         "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
     }
 
@@ -206,5 +257,7 @@ def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) 
 def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> KeyState:
     """Begin another run of a completed key, with this group, which inherits its use."""
     heir = inherit(group, state.groups)
+    lost = [counter for counter, text in heir.before.items() if state.taken or number(text) is None]
+    heir = _mark_lost(heir, lost, EARLIER)
     returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
-    return replace(resume(state, [heir], {}), returned=returned, runs=1, left={}, left_more=0)
+    return replace(resume(state, [heir], {}), returned=returned, taken=False, runs=1, left={}, left_more=0)

@@ -97,7 +97,6 @@ def _try_once(attempt: Attempt) -> None:
     with context.run.lock(key.name, attempt.deadline) as locked:
         state = locked.state
         _check_kind(key, state)
-        file = context.options.history if context.names_history else ""
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         is_new = state is None or (state.completed_at is not None and not state.groups)
         if state is None or is_new:
@@ -106,12 +105,11 @@ def _try_once(attempt: Attempt) -> None:
                 kind=key.kind,
                 created_at=system.now_utc(),
                 created_boottime=system.boottime(),
-                history_file=file or (state.history_file if state is not None else ""),
+                history_file=container.history_file or (state.history_file if state is not None else ""),
                 owed=state.owed if state is not None else None,
             )
-        if not context.names_history:
-            file = history_of(context, state)
-        if file and file != state.history_file:
+        file = container.history_file or history_of(context, state)
+        if file != state.history_file:
             state = replace(state, history_file=file)
         former = state.members.get(container.id)
         if not attempt.recorded:
@@ -119,7 +117,7 @@ def _try_once(attempt: Attempt) -> None:
             attempt.recorded, attempt.was_member = True, former is not None and container.is_member(former)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # In the other order a poststop without annotations would never find the member.
-        context.run.write_index(container.id, key.name)
+        context.run.write_index(container.id, key.name, file)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         state, group = _join(state, own, container, former, mon_group)
@@ -169,6 +167,10 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
         known = None
     if known is None and (context.options.snapshot_ttl or history_of(context, state)):
         known = context.resctrl.counters(group.path)
+        if group.before:
+            from hook import counters
+
+            group = counters.note_new_events(group, known)
         if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
             from hook import counters
 

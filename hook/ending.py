@@ -73,7 +73,8 @@ def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
     before = state.returned.use.before if state.returned is not None else {}
     has_left = bool(state.left)
     return any(
-        (group.begin is not None and (group.inode is not None or has_left)) or group.before not in ({}, before)
+        (group.begin is not None and (group.inode is not None or has_left))
+        or any(text != before.get(counter, counters.EARLIER) for counter, text in group.before.items())
         for group in over
     )
 
@@ -109,17 +110,16 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
 def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
     """Return the use of this run by event, in millionths, and the events of whose use a part is unknown.
 
-    That is the use of the key less what it had used before it came back. If that is known only in part of a counter,
-    this use counts as known in part, too.
+    That is the use of the key less what it had used before it came back.
     """
     known: dict[str, int] = {}
     unknown: set[str] = set()
     for sign, groups in ((1, over), (-1, [state.returned.use] if state.returned is not None else [])):
         for group in groups:
-            for counter, (value, is_all) in counters.measure(group, group.end or {}).items():
+            for counter, (value, _) in counters.measure(group, group.end or {}).items():
                 event = counter.rpartition("/")[2]
                 if value is not None:
                     known[event] = known.get(event, 0) + sign * value
-                if not is_all or state.taken:
-                    unknown.add(event)
-    return known, unknown
+    for group in over:
+        unknown.update(counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {}))
+    return known, {*known} if state.taken else unknown

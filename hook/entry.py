@@ -62,9 +62,6 @@ class Context:
         self.longest_linger = longest_linger
         # The number of RMIDs given back.
         self.freed = 0
-        # The record of each key that this context starts, or adds a container to, names its --history. That of
-        # reconcile is only for keys that are no pods, and whose hook has named no file.
-        self.names_history = True
         # By key, the CPU seconds that tasks had used before they were moved in; Tally saves them.
         self.late_cpu: dict[str, float] = {}
         # The seconds that are in the records of keys, and not in reconcile.json yet.
@@ -117,6 +114,7 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
+    container.history_file = given[0].history
     if container.pod.is_podmans:
         from hook import conmon
 

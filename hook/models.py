@@ -233,6 +233,8 @@ class Index(Model):
 
     version: Version = 1
     key: Key
+    # As in KeyState: a record that reconcile rebuilds has it from here.
+    history_file: Annotated[str, AfterValidator(names.file)] = ""
 
 
 class Failure(Model):
@@ -264,3 +266,5 @@ class Failure(Model):
     pod: str | None = None
     # The container's name in its pod.
     name: str | None = None
+    # The --history of its hook.
+    history_file: Annotated[str, AfterValidator(names.file)] = ""

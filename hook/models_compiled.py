@@ -115,6 +115,7 @@ KeyState = Form("KeyState", (
 Index = Form("Index", (
     ("version", "version", 1, (check_int, (), 1, 1)),
     ("key", "key", ABSENT, (check_named, (), names.container_id)),
+    ("history_file", "history_file", "", (check_named, (), names.file)),
 ))
 Failure = Form("Failure", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -136,4 +137,5 @@ Failure = Form("Failure", (
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
+    ("history_file", "history_file", "", (check_named, (), names.file)),
 ))

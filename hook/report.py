@@ -433,6 +433,7 @@ def make_failure(
             "namespace": pod.namespace,
             "pod": pod.name,
             "name": pod.container,
+            "history_file": subject.history_file,
         }
     if key is not None:
         fields.update(key=key.name, kind=key.kind)

@@ -198,13 +198,13 @@ class RunDir:
             ) from error
         return index.key if index is not None else None
 
-    def write_index(self, container: str, key: str) -> None:
-        """Note that a container belongs to a key, under that key's lock.
+    def write_index(self, container: str, key: str, history_file: str = "") -> None:
+        """Note that a container belongs to a key, and the file for its line in the history, under that key's lock.
 
         A displaced member (names.displaced_member) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
-            self.write(Index, container, Index(key=key), owner=key)
+            self.write(Index, container, Index(key=key, history_file=history_file), owner=key)
 
     # --- Marks: files without a model
 

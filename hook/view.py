@@ -176,7 +176,8 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
     shown = [group for group in state.groups if group.begin is not None]
     for group in shown:
         begin = group.begin or {}
-        texts = ((".before", group.before), (".known", group.known), (".begin", begin), (".end", group.end or {}))
+        before = {counter: text.partition(" ")[0] for counter, text in group.before.items()}  # of counters.EARLIER
+        texts = ((".before", before), (".known", group.known), (".begin", begin), (".end", group.end or {}))
         of_group = "" if group is shown[0] else "@" + group.ctrl_group.strip("/")
         if group.end is None:
             links["tasks" + of_group] = group.path + "/tasks"

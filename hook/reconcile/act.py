@@ -200,10 +200,12 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
         if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
+    indexes = [context.run.glance(Index, name) for name in seen.indexed.get(key, ())]
+    files = [state.history_file, *(index.history_file for index in indexes if index is not None and index.key == key)]
+    file = next(filter(None, files), "") or history_of(context, state)
     members: dict[str, Member] = {}
     for group in groups:
-        members = {**_find_members(seen, key, group.path), **members}
-    file = history_of(context, state)
+        members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
     locked.commit(change(state, groups, kind=kind, members={**members, **state.members}, history_file=file))
     for group in groups:
@@ -216,7 +218,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     locked.commit(validation.replace(name_members(seen, rebuilt), recovering=False))
 
 
-def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
+def _find_members(seen: Survey, key: str, path: str, file: str) -> dict[str, Member]:
     """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index.
 
     The processes of a job have their pids and start times in the index.
@@ -233,7 +235,7 @@ def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = identity.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
-            run.write_index(name, key)
+            run.write_index(name, key, file)
     return found
 
 
@@ -309,6 +311,7 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     if failure is None:
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
+    container.history_file = failure.history_file
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name

@@ -282,7 +282,6 @@ def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
 def _open_node(options: Options, linger: int | None) -> Context:
     processes.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
-    context.names_history = False
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start

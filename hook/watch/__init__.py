@@ -283,7 +283,6 @@ class Watch:
         """
         options = replace(self._context.options, lock_timeout=0.0, rmid_wait=0.0)
         context = Context(self._context.resctrl, self._context.run, options)
-        context.names_history = False
         container = Container(place.container, place.member.pid, "", {}, [])
         state = context.run.glance(KeyState, place.key)
         if state is None or container.starttime != place.member.starttime:
