@@ -22,9 +22,9 @@ UNKNOWN = "Unavailable"
 """In a `before`: part of the use is lost (MonGroup.known has the rest). The kernel uses the same word."""
 EARLIER = "Unavailable earlier"
 """In a `before`: so it is, but of earlier runs of the key alone. Consumers see UNKNOWN."""
+UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
 _TRAFFIC = ("/mbm_total_bytes", "/mbm_local_bytes")
-_UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LONGEST = 30
 
 
@@ -53,10 +53,16 @@ def number(text: str | None) -> int | None:
     return int(whole + (fraction + "000000")[:6])
 
 
-def text_of(value: int | None) -> str:
+def pick_traffic(texts: dict[str, str]) -> dict[str, int]:
+    """Parse the counters of memory traffic that are numbers, to millionths."""
+    found = ((counter, number(text)) for counter, text in texts.items() if counter.endswith(_TRAFFIC))
+    return {counter: value for counter, value in found if value is not None}
+
+
+def text_of(value: int | None, unknown: str = UNKNOWN) -> str:
     """Format millionths as a counter's text, with six decimals or none."""
     if value is None:
-        return UNKNOWN
+        return unknown
     whole, fraction = divmod(value, MILLION)
     return f"{whole}.{fraction:06d}" if fraction else str(whole)
 
@@ -169,15 +175,6 @@ def _mark_lost(group: MonGroup, lost: list[str], word: str) -> MonGroup:
     return replace(group, before={**group.before, **dict.fromkeys(lost, word)}, known={**group.known, **known})
 
 
-def note_new_events(group: MonGroup, begin: dict[str, str]) -> MonGroup:
-    """Mark the counters in the begin of a new directory that the former ones did not have: resctrl was mounted again.
-
-    Their use until now is unknown: of this run, or of earlier ones if this is its first directory.
-    """
-    new = [counter for counter in filter(is_cumulative, begin) if counter not in group.before]
-    return _mark_lost(group, new, EARLIER if group.inode is None else UNKNOWN)
-
-
 def note_stops(group: MonGroup, now: dict[str, str], former: dict[str, str]) -> MonGroup:
     """Keep what was counted of memory traffic whose counter is gone, is unassigned, or has counted from 0 since.
 
@@ -185,25 +182,27 @@ def note_stops(group: MonGroup, now: dict[str, str], former: dict[str, str]) -> 
     and when its domain comes online (fs/resctrl/monitor.c, rdtgroup_assign_cntr; rdtgroup.c, mon_add_all_files).
     So a later number that is lower has started again. One that is not lower may have gone on: it begins with the last.
     """
-    begin, before, known = dict(group.begin or {}), dict(group.before), dict(group.known)
-    for counter, text in (group.begin or {}).items():
-        first, last = number(text), number(now.get(counter))
-        top = max(first or 0, number(former.get(counter)) or 0)
-        is_stopped = now.get(counter) in (None, _UNASSIGNED) if last is None else last < top
-        if first is None or not is_stopped or not counter.endswith(_TRAFFIC):
-            continue
-        value, _ = measure(group, {counter: text_of(top)})[counter]
-        begin[counter], before[counter] = text_of(top) if last is None else "0", UNKNOWN
-        if value:
-            known[counter] = text_of(value)
-    after = replace(group, begin=begin, before=before, known=known)
+    begin, last, tops = group.begin or {}, pick_traffic(now), pick_traffic(group.begin or {})
+    tops.update((counter, top) for counter, top in pick_traffic(former).items() if counter in tops)
+    gone = [counter for counter in tops if counter not in last and now.get(counter) in (None, UNASSIGNED)]
+    again = [counter for counter in tops if counter in last and last[counter] < tops[counter]]
+    lost = {counter: text_of(tops[counter]) for counter in [*gone, *again]}
+    known = {counter: text_of(use) for counter, (use, _) in measure(group, lost).items() if counter in lost and use}
+    lost.update(dict.fromkeys(again, "0"))
+    after = _mark_lost(replace(group, begin={**begin, **lost}), [*lost], UNKNOWN)
+    after = replace(after, known={**after.known, **known}, last=group.last and {**group.last, **lost})
     return group if after == group else after
 
 
-def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
-    """Set the begin of a group that may have had members before; their use until now is unknown."""
-    lost = replace(group, begin=counters_now, end={}, before={}, known={})
-    return replace(group, begin=counters_now, **carry([replace(group, begin=None, end={}), lost]))
+def begin_group(group: MonGroup, counters_now: dict[str, str], *, is_late: bool) -> MonGroup:
+    """Set the begin of a new directory, or of one that may have had members before (`is_late`).
+
+    The use until now is unknown of a group that is late, and of counters that no former directory had, since resctrl
+    was mounted again with more events: that of this run or, if this is its first directory, of earlier ones.
+    """
+    lost = [counter for counter in filter(is_cumulative, counters_now) if is_late or counter not in group.before]
+    word = UNKNOWN if is_late or group.inode is not None else EARLIER
+    return _mark_lost(replace(group, begin=counters_now), lost, word)
 
 
 def remake_group(group: MonGroup) -> MonGroup:
@@ -229,19 +228,15 @@ def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
     """
     sums: dict[str, int | None] = {}
     known: dict[str, int] = {}
-    unknown: set[str] = set()
+    unknown = {counter for group in groups for counter in list_unknown(group, group.end or {})}
     for group in groups:
-        unknown |= list_unknown(group, group.end or {})
         for counter, (value, is_all) in measure(group, group.end or {}).items():
             former = sums.get(counter, 0)
             sums[counter] = former + value if is_all and former is not None and value is not None else None
             if value is not None:
                 known[counter] = known.get(counter, 0) + value
     return {
-        "before": {
-            counter: EARLIER if value is None and counter not in unknown else text_of(value)
-            for counter, value in sums.items()
-        },
+        "before": {name: text_of(sums[name], UNKNOWN if name in unknown else EARLIER) for name in sums},
         "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
     }
 

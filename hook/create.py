@@ -167,14 +167,11 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
         known = None
     if known is None and (context.options.snapshot_ttl or history_of(context, state)):
         known = context.resctrl.counters(group.path)
-        if group.before:
+        is_late = state.recovering or (not made and context.resctrl.has_live_task(group.path))
+        if is_late or group.before:
             from hook import counters
 
-            group = counters.note_new_events(group, known)
-        if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
-            from hook import counters
-
-            group = counters.begin_group_late(group, known)
+            group = counters.begin_group(group, known, is_late=is_late)
     end = group.end if known is group.begin else None
     groups[place] = replace(group, inode=inode, begin=known, end=end, last=None)
     try:

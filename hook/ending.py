@@ -122,4 +122,4 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
                     known[event] = known.get(event, 0) + sign * value
     for group in over:
         unknown.update(counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {}))
-    return known, {*known} if state.taken else unknown
+    return known, known.keys() | unknown if state.taken else unknown

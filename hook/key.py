@@ -116,7 +116,7 @@ def finish_group(context: Context, group: MonGroup, *, had_member: bool = False)
             return end_group(group, {})
         from hook import counters
 
-        return end_group(counters.begin_group_late(group, now), now)
+        return end_group(counters.begin_group(group, now, is_late=True), now)
     # A group without a begin ends, too: else the key's next run would count its `before` twice.
     return end_group(group, _read_end(context, group) if group.begin is not None else {})
 

@@ -47,7 +47,7 @@ class View:
     def is_current(self, state: KeyState) -> bool:
         """Whether a key's view was built from this state."""
         shown = system.try_call(system.read_file, f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
-        return state.generation == 0 if shown is None else shown == _generation(state) + "\n"
+        return state.generation == 0 if shown is None else shown == name_generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:
         """Build a key's view again. A full /run is reported, and stops nothing."""
@@ -161,14 +161,14 @@ def count_files(state: KeyState) -> tuple[int, int]:
     return len(files), len(directories) + len(files) + len(links)
 
 
-def _generation(state: KeyState) -> str:
+def name_generation(state: KeyState) -> str:
     """The text of `generation`. A key that is recovering counts from 1 again, so the time of its creation is in it."""
     return f"{state.created_boottime or 0:.3f}/{state.generation}"
 
 
 def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """A key's view: its directories, its files with their texts, and its links with their targets."""
-    files = {"created_at": state.created_at, "generation": _generation(state), **_lingering(state)}
+    files = {"created_at": state.created_at, "generation": name_generation(state), **_lingering(state)}
     links: dict[str, str] = {}
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")

@@ -103,7 +103,6 @@ def assign(context: Context, name: str | None, pids: list[int]) -> str:
         for process in found:
             state = seen.states.get(key)
             if state is None or not process.is_member(state.members.get(process.id)):
-                process.history_file = context.options.history
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 joined.append(process)
                 _bring_in(seen, key, process.id)

@@ -37,6 +37,8 @@ class ReconcileRecord(Model):
     elsewhere: dict[str, Natural] = {}
     # when its last look at the node began (CLOCK_BOOTTIME, s)
     looked_at: Seconds = 0.0
+    # the counters of memory traffic then, if the kernel may take them away, by group
+    counted: dict[str, dict[str, str]] = {}
     # the number of keys, cgroups and processes that it could not read
     unread: Natural = 0
     # since boot, by verb: the actions that were done, and those that failed

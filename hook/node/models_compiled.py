@@ -23,6 +23,7 @@ ReconcileRecord = Form("ReconcileRecord", (
     ("outside_total", "outside_total", 0, (check_int, (), 0, 9223372036854775807)),
     ("elsewhere", "elsewhere", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("looked_at", "looked_at", 0.0, (check_float, (), 0, 1000000000000.0)),
+    ("counted", "counted", {}, (check_dict, (), TEXT, TEXTS)),
     ("unread", "unread", 0, (check_int, (), 0, 9223372036854775807)),
     ("actions", "actions", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("failures", "failures", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),

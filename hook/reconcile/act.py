@@ -115,7 +115,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
         _show(context, locked, change(state, groups, taken=True))
     elif verb == "show":
-        _show(context, locked, change(state, [seen.add_late_counters(group) for group in state.groups]))
+        _show(context, locked, change(state, [seen.mark_counters(state, group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -200,9 +200,9 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
         if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
-    indexes = [context.run.glance(Index, name) for name in seen.indexed.get(key, ())]
-    files = [state.history_file, *(index.history_file for index in indexes if index is not None and index.key == key)]
-    file = next(filter(None, files), "") or history_of(context, state)
+    indexes = filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))
+    files = [state.history_file, *(index.history_file for index in indexes)]
+    file = next(filter(None, files), history_of(context, state))
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}

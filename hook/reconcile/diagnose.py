@@ -20,9 +20,11 @@ from hook.errors import HookError
 from hook.key import history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, processes, records, runtimes
+from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.report import format_count, short_id, who
+from hook.view import name_generation
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
@@ -86,6 +88,12 @@ class Survey:
         # keys for RMIDs to reclaim, and waits for one that comes back.
         self.refusal: HookError | None = None
         self.further_looks = _FURTHER_LOOKS
+        # The kernel assigns counters to groups, so that a group may lose one (resctrl.rst, "mbm_assign_mode").
+        mode = system.try_call(system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode")
+        self._assigns = "[mbm_" in (mode or "")
+        # By group, the counters that it may lose, now and in the last run.
+        self.counted: dict[str, dict[str, str]] = {}
+        self._former = (context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()).counted
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
@@ -105,21 +113,29 @@ class Survey:
         """Whether another tool has removed a group that has not ended."""
         return group.end is None and self.context.resctrl.is_gone(group.path)
 
-    def has_late_counters(self, state: KeyState) -> bool:
-        """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
-        groups = (
-            group for group in state.groups if group.begin is not None and not group.begin.keys() >= self._counters
-        )
-        return any(self.add_late_counters(group) is not group for group in groups)
+    def mark_counters(self, state: KeyState, group: MonGroup) -> MonGroup:
+        """Mark the counters of a live group that have come or gone with CPUs, or started again, since its begin.
 
-    def add_late_counters(self, group: MonGroup) -> MonGroup:
-        """Mark the counters of a live group that appeared later, as those of CPUs that were offline do."""
-        if group.begin is None or group.end is not None or self.context.resctrl.inode(group.path) != group.inode:
+        This reads them only if some have come, or if the kernel may take away one that was a number.
+        """
+        begin, machine, kernel = group.begin or {}, self._counters, self.context.resctrl
+        may_lose = self._assigns and bool(counters.pick_traffic(begin))
+        if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
             return group
+        if kernel.inode(group.path) != group.inode:
+            return group
+        now = {counter: text for counter, text in begin.items() if counter in machine}
+        if not may_lose and begin.keys() >= machine:
+            return counters.note_stops(group, now, {})
         try:
-            return counters.add_late(group, self.context.resctrl.counters(group.path))
+            read = kernel.counters(group.path)
         except HookError:  # removed since
             return group
+        if not read.keys() >= now.keys():  # just being removed, or a domain is
+            return group
+        name = f"{name_generation(state)} {group.path}"  # of this directory
+        self.counted[name] = {counter: read[counter] for counter in counters.pick_traffic(read) if may_lose}
+        return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
 
     def find_owner(self, path: str) -> str | None:
         """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
@@ -301,7 +317,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
     # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
     is_old = not seen.context.view.is_current(state) and not any(map(seen.is_gone, state.groups))
-    if is_old or seen.has_late_counters(state):
+    if is_old or any(seen.mark_counters(state, group) is not group for group in state.groups):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
         # A time in the future is of another boot, if the run directory survives one.

@@ -227,6 +227,7 @@ def repair(
         outside_total=sum(done.outside.values()),
         elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
         looked_at=seen.boottime,
+        counted=seen.counted,
     )
     return done
 

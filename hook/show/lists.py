@@ -377,7 +377,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
     return {
         "begin": group.begin.get(counter),
         "end" if group.is_over else "now": group.now.get(counter),
-        "before": group.record.before.get(counter),
+        "before": (group.record.before.get(counter) or "").partition(" ")[0] or None,  # of counters.EARLIER
         "use": None if total.unknown else to_number(total.value),
         "known": to_number(total.value),
         "from_nothing": total.from_nothing > 0,

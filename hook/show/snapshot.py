@@ -34,7 +34,6 @@ _MOST_READS = 5
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
-_UNASSIGNED = "Unassigned"  # the kernel's word for an event of a group that has no hardware counter
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
 _AMD = ("AuthenticAMD", "HygonGenuine")
 Uses = dict[str, "Total"]
@@ -280,7 +279,7 @@ class Inventory:
     def unassigned(self) -> list[str]:
         """The mon_groups that have no hardware counter for memory traffic in some domain."""
         groups = (group for key in self.keys for group in key.groups if group.exists)
-        return [group.record.path for group in groups if _UNASSIGNED in group.now.values()]
+        return [group.record.path for group in groups if counters.UNASSIGNED in group.now.values()]
 
     def list_taken(self) -> list[tuple[SeenKey, str, str]]:
         """List the containers that another tool has taken: the key, the container and the path of that tool's group."""
@@ -403,6 +402,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) 
                 continue
             if _list_inodes(kernel, path) == before:
                 own = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
+                own.update(dict.fromkeys(_list_unassigned(path) & own.keys(), ""))
                 uncharged["/" if path == kernel.root else path.rpartition("/")[2]] = own
                 readings.update(parts)
                 break
@@ -419,14 +419,24 @@ def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str
     """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too.
 
     A mon_group that is untracked in one of its readings, before the sum (`first`) and after, leaves the rest unknown.
+    So does a sum that has nothing else: the ctrl_group's own RMID is untracked itself.
     """
     total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
     for path, of_group in first.items():
         was, now = of_group.get(counter), parts[path].get(counter)
         if counters.is_untracked(counter, was) is not counters.is_untracked(counter, now):
             return ""
-    others = (counters.number(part.get(counter)) or 0 for part in parts.values())
-    return "" if total is None else counters.text_of(max(0, total - sum(others)))
+    others = sum(counters.number(part.get(counter)) or 0 for part in parts.values())
+    if total is None or (first and total <= others and get_event(counter) in TRAFFIC):
+        return ""
+    return counters.text_of(max(0, total - others))
+
+
+def _list_unassigned(path: str) -> set[str]:
+    """List the counters that a ctrl_group's own RMID does not have: their sum is that of its mon_groups alone."""
+    lines = (line.partition(":") for line in _read(f"{path}/mbm_L3_assignments").split())
+    places = [(event, *place.partition("=")) for event, _, domains in lines for place in domains.split(";")]
+    return {f"mon_L3_{domain.zfill(2)}/{event}" for event, domain, _, how in places if how == "_"}
 
 
 # --- Sums of use

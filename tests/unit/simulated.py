@@ -58,8 +58,9 @@ class Node:
         bundle, pod = options.pop("bundle", "/nowhere"), options.pop("pod", None)
         if pod:
             said.update({"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod})
-        context = self.context(**options)
-        create_runtime(context, Container(name, pid, bundle, said))
+        context, container = self.context(**options), Container(name, pid, bundle, said)
+        container.history_file = context.options.history
+        create_runtime(context, container)
         return context
 
     def stop(self, name: str = ID, *pids: int, **options: Any) -> None:  # noqa: ANN401

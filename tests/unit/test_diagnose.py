@@ -82,8 +82,8 @@ class Facts(SimpleNamespace):
     def find_live(self, state: KeyState) -> dict[str, Member]:
         return state.members
 
-    def has_late_counters(self, _state: KeyState) -> bool:
-        return False
+    def mark_counters(self, _state: KeyState, group: MonGroup) -> MonGroup:
+        return group
 
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE
