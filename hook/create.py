@@ -168,7 +168,8 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
     if known is None and (context.options.snapshot_ttl or history_of(context, state)):
         known = context.resctrl.counters(group.path)
         is_late = state.recovering or (not made and context.resctrl.has_live_task(group.path))
-        if is_late or group.before:
+        is_heir = state.returned is not None and state.returned.use.path == path
+        if is_late or (group.begin is None and (is_heir or group.inode is not None)):
             from hook import counters
 
             group = counters.begin_group(group, known, is_late=is_late)

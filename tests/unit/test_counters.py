@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters
+from hook import counters, ending
 from hook.counters import add_late, begin_group, inherit, remake_group, resume
 from hook.key import end_group, leave
 from hook.models import KeyState, MonGroup
@@ -201,8 +201,101 @@ def test_what_is_known_adds_up_over_lives_whose_end_was_read(lives: list[tuple[i
 
 
 def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
-    assert at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "4"}) == {TRAFFIC: None}
-    assert at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "5"}) == {TRAFFIC: 0}
+    assert at_least(group(begin={ENERGY: "5"}), {ENERGY: "4"}) == {ENERGY: None}
+    assert at_least(group(begin={ENERGY: "5"}), {ENERGY: "5"}) == {ENERGY: 0}
+
+
+# --- Counters of memory traffic that stop, and start again from 0
+
+
+@pytest.mark.parametrize(
+    ("looks", "use"),
+    [
+        (["2000", "Unassigned", "300"], 2300),
+        (["2000", "Unassigned", "300", "2500"], 4500),
+        (["2000", "Unassigned", "5000"], 5000),  # 7000, or 5000 if it went on
+        (["2000", "Unassigned", "2000"], 2000),
+        (["2000", "Unassigned", "Unassigned"], 2000),
+        (["2000", "300", "2500"], 4500),  # it was unassigned between two looks
+        (["2000", "Unassigned", "300", "Unassigned", "40"], 2340),
+        (["2000", None, "300"], 2300),  # its domain was offline
+        (["9000000000000000000", None, "9000000000000000001"], 9_000_000_000_000_000_001),
+        (["Unassigned", "300"], 300),
+    ],
+)
+def test_traffic_of_a_counter_that_stopped_goes_on_as_at_least_what_was_counted(
+    looks: list[str | None], use: int
+) -> None:
+    here, former, now = group(begin={TRAFFIC: "0", ENERGY: "1"}), dict[str, str](), dict[str, str]()
+    for text in looks:
+        before, now = here, {ENERGY: "1.5", **({} if text is None else {TRAFFIC: text})}
+        here = counters.note_stops(before, now, former)
+        assert counters.note_stops(here, now, former if here is before else {}) is here, "it is noted once"
+        former = now
+    assert at_least(here, now) == {TRAFFIC: use * counters.MILLION, ENERGY: 500_000}
+    assert lifetime(here, now)[TRAFFIC] is None
+    assert counters.list_unknown(here, now) == {TRAFFIC}
+
+
+@pytest.mark.parametrize("text", ["Error", "Unavailable", "1" * 40, "2000", "2500"])
+def test_traffic_of_a_counter_that_went_on_stays_known(text: str) -> None:
+    here, former = group(begin={TRAFFIC: "7", ENERGY: "1"}), {TRAFFIC: "2000"}
+    assert counters.note_stops(here, {TRAFFIC: text}, former) is here, "energy counters go on when they come back"
+    assert lifetime(here, {TRAFFIC: "2507", ENERGY: "1"})[TRAFFIC] == 2500 * counters.MILLION
+
+
+def test_final_values_of_a_key_that_lingers_start_again_with_its_counter() -> None:
+    lingering = replace(group(begin={TRAFFIC: "0"}), last={TRAFFIC: "2000", ENERGY: "1"})
+    again = counters.note_stops(lingering, {TRAFFIC: "0"}, {TRAFFIC: "2000"})
+    assert again.last == {TRAFFIC: "0", ENERGY: "1"}
+    assert at_least(again, again.last) == {TRAFFIC: 2000 * counters.MILLION, ENERGY: None}
+
+
+@given(st.lists(st.tuples(st.sampled_from(["count", "lose", "hide", "remake"]), amounts), max_size=12))
+def test_known_use_never_falls_and_is_never_more_than_was_used(steps: list[tuple[str, int]]) -> None:
+    """`lose`: unassigned. `hide`: the domain is offline. `remake`: another tool removes the group. Each is seen."""
+    here, value, former, used, least = group(begin={TRAFFIC: "0"}), 0, dict[str, str](), 0, 0
+    for what, more in steps:
+        if what == "remake":
+            here, value = replace(remake_group(here), begin={TRAFFIC: "0"}), 0
+        texts = [{TRAFFIC: "Unassigned"}] if what == "lose" else [dict[str, str]()] if what == "hide" else []
+        value, used = (0 if texts else value) + more, used + more
+        for now in [*texts, {TRAFFIC: str(value)}]:
+            here = counters.note_stops(here, now, former)
+            former = now
+            known = at_least(here, now)[TRAFFIC] or 0
+            assert known <= used * counters.MILLION
+            assert known >= least or what == "remake"  # of whose former directory nothing is on record
+            least = known
+    assert (lifetime(here, {TRAFFIC: str(value)})[TRAFFIC] is None) == any(what != "count" for what, _ in steps)
+
+
+# --- Runs of one key
+
+
+@given(st.lists(st.tuples(amounts, st.sampled_from(["whole", "unread", "taken", "new event"])), min_size=1, max_size=5))
+def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs: list[tuple[int, str]]) -> None:
+    state, sums, events = KeyState(key="c1", kind="container", groups=[group()]), dict[str, int](), [TRAFFIC]
+    for more, what in runs:
+        if what == "new event" and ENERGY not in events:
+            events.append(ENERGY)
+        begin = dict.fromkeys(events, "7")
+        heir = state.groups[0]
+        begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
+        end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
+        over = [end_group(replace(begun, inode=1), end)]
+        state = replace(state, taken=what == "taken")
+        known, unknown = ending._sum_use(state, over)
+        assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())
+        assert {known[event] for event in known} <= {0 if what == "unread" else more * counters.MILLION}
+        sums = {event: sums.get(event, 0) + use for event, use in known.items()}
+        done = leave(replace(state, groups=over), over, keeps=True)
+        assert done is not None
+        state = counters.come_back(done, group(), at="", boottime=0.0)
+    heir = state.groups[0]
+    for counter in events:
+        assert (at_least(heir, {})[counter] or 0) == sums.get(counter.rpartition("/")[2], 0)
+    assert (counters.number(heir.before[TRAFFIC]) is None) == any(what in ("unread", "taken") for _, what in runs)
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:

@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 
 from hook import ending, system
+from hook.entry import run_stage
 from hook.errors import Reason
 from hook.key import MOST_LEFT
-from hook.models import KeyState
+from hook.models import Index, KeyState
 from hook.node import records
 from hook.node.models import Job
 from hook.poststop import poststop
 from hook.reconcile import run
 from hook.report import explain
+from hook.show.snapshot import sum_key, take_snapshot
 from hook.store import LockedKey
-from tests.simulator.kernel import RESCTRL
+from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
-from tests.unit.test_create import refused, use
+from tests.unit.test_create import ENERGY, refused, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
@@ -140,6 +142,47 @@ def test_use_of_a_container_that_another_tool_had_taken_is_known_in_part(node: N
     assert (line["use"], line["unknown"]) == ({"core_energy": 6.0}, ["core_energy"])
 
 
+@pytest.mark.parametrize("cause", ["removed", "taken"])
+def test_use_of_a_run_after_one_that_is_known_in_part_is_known(node: Node, cause: str) -> None:
+    node.start(ID, 7, None, **ON)
+    if cause == "removed":
+        node.remove_groups()
+    else:
+        node.kernel.move(7, node.make_group("theirs"))
+    node.verbs(options=ON)
+    node.stop(ID, 7, **ON)
+    for pid in (8, 9):
+        node.kernel.now += 1
+        live(node, 4.5, pid=pid)
+        assert node.machine.files()[f"{RUN}/mon_groups/{ID}/mon_data/{ENERGY}.before"] == b"Unavailable\n"
+    assert [it["unknown"] for it in read(node)] == [["core_energy"], [], []]
+    assert [it["use"] for it in read(node)[1:]] == [{"core_energy": 1.5}] * 2
+
+
+def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) -> None:
+    """Of a run that goes on over the mount. A later run, and one that begins after the mount, are known."""
+    with node.patch.context() as patch:
+        patch.delitem(COUNTERS, ENERGY)
+        node.start(ID, 7, None, **ON)
+        live(node, 4.0, OTHER, 9)
+    node.kernel.mount()
+    assert node.verbs(options=ON) == ["remake"]
+    group = f"{RESCTRL}/mon_groups/oci-{ID}"
+    use(node, 5.0, group)
+    (of_id,) = (key for key in take_snapshot(node.options()).keys if key.state.key == ID)
+    assert sum_key(of_id)["core_energy"].at_least
+    node.stop(ID, 7, **ON)
+    live(node, 6.0, OTHER, 10)
+    assert [(it["use"], it["unknown"]) for it in read(node)[1:]] == [
+        ({"core_energy": 2.0}, ["core_energy"]),
+        ({"core_energy": 3.0}, []),
+    ]
+    node.kernel.now += 1
+    node.start(OTHER, 11, None, **ON)
+    (again,) = (key for key in take_snapshot(node.options()).keys if key.state.key == OTHER)
+    assert sum_key(again)["core_energy"].at_least, "of the run before the mount"
+
+
 def test_late_cpu_time_is_that_of_this_run(node: Node) -> None:
     for _ in range(2):
         node.start(ID, 7, None, **ON)
@@ -248,9 +291,47 @@ def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_ho
     assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
     node.remove(f"groups/{ID}.json")
     assert node.verbs(options=ON) == ["rebuild"]
-    assert node.state(ID).history_file == FILE
+    assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
     node.start(ID, 7, None, history="/var/log/jobs/second.jsonl")
     assert node.state(ID).history_file == "/var/log/jobs/second.jsonl"
+
+
+@pytest.mark.parametrize("call", ["mkdir", "mount"])
+def test_a_pod_that_its_hook_could_not_monitor_has_its_line(node: Node, call: str) -> None:
+    """reconcile brings it in, without the option, also if its first tries fail."""
+    if call == "mount":
+        node.kernel.groups.clear()
+    else:
+        node.machine.refusals["mkdir"] = [errno.EIO] * 2
+    node.spawn(7)
+    said = {"io.kubernetes.pod.uid": UID}
+    state = {"ociVersion": "1.0.2", "id": ID, "status": "created", "pid": 7, "bundle": "/b", "annotations": said}
+    node.patch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+    run_stage("createRuntime", [f"--run-dir={RUN}", f"--resctrl-root={RESCTRL}", f"--history={FILE}"])
+    if call == "mount":
+        node.kernel.mount()
+    else:
+        assert node.repair().failed
+    assert node.verbs() == ["retry"]
+    use(node, 4.5, f"{RESCTRL}/mon_groups/oci-{UID}")
+    node.stop(ID, 7)
+    assert [(it["key"], it["use"]) for it in read(node)] == [(UID, {"core_energy": 1.5})]
+
+
+@pytest.mark.parametrize("text", [None, "{", "[]"], ids=["lost", "torn", "of another kind"])
+def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None) -> None:
+    node.start(ID, 7, **ON)
+    node.start(OTHER, 8, **ON)
+    node.remove(f"members/{OTHER}.json")
+    if text is None:
+        node.remove(f"groups/{UID}.json")
+    else:
+        node.put(f"groups/{UID}.json", text)
+    assert "rebuild" in node.verbs()
+    assert node.context().run.read(Index, OTHER) == Index(key=UID, history_file=FILE)
+    node.stop(ID, 7)
+    node.stop(OTHER, 8)
+    assert [(it["key"], it["unknown"]) for it in read(node)] == [(UID, ["core_energy"])]
 
 
 # --- Lines that wait

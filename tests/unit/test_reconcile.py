@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hook import system, validation
+from hook import counters, system, validation
 from hook.entry import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
@@ -27,15 +27,98 @@ from hook.reconcile.move import Mover
 from hook.reconcile.run import Repairs
 from hook.report import explain
 from hook.resctrl import Resctrl
+from hook.show.snapshot import get_event, sum_key, take_snapshot
 from hook.store import RunDir
 from tests.simulator import machine
-from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
+from tests.simulator.kernel import COUNTERS, RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 from tests.unit.stops import stops
 
 __all__ = ["node"]  # fixture
 HOUR, DAY, TTL = 3600, 86400, 300
+
+# --- Counters that start again, and groups that are renamed
+
+BANDWIDTH = "mon_L3_00/mbm_total_bytes"
+
+
+def set_traffic(node: Node, *paths: str, text: str | None) -> None:
+    """Let a counter of these groups, and the root group's, say this; None: its domain is offline."""
+    for path in (RESCTRL, *paths):
+        node.kernel.groups[path].counters.pop(BANDWIDTH, None)
+        if text is not None:
+            node.kernel.groups[path].counters[BANDWIDTH] = text
+
+
+def read_traffic(node: Node) -> tuple[int, bool]:
+    """What the pod is known to have used, and whether that is all."""
+    (key,) = take_snapshot(node.options()).keys
+    total = sum_key(key)[get_event(BANDWIDTH)]
+    return total.known // counters.MILLION, not total.unknown
+
+
+@pytest.mark.parametrize("mode", ["[mbm_event]\ndefault\n", "[mbm_cntr_assign]\n", "mbm_event\n[default]\n", None])
+@pytest.mark.parametrize("gap", ["Unassigned", None])
+def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch, mode: str | None, gap: str | None
+) -> None:
+    if mode is not None:
+        node.kernel.files[f"{RESCTRL}/info/L3_MON/mbm_assign_mode"] = mode.encode()
+    monkeypatch.setitem(COUNTERS, BANDWIDTH, "0")
+    set_traffic(node, text="0")
+    node.start()
+    path = f"{RESCTRL}/mon_groups/{GROUP}"
+    is_read = "[mbm" in (mode or "")
+    kept = 2000 if is_read else 0
+    set_traffic(node, path, text="2000")
+    assert (node.verbs(), read_traffic(node)) == ([], (2000, True))
+    set_traffic(node, path, text=gap)
+    assert node.verbs() == (["show"] if is_read or gap is None else [])
+    node.assert_settled()
+    assert read_traffic(node) == (kept, False)
+    set_traffic(node, path, text="300")
+    node.verbs()
+    is_marked = is_read or gap is None
+    assert read_traffic(node) == (kept + 300, not is_marked)
+    set_traffic(node, path, text="5000")
+    assert (node.verbs(), read_traffic(node)) == ([], (kept + 5000, not is_marked))
+    node.stop(ID, 7)
+    assert read_traffic(node) == (kept + 5000, not is_marked)
+    assert len(node.reconciled().counted) == is_read
+
+
+def test_what_a_counter_had_in_a_former_directory_is_not_added_to_that_of_the_next(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(COUNTERS, BANDWIDTH, "0")
+    node.kernel.mount()
+    node.kernel.files[f"{RESCTRL}/info/L3_MON/mbm_assign_mode"] = b"[mbm_event]\n"
+    node.start()
+    path = f"{RESCTRL}/mon_groups/{GROUP}"
+    set_traffic(node, path, text="2000")
+    assert node.verbs() == []
+    node.kernel.mount()  # inodes come again
+    assert node.verbs() == ["remake"]
+    set_traffic(node, path, text="300")
+    assert (node.verbs(), read_traffic(node)) == ([], (300, False))
+
+
+@pytest.mark.parametrize("to", ["gold/mon_groups/" + GROUP, "mon_groups/oci-renamed"])
+def test_a_group_that_is_renamed_is_followed_by_another_and_nothing_stays(node: Node, to: str) -> None:
+    """README: the use until then is unknown."""
+    node.kernel.add_class("gold")
+    node.start()
+    node.kernel.groups[f"{RESCTRL}/{to}"] = node.kernel.groups.pop(f"{RESCTRL}/mon_groups/{GROUP}")
+    node.kernel.move(7, f"{RESCTRL}/{to}")
+    node.verbs()
+    node.assert_settled()
+    (key,) = take_snapshot(node.options()).keys
+    assert (key.condition, sum_key(key)["core_energy"].unknown > 0) == ("live", True)
+    node.stop(ID, 7)
+    node.verbs()
+    assert node.groups() == {}
+
 
 # --- Keys that are over
 

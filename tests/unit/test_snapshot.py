@@ -389,6 +389,31 @@ def test_traffic_of_a_group_that_is_tracked_again_is_not_mistaken_for_that_of_ta
     assert read_uncharged(node) == {"/": {TRAFFIC: "" if is_amd else "1", OCCUPANCY: "1"}}
 
 
+@pytest.mark.parametrize(
+    ("assignments", "is_amd", "expected"),
+    [
+        ("mbm_total_bytes:0=_;1=e\nmbm_local_bytes:0=e;1=_\n", False, ["", "0", "3", ""]),
+        ("mbm_total_bytes:0=e;1=e\nmbm_local_bytes:0=e;1=e\n", False, ["0", "0", "3", "3"]),
+        ("odd\n", False, ["0", "0", "3", "3"]),
+        (None, False, ["0", "0", "3", "3"]),
+        (None, True, ["", "", "3", "3"]),
+    ],
+    ids=["unassigned", "assigned", "of another form", "Intel", "untracked"],
+)
+def test_traffic_of_no_pod_is_unknown_where_the_ctrl_group_itself_is_not_counted(
+    node: NodeFiles, assignments: str | None, is_amd: bool, expected: list[str]
+) -> None:
+    """Its counter then shows the sum of its mon_groups, or no number."""
+    names = [f"mon_L3_0{domain}/mbm_{event}_bytes" for event in ("total", "local") for domain in (0, 1)]
+    node.make("oci-a", counters={**dict.fromkeys(names, "40"), ENERGY: "5"})
+    node.count_whole({**dict(zip(names, ["40", "40", "43", "43"])), ENERGY: "5"})
+    if assignments is not None:
+        (node.root / "mbm_L3_assignments").write_text(assignments)
+    Path("/proc").mkdir(exist_ok=True)
+    Path("/proc/cpuinfo").write_text(f"vendor_id\t: {'AuthenticAMD' if is_amd else 'GenuineIntel'}\n")
+    assert read_uncharged(node) == {"/": {**dict(zip(names, expected)), ENERGY: "0"}}
+
+
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
     node: NodeFiles, monkeypatch: pytest.MonkeyPatch, times: int
