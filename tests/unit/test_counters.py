@@ -283,7 +283,8 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
         heir = state.groups[0]
         begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
         end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
-        over = [end_group(replace(begun, inode=1), end)]
+        lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
+        over = [end_group(replace(remake_group(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
         known, unknown = ending._sum_use(state, over)
         assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())

@@ -164,7 +164,8 @@ def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) ->
     with node.patch.context() as patch:
         patch.delitem(COUNTERS, ENERGY)
         node.start(ID, 7, None, **ON)
-        live(node, 4.0, OTHER, 9)
+        node.start(OTHER, 9, None, **ON)
+        node.stop(OTHER, 9, **ON)
     node.kernel.mount()
     assert node.verbs(options=ON) == ["remake"]
     group = f"{RESCTRL}/mon_groups/oci-{ID}"
@@ -172,6 +173,8 @@ def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) ->
     (of_id,) = (key for key in take_snapshot(node.options()).keys if key.state.key == ID)
     assert sum_key(of_id)["core_energy"].at_least
     node.stop(ID, 7, **ON)
+    node.machine.refusals["put"] = [errno.EIO]
+    refused(lambda: node.start(OTHER, 10, None, **ON))  # it has no line
     live(node, 6.0, OTHER, 10)
     assert [(it["use"], it["unknown"]) for it in read(node)[1:]] == [
         ({"core_energy": 2.0}, ["core_energy"]),
