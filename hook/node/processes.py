@@ -144,7 +144,7 @@ class Processes:
     def list_unknown(self) -> list[str]:
         """List the cgroups below a container's that are called as another one's, and have a process in no group."""
         nested = [(place, pids) for places, pids in self._in.items() for place in places if place.startswith(_NESTED)]
-        return [place for place, pids in nested if None in map(self.name_group, pids)]
+        return [place.partition(":")[2] for place, pids in nested if None in map(self.name_group, pids)]
 
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
