@@ -9,7 +9,7 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from hook import identity, resctrl, system
@@ -397,7 +397,7 @@ class Groups:
     def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
         self._kernel = kernel
         self._prefix = prefix
-        self._list_recorded = list_recorded
+        self._list_recorded = cache(list_recorded)
 
     def find(self, tid: int) -> str | None:
         """Return the path of the mon_group that a task is in, or else of its ctrl_group. Return None if it has ended.
@@ -424,7 +424,7 @@ class Groups:
         """Whether a group is another tool's mon_group."""
         above, _, name = path.rpartition("/")
         is_free = not above.endswith("/mon_groups") or name.startswith(self._prefix)
-        return not is_free and path not in self._recorded
+        return not is_free and path not in self._list_recorded()
 
     def name_ctrl_group(self, path: str) -> str:
         """Return the name of the ctrl_group that a group is, or is in, as the kernel shows it: `/` for the root one."""
@@ -434,10 +434,6 @@ class Groups:
         """Return the tasks that are in mon_groups of other tools now, each with the path of its group."""
         others = filter(self.is_others, resctrl.list_mon_groups(self._kernel.root))
         return {tid: path for path in others for tid in self._read(path)}
-
-    @cached_property
-    def _recorded(self) -> Collection[str]:
-        return self._list_recorded()
 
     @cached_property
     def _shows_groups(self) -> bool:

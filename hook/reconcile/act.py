@@ -255,10 +255,8 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
     for tid in there - seen.processes.threads(known):
         if system.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
-        ids = {*filter(None, (processes.find_container(place, seen.records.index) for place in system.cgroups(tid)))}
-        if state.members.keys().isdisjoint(ids) and all(
-            (seen.records.index.get(name) or state.key) == state.key for name in ids
-        ):
+        ids = filter(None, (processes.find_container(place, seen.records.index) for place in system.cgroups(tid)))
+        if all(name not in state.members and (seen.records.index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
 
