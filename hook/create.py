@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from hook.store import LockedKey
 
 
+# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
+# waits for us; but if the runtime is killed, the init ends.
+_PROMPT = 0.05
+
+
 class Attempt:
     """One container on its way into one key's group."""
 
@@ -32,6 +37,8 @@ class Attempt:
         self.ctrl_group = ctrl_group
         # When every wait ends (system.monotonic).
         self.deadline = system.monotonic() + context.options.lock_timeout
+        # Until then the pid of a new container is its own: see _PROMPT.
+        self.prompt_until = system.monotonic() + _PROMPT
         # The mon_groups that this call made and that have no task yet.
         self.made: set[str] = set()
         # The container is on record.
@@ -138,7 +145,8 @@ def _try_once(attempt: Attempt) -> None:
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-        context.resctrl.put(group.path, container.pid)
+        is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+        context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
         attempt.made.discard(group.path)
         if attempt.made:  # in another ctrl_group, by an earlier try
             from hook import retry

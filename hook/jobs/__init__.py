@@ -202,7 +202,7 @@ def _check_processes(seen: Survey, key: str, found: list[Container]) -> str:
         for owner, container, member in _list_members(seen):
             if owner != key and process.pid in seen.processes.of_container(member):
                 raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {owner}")
-        path = _find_group(seen, process.pid)
+        path = seen.groups.find(process.pid)
         if path is None:
             raise HookError(Reason.TASK_GONE, f"{about} has ended")
         if seen.groups.is_others(path):
@@ -216,15 +216,6 @@ def _check_processes(seen: Survey, key: str, found: list[Container]) -> str:
             its = ", ".join(sorted(classes))
             raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}")
     return place
-
-
-def _find_group(seen: Survey, pid: int) -> str | None:
-    """Return the path of the group that a process is in, as Groups.find, also of ours where no kernel shows it."""
-    path = seen.groups.find(pid)
-    if path is None or system.resctrl_groups(pid) is not None:
-        return path
-    ours = (group.path for state in seen.states.values() for group in state.groups if group.end is None)
-    return next((group for group in ours if pid in (seen.context.resctrl.tasks(group) or ())), path)
 
 
 def _list_members(seen: Survey) -> list[tuple[str, str, Member]]:
@@ -261,7 +252,7 @@ def _undo(context: Context, key: str, joined: list[Container]) -> None:
             now = look()
             now.add(state.members.items())
             for member in map(state.members.__getitem__, ours):
-                for tid in now.threads(now.of_container(member)):
+                for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
                     with suppress(HookError):
                         context.resctrl.expel(member.group, tid)
             if ours:

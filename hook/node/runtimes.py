@@ -189,8 +189,9 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     the kernel can say whether they should have the hook.
     """
     run, options = context.run, context.options
-    running = filter(None, map(find_container_id, processes.cgroups()))
-    candidates = {*running}.difference(run.names(Index), run.names(Failure))
+    marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
+    running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
+    candidates = running.difference(run.names(Index), run.names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE_SEEN
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
     if candidates and not digest:
@@ -259,11 +260,16 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
-    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None."""
+    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None.
+
+    Nor is a cgroup that a user made in that of a service, which may be the user's, or a container in its own.
+    """
     for place in places:
-        uid, container = identity.pod_uid(place), find_container_id(place)
-        if uid is not None and container is not None and f"conmon-{container}" not in place:
-            return uid, container
+        for own, container in identity.find_marked(place)[:1]:
+            is_pods = identity.find_maker(own, container) != "libpod" and container == find_container_id(place)
+            uid = identity.pod_uid(own) if is_pods and ".service/" not in own else None
+            if uid is not None:
+                return uid, container
     return None
 
 

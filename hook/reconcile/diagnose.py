@@ -78,6 +78,7 @@ class Survey:
             self.processes.add(self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
         self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.processes.name_group = self.groups.name_ours
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record

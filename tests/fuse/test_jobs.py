@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.cgroups import container_cgroup
-from tests.support.hook import UID, Hook, Outcome, Task, created, finish, task
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, task
+from tests.support.waiting import wait
 
 ID = "5f3c" * 16
 WELL = Outcome(0, "", "")
@@ -130,6 +132,77 @@ def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
     (line,) = map(json.loads, file.read_text().splitlines())
     assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
     assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
+
+
+# --- Whose a process is
+
+ADOPTING = """\
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+first = os.fork()
+if not first:
+    sys.stdin.readline()
+    second = os.fork()
+    if second:
+        print(second, flush=True)
+    sys.stdin.readline()
+    sys.exit()
+print(first, flush=True)
+os.waitid(os.P_PID, first, os.WEXITED)
+print("reaped", flush=True)
+sys.stdin.read()
+"""
+"""A subreaper, whose child forks at the first line and ends at the second; what it forked ends with its stdin."""
+AGAIN = """\
+import ctypes, os, struct, sys
+pid = ctypes.c_int(int(sys.argv[1]))
+given = struct.pack("11Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(pid), 1, 0)  # struct clone_args, SIGCHLD
+if not ctypes.CDLL(None).syscall(435, given, len(given)):  # clone3(2)
+    os.execvp("sleep", ["sleep", "infinity"])
+print("ready", flush=True)
+sys.stdin.read()
+os.kill(pid.value, 9)
+"""
+"""Starts a process with a given pid."""
+
+
+def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_join(hook: Hook) -> None:
+    with task() as first, task() as other, ExitStack() as stack:
+        assert hook.ask("assign", "--key=batch", str(other.pid)) == WELL
+        lock = stack.enter_context((hook.run_dir / "locks/batch").open())
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        words = ["--key=batch", "--lock-timeout=60", str(first.pid)]
+        assign = stack.enter_context(hook.open("assign", *words))
+        wait(lambda: f"-> FLOCK  ADVISORY  WRITE {assign.pid} " in Path("/proc/locks").read_text())
+        end(first)
+        again = [sys.executable, "-ISc", AGAIN, str(first.pid)]
+        taker = stack.enter_context(subprocess.Popen(again, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        assert taker.stdout is not None
+        assert taker.stdout.readline() == b"ready\n"
+        lock.close()
+        outcome = finish(assign)
+        assert (outcome.status, f"process {first.pid} is gone" in outcome.stderr) == (2, True)
+        assert Path(f"/proc/{first.pid}/comm").read_text() == "sleep\n"
+        assert hook.tasks("oci-batch") == {other.pid}
+        taker.communicate()
+
+
+def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: Hook) -> None:
+    command = [sys.executable, "-ISc", ADOPTING]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        first = int(parent.stdout.readline())
+        assert hook.ask("assign", "--key=a", str(first)) == WELL
+        parent.stdin.write(b"\n")
+        second = int(parent.stdout.readline())
+        assert hook.tasks("oci-a") == {first, second}
+        assert hook.ask("assign", "--key=b", str(parent.pid)) == WELL
+        parent.stdin.write(b"\n")
+        assert parent.stdout.readline() == b"reaped\n"
+        for _ in range(2):
+            hook.ask("reconcile")
+            assert (hook.tasks("oci-a"), hook.tasks("oci-b")) == ({second}, {parent.pid})
 
 
 # --- Bad input: which statuses there are. Each reason is in tests/unit/test_jobs.py

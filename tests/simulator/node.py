@@ -253,6 +253,13 @@ class SimulatedNode:
         for pid in it.pids:
             self.kernel.die(pid)
 
+    def pass_number_on(self, number: int, *_: object) -> None:
+        """Its process ends, and a process of nothing on record, in no group, begins with its pid."""
+        it = self.find(number)
+        if it.is_alive:
+            self.end(number)
+            self.spawn("/user.slice", RESCTRL, it.pid)
+
     def exec(self, number: int, *_: object) -> int:
         """A process enters its cgroup from outside; returns its pid."""
         it = self.find(number)
@@ -453,6 +460,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
     "h": SimulatedNode.fill_disk, "H": SimulatedNode.take_directory, "Y": SimulatedNode.mend_history,
     "j": SimulatedNode.assign, "n": SimulatedNode.run_job, "q": SimulatedNode.release,
+    "z": SimulatedNode.pass_number_on,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former

@@ -163,6 +163,10 @@ SCENARIOS = (
     "history=1; j21 | q j22 q | R",
     "j21 c9 | U | q",
     "shows_groups=0; j21 | j22 | q r",
+    # a pid is a process's and its start time's: another one has the number by the time of the put
+    "c1 m1@gold | r | z1",
+    "c1 m1@gold | y1 | z1",
+    "shows_groups=0; j21 x21 | r | z21",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",

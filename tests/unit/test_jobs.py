@@ -227,6 +227,63 @@ def test_second_call_changes_nothing(node: Node) -> None:
     assert node.state("a") == state
 
 
+# --- What the kernel shows outranks ancestry
+
+
+def be_job_b(node: Node) -> str:
+    node.spawn(8, "/user.slice")
+    jobs.assign(node.context(), "b", [8])
+    return "oci-b"
+
+
+def be_container_of_own_cgroup(node: Node) -> str:
+    node.start(ID, 8)
+    return f"oci-{UID}"
+
+
+def be_container_of_shared_cgroup(node: Node) -> str:
+    node.start("web", 8, None, cgroup="/user.slice")
+    return "oci-web"
+
+
+@pytest.mark.parametrize("shows_groups", [True, False])
+@pytest.mark.parametrize("comes_first", [True, False])
+@pytest.mark.parametrize("become", [be_job_b, be_container_of_own_cgroup, be_container_of_shared_cgroup])
+def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
+    node: Node, become: Callable[[Node], str], *, comes_first: bool, shows_groups: bool
+) -> None:
+    """A subreaper of another key took it along, with its threads and children."""
+    node.kernel.shows_groups = shows_groups
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    node.kernel.fork(7, 9).groups[91] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.fork(9, 10)
+    group = become(node) if comes_first else ""
+    node.kernel.die(7)
+    node.kernel.tasks[9].parent = 8
+    group = group or become(node)
+    node.repair()
+    assert node.groups() == {"oci-a": {9, 91, 10}, group: {8}}
+    assert refused(node, "c", 9).kind == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
+    jobs.assign(node.context(), "a", [9])
+    assert node.members("a") == {"job-9-200": 9}
+    node.assert_settled()
+
+
+@pytest.mark.parametrize(
+    "cgroup", [f"/machine.slice/libpod-{ID}.scope", "/user.slice"], ids=["in its own cgroup", "in a shared one"]
+)
+def test_container_that_a_job_starts_is_its_own_with_what_it_had_forked_before(node: Node, cgroup: str) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    node.kernel.fork(7, 8).places = [f"0::{cgroup}"]
+    node.kernel.fork(8, 9)
+    node.start(ID, 8, None)
+    assert node.verbs() == ["adopt"]
+    assert node.groups() == {"oci-a": {7}, f"oci-{ID}": {8, 9}}
+    node.assert_settled()
+
+
 # --- The end
 
 

@@ -315,13 +315,18 @@ def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000}}
 
 
+@pytest.mark.parametrize("ends_early", [True, False])
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(chain: Chain, is_shown: bool) -> None:
-    """The next run brings it into the group of its own container."""
+def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(
+    chain: Chain, is_shown: bool, ends_early: bool
+) -> None:
+    """The next run brings it into the group of its own container. The former thread may have ended before the look."""
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
-    mover = chain.mover(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
+    if ends_early:
+        chain.kernel.die(1000)
+    mover = chain.mover(lambda: {INIT, 1000} if chain.node.machine.before_put is not None else {INIT})
     assert mover.moved == 0
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8}}
     assert chain.kernel.group_of(1000) == RESCTRL
