@@ -15,7 +15,9 @@ from tests.unit.documents import ROOT, anchors, first_words, page
 from tests.unit.metrics import FAMILIES
 
 PLACE = ROOT / "packaging/prometheus"
-EVERY_RULE: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+EVERY_RULE: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0][
+    "rules"
+]
 RECORDED = {rule["record"]: rule["expr"] for rule in EVERY_RULE if "record" in rule}
 RULES = [rule for rule in EVERY_RULE if "alert" in rule]
 TESTED = (PLACE / "rules_test.yaml").read_text(encoding="utf-8")
