@@ -20,7 +20,18 @@ from hook.install.install import Program, Refused, try_program
 from hook.models import Options
 from hook.node import engines, files, hooksd, programs
 from hook.node.models import HookProgram
-from hook.node.paths import CONTAINERDS, INSTALL, NAME, USR, Origin, Places, find_origin, find_prefix, is_stub
+from hook.node.paths import (
+    CONTAINERDS,
+    INSTALL,
+    NAME,
+    USR,
+    Origin,
+    Places,
+    find_origin,
+    find_prefix,
+    find_targets,
+    is_stub,
+)
 from hook.node.records import name_unhooked
 from hook.report import explain, format_count, who
 from hook.show import name_first
@@ -89,10 +100,17 @@ class Site:
     @property
     def again(self) -> str:
         """Return how to install the files again. Raises OSError."""
-        words = ["install"] if self.places.prefix == USR else ["install", f"--prefix={self.places.prefix}"]
+        words = ["install", *([] if find_targets() else ["--for=both"])]
+        if self.places.prefix != USR:
+            words.append(f"--prefix={self.places.prefix}")
         if self.places.hooks_dir not in self.hooks_dirs:
             words.append(f"--hooks-dir={self.hooks_dirs[-1]}")
         return self.call(*words) if self.origin is INSTALL else self.origin.again
+
+    def replace(self, path: str) -> str:
+        """Return how to install a program again: `install` replaces no file that it does not know, as a torn one."""
+        is_foreign = self.origin is INSTALL and self.places.is_foreign(path)
+        return (f"{_show('mv', path, path + '.damaged')}, then " if is_foreign else "") + self.again
 
     @cached_property
     def snapshot(self) -> Inventory:
@@ -130,7 +148,7 @@ def _check_resctrl(site: Site) -> Found:
         remedy = "use a CPU with CMT, MBM, AET or MPAM monitors; look for rdt= and clearcpuid= at boot"
         yield FAILURE, f"{kernel.root} is mounted but does not support monitoring: no mon_groups", remedy
     else:
-        remedy = f"`mount -t resctrl resctrl {kernel.root}`, or by /etc/fstab; busy: another mount namespace has it"
+        remedy = f"`mount -t resctrl resctrl {kernel.root}`, or by /etc/fstab; busy: lsns shows who else has it"
         yield FAILURE, f"not mounted on {kernel.root}", remedy
 
 
@@ -205,8 +223,7 @@ def _check_programs(site: Site) -> Found:
                 raise Refused(f"{path} is missing, or only the stub that a removal leaves: no container is monitored")
             try_program(path)
         except Refused as error:
-            moved = f"{_show('mv', path, path + '.damaged')}, then " if site.places.is_foreign(path) else ""
-            yield FAILURE, str(error), f"see why, or install it again: {moved}{site.again}"
+            yield FAILURE, str(error), f"see why, or install it again: {site.replace(path)}"
         else:
             yield OK, f"{path} runs, installed by {site.origin.name}", ""
 
@@ -233,7 +250,7 @@ def _check_namesakes(site: Site) -> Found:
             Program(path)
         except (OSError, ValueError) as error:
             remedy = "find out whose it is; rename it, or what calls it: containers are not monitored by that"
-            yield WARNING, f"not ours: {error}", remedy
+            yield WARNING, f"not ours: {error}", site.replace(path) if path in site.programs else remedy
 
 
 # --- hooks.d, and the runtimes, which read it and start containers
@@ -330,7 +347,7 @@ def _check_containerd(_site: Site) -> Found:
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
     if site.snapshot.is_full:
-        remedy = "free space or inodes there, as df shows: until then containers run unmonitored"
+        remedy = "free space or inodes there: until then containers run unmonitored"
         yield FAILURE, f"the file system of {run_dir} is full", remedy
     for broken in site.snapshot.unreadable:
         yield WARNING, f"{broken.file}: {broken.problem}", site.call("reconcile")
@@ -360,7 +377,7 @@ def _check_failures(site: Site) -> Found:
 
 def _check_taken(site: Site) -> Found:
     if taken := [f"{key.name_member(member)} in {path}" for key, member, path in site.snapshot.list_taken()]:
-        remedy = "have that tool leave containers alone; after a rmdir of its group reconcile brings them back"
+        remedy = "have that tool leave containers alone; once its group is removed, reconcile brings them back"
         yield WARNING, _name_all(taken, "container", " in groups of other tools"), remedy
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
@@ -63,6 +64,8 @@ class InstalledFiles:
         self.problem = ""
         """Why the program does not run."""
         self.room = {"f_flag": 0, "f_blocks": 0, "f_files": 0}
+        now = system.unix_time()
+        monkeypatch.setattr(system, "unix_time", lambda: now)
         set_uid(0)  # what is made from here on is root's, whoever runs the test
         for name in ("crio", "podman"):
             self.program(name)
@@ -294,12 +297,24 @@ AILMENTS: dict[str, Change] = {
 """What each change of the node leads to: the beginning of a finding."""
 
 
+TYPED = {"mount -t", "chown root", "chmod go-w", "mv FILE", "mkdir -p", "rm FILE", "FILE install", "FILE reconcile"}
+TYPED |= {"python3 FILE", "systemctl enable", "systemctl restart"}
+"""How the commands of remedies begin; they are between backquotes, and fuse/test_doctor.py types each of them."""
+PROGRAMS = "mount chown chmod mv rm rmdir mkdir journalctl systemctl kubectl helm apt dnf podman resctrl-mon-hook"
+LIKE_A_COMMAND = rf"(^|[ ;,(])({PROGRAMS.replace(' ', '|')})[^ ]* [-/a-z]"
+"""Without backquotes a remedy is for people: another machine, an edit, a decision about another tool or its file."""
+
+
 @pytest.mark.parametrize("expected", AILMENTS)
 def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> None:
     AILMENTS[expected](installed)
     found = installed.problems()
     assert any(f"{one.level} {one.subject}: {one.found}".startswith(expected) for one in found), found
     assert all(one.remedy and "{" not in one.found + one.remedy for one in found)
+    for one in found:
+        commands = re.findall("`([^`]+)`", one.remedy)
+        assert {" ".join(re.sub("(?<![a-z.])/[^ ]+", "FILE", command).split()[:2]) for command in commands} <= TYPED
+        assert not re.search(LIKE_A_COMMAND, re.sub("`[^`]+`", "", one.remedy))
 
 
 @pytest.mark.parametrize(
