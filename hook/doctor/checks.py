@@ -11,27 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
-from pathlib import PurePosixPath
 
 from hook import entry, reclaim, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
-from hook.node import engines, files, hooksd, programs
+from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
-from hook.node.paths import (
-    CONTAINERDS,
-    INSTALL,
-    NAME,
-    USR,
-    Origin,
-    Places,
-    find_origin,
-    find_prefix,
-    find_targets,
-    is_stub,
-)
+from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
 from hook.report import explain, format_count, who
 from hook.show import name_first
@@ -100,16 +88,16 @@ class Site:
     @property
     def again(self) -> str:
         """Return how to install the files again. Raises OSError."""
-        words = ["install", *([] if find_targets() else ["--for=both"])]
-        if self.places.prefix != USR:
+        words = ["install", *([] if paths.find_targets() else ["--for=both"])]
+        if self.places.prefix != paths.USR:
             words.append(f"--prefix={self.places.prefix}")
         if self.places.hooks_dir not in self.hooks_dirs:
             words.append(f"--hooks-dir={self.hooks_dirs[-1]}")
-        return self.call(*words) if self.origin is INSTALL else self.origin.again
+        return self.call(*words) if self.origin is paths.INSTALL else self.origin.again
 
     def replace(self, path: str) -> str:
         """Return how to install a program again: `install` replaces no file that it does not know, as a torn one."""
-        is_foreign = self.origin is INSTALL and self.places.is_foreign(path)
+        is_foreign = self.origin is paths.INSTALL and self.places.is_foreign(path)
         return (f"{_show('mv', path, path + '.damaged')}, then " if is_foreign else "") + self.again
 
     @cached_property
@@ -231,14 +219,15 @@ def _check_programs(site: Site) -> Found:
 def _check_writers(path: str) -> Found:
     """Yield what lets others than root change a file that says what runtimes run as root: it, or a directory above."""
     path = os.path.realpath(path)
-    for place in (path, *map(str, [*PurePosixPath(path).parents][:-1])):
-        if (found := system.try_call(os.stat, place)) is None:
-            continue
+    while path != "/":
+        found = system.try_call(os.stat, path)
         # A directory's group may be the administrators', and in a sticky one a file is its owner's.
-        is_shared = found.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
-        if found.st_uid != 0 or (is_shared if stat.S_ISDIR(found.st_mode) else found.st_mode & 0o022):
-            what = f"{place} is not owned by root, or is writable by others, who choose what root runs"
-            yield FAILURE, what, f"{_show('chown', 'root', place)}, {_show('chmod', 'go-w', place)}"
+        mode = 0 if found is None else found.st_mode
+        is_shared = mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH if stat.S_ISDIR(mode) else mode & 0o022
+        if found is not None and (found.st_uid != 0 or is_shared):
+            what = f"{path} is not owned by root, or is writable by others, who choose what root runs"
+            yield FAILURE, what, f"{_show('chown', 'root', path)}, {_show('chmod', 'go-w', path)}"
+        path = os.path.dirname(path)
 
 
 def _check_namesakes(site: Site) -> Found:
@@ -258,8 +247,8 @@ def _check_namesakes(site: Site) -> Found:
 
 def _check_hooks_dirs(site: Site) -> Found:
     """Yield the files that others may write and those that readers reject, and whether one calls the hook once."""
-    paths = (*site.hooks_dirs, *(file.path for file in site.entries))
-    yield from dict.fromkeys(chain.from_iterable(map(_check_writers, paths)))
+    read = (*site.hooks_dirs, *(file.path for file in site.entries))
+    yield from dict.fromkeys(chain.from_iterable(map(_check_writers, read)))
     for file in site.entries:
         if file.problem is not None:
             what = f"{file.path}: invalid: CRI-O, Podman and the NRI hook-injector reject it: {file.problem}"

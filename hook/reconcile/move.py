@@ -196,8 +196,9 @@ def explain_outside(number: int, moved: int, pid: int | None = None) -> HookErro
 def _is_frozen(pid: int) -> bool:
     """Whether a process is frozen with its cgroup: by the freezer of cgroup v1 its threads wait in the kernel (D)."""
     names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
-    places = (system.try_call(system.cgroup_directory, name) for name in names)
-    return any((system.try_call(system.read_file, f"{place}/freezer.state") or "").startswith("FR") for place in places)
+    places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
+    texts = (system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION) for place in places)
+    return any((text or "").startswith("FR") for text in texts)
 
 
 def move_until(movers: Iterable[Mover], until: float) -> None:

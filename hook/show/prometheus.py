@@ -38,8 +38,11 @@ _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing
 _LIMIT = 64 << 20
 _MOST = 1 << 64  # the kernel's counters are smaller
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
-# A name, labels, the value, and maybe a timestamp and an exemplar.
-_SAMPLE = re.compile(r'([\w:]+)\s*(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}|\s)\s*([^\s#]+)(?:\s+[^\s#]+)?\s*(?:#.*)?')
+# A name, labels, the value of a counter, and maybe a timestamp and an exemplar.
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?"
+_SAMPLE = re.compile(
+    rf'([\w:]+)\s*(?:\{{((?:[^"}}]|"(?:[^"\\]|\\.)*")*)\}}|\s)\s*({_NUMBER})(?:\s+[^\s#]+)?\s*(?:#.*)?'
+)
 
 
 @dataclass(frozen=True)
@@ -160,20 +163,10 @@ def read_former(path: str) -> Former:
     former = Former(age or 0.0)
     for line in (text or "").splitlines():
         sample = _SAMPLE.fullmatch(line)
-        value = _parse_value(sample[3]) if sample is not None else None
-        if sample is not None and value is not None:
+        if sample is not None and (value := float(sample[3])) < _MOST:
             labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(sample[2] or ""))
-            former.samples[sample[1], labels] = value
+            former.samples[sample[1], labels] = int(sample[3]) if sample[3].isdecimal() else value
     return former
-
-
-def _parse_value(text: str) -> float | None:
-    """Parse a sample; None if no counter can have it."""
-    try:
-        value = int(text) if text.isdecimal() else float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < _MOST else None
 
 
 # --- The use of keys, and of tasks that are in no key's group

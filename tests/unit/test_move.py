@@ -182,7 +182,7 @@ def test_a_container_that_its_cgroup_freezes_is_called_frozen(
     texts = {"/sys/fs/cgroup/freezer/x/freezer.state": state}
     monkeypatch.setattr(system, "cgroups", {INIT: [line]}.get)
     monkeypatch.setattr(system, "find_directory", lambda path: f"{path}/freezer.state" in texts)
-    monkeypatch.setattr(system, "read_file", lambda path: texts[path] or fails(errno.EIO)())
+    monkeypatch.setattr("hook.node.files.read_text", lambda path, _limit: texts[path] or fails(errno.EIO)())
     assert explain(mover.problem or OSError()).hint.startswith(hint)
 
 
