@@ -20,7 +20,7 @@ from hook import system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
-from hook.node import processes, records
+from hook.node import files, processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
