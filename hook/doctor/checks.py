@@ -268,7 +268,7 @@ def _check_own_files(site: Site) -> Found:
     for found, hook in site.ours:
         verb = next(iter((hook.args or [])[1:]), None)
         if verb not in entry.STAGES:
-            what = f"{found.path}: its args: {verb!r} is no verb of a hook, so containers fail to start"
+            what = f"{found.path}: its args: {verb!r} is no verb of a hook: containers fail, or run unmonitored"
             yield FAILURE, what, "write hook there, after the program's name"
         options, complaints = hooksd.parse_options(hook)
         problems = [f"its args: {complaint}" for complaint in complaints]

@@ -259,7 +259,7 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {OTHER} is not owned by root, or is": written_by_a_group,
     f"FAIL hooks.d: {SYSTEM} is not owned by root, or is writable": lambda _node: os.chown(SYSTEM, 1000, 0),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refused("(?=x)"),
-    f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook, so containers fail": own(args=["x", "run"]),
+    f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": own(args=["x", "run"]),
     f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": own(args=["x", "metrics", "--listen=1"]),
     f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": own(args=["x", "--linger=5"]),
     f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": own(args=None),
