@@ -378,6 +378,7 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
         yield "ok", "well", ""
         raise PermissionError(13, "Permission denied", "/x")
 
+    monkeypatch.setattr(system, "user_id", lambda: 0)
     monkeypatch.setattr(checks, "CHECKS", [("a", find)] * 2)
     found = [*examine(Site(Places(), node.options, (), PROGRAM))]
     problem = "cannot check: a file could not be read; tried: Permission denied '/x': EACCES"
