@@ -335,7 +335,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
         return 0
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories)
+    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories, _find_own_path())
     findings: list[Finding] = []
     try:
         for finding in examine(site):

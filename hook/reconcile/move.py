@@ -20,7 +20,7 @@ from hook import system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
-from hook.node import processes, records
+from hook.node import files, processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
@@ -101,7 +101,7 @@ class Mover:
     @property
     def problem(self) -> HookError | OSError | None:
         """Why not all threads are in the group, if they are not, or may not be."""
-        return self.error if self.has_ended else explain_outside(self.outside, self.moved)
+        return self.error if self.has_ended else explain_outside(self.outside, self.moved, self.member.pid)
 
     def _move_all(self, tids: Collection[int]) -> None:
         """Move the threads among these that are outside. A thread that has ended by now counts as outside."""
@@ -183,12 +183,25 @@ class Mover:
             count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
 
 
-def explain_outside(number: int, moved: int) -> HookError:
-    """Make the error that says that so many threads of a container are outside, or that some may be."""
+def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:
+    """Make the error that says that so many threads of a container are outside, or that some may be.
+
+    `pid` is its init, if that is known.
+    """
     threads = f"{number} of its threads are still" if number else "others of its threads may still be"
     problem = f"{threads} outside its group, after {moved} were moved in"
     hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
+    if pid is not None and _is_frozen(pid):
+        hint = "it is frozen, and one of its threads may be in a fork; the next run after it goes on looks again"
     return HookError(Reason.IO, problem, hint=hint)
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a process is frozen with its cgroup: by the freezer of cgroup v1 its threads wait in the kernel (D)."""
+    names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
+    places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
+    texts = (system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION) for place in places)
+    return any((text or "").startswith("FR") for text in texts)
 
 
 def move_until(movers: Iterable[Mover], until: float) -> None:

@@ -195,7 +195,7 @@ class Watch:
                 del self._movers[place.container]
                 raise mover.error
             if mover.outside and not process:
-                raise explain_outside(mover.outside, moved)
+                raise explain_outside(mover.outside, moved, mover.member.pid)
 
     # --- Which container a process is in
 
