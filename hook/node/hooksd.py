@@ -106,7 +106,8 @@ def _list_invalid(when: HookWhen) -> list[str]:
     """Return the regular expressions that Go surely refuses: patterns of file names, and unbalanced parentheses."""
     found = []
     for pattern in (*(word for pair in (when.annotations or {}).items() for word in pair), *(when.commands or [])):
-        with suppress(OverflowError, RecursionError), warnings.catch_warnings():
+        # ImportError: of `unicodedata`, which the ELF file lacks, for \N{...}
+        with suppress(OverflowError, RecursionError, ImportError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
                 re.compile(pattern)
