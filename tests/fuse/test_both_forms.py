@@ -86,7 +86,7 @@ class Stage:
 
     def ask(self, verb: str, *words: str) -> None:
         """Run a command for people."""
-        asked = finish(self.hook.open(verb, *(os.fsencode(word) for word in words)))
+        asked = finish(self.hook.open(verb, *words))
         self.seen += [f"{verb} {words}: status {asked.status}", asked.stdout, asked.stderr]
 
     def look(self) -> None:
@@ -151,7 +151,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevLog]:
 @pytest.fixture(scope="module")
 def own(model: Mounted) -> Iterator[Cgroup]:
     """The container's cgroup, with its init."""
-    assert model
+    assert model.root.is_dir()
     with task() as init, container_cgroup(UID, ID) as own:
         own.add(init.pid)
         yield own
@@ -196,11 +196,14 @@ RECORDS: list[bytes] = [
 ]
 
 
-def serve_states(stage: Stage, states: list[bytes]) -> None:
-    for state in states:
-        stage.run(state)
-        stage.run(state, "--strict", verb="createRuntime")
-    stage.look()
+def give(states: list[bytes]) -> Callable[[Stage], None]:
+    def serve(stage: Stage) -> None:
+        for state in states:
+            stage.run(state)
+            stage.run(state, "--strict", verb="createRuntime")
+        stage.look()
+
+    return serve
 
 
 def refuse_each_step(stage: Stage) -> None:
@@ -313,7 +316,7 @@ def call_wrongly(stage: Stage) -> None:
 
 
 ROWS: dict[str, Callable[[Stage], None]] = {
-    **{f"states {name}": lambda stage, states=states: serve_states(stage, states) for name, states in STATES.items()},
+    **{f"states {name}": give(states) for name, states in STATES.items()},
     "refusals": refuse_each_step,
     "a refusal for good": refuse_for_good,
     "names in another script": name_in_another_script,
@@ -329,7 +332,7 @@ ROWS: dict[str, Callable[[Stage], None]] = {
 def test_failure_is_the_same_in_both_forms(
     model: Mounted, log: DevLog, own: Cgroup, tmp_path: Path, play: Callable[[Stage], None]
 ) -> None:
-    results = []
+    results: list[list[str]] = []
     for program in (PYZ, NATIVE):
         stage = Stage(program, model, log, own, tmp_path)
         log.lines()
@@ -338,5 +341,5 @@ def test_failure_is_the_same_in_both_forms(
         finally:
             stage.clean()
         results.append(stage.result())
-    difference = [*unified_diff(*results, "pyz", "native", n=1, lineterm="")]
+    difference = [*unified_diff(results[0], results[1], "pyz", "native", n=1, lineterm="")]
     assert not difference, "\n".join(difference)

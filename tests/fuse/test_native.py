@@ -15,7 +15,7 @@ from native import cpython, native
 
 from pyz import ROOT
 from tests.support.devlog import DevLog
-from tests.support.hook import NATIVE
+from tests.support.hook import DEADLINE, NATIVE
 from tests.unit.test_layers import BUILTIN
 
 pytestmark = pytest.mark.form("native")
@@ -111,17 +111,15 @@ def test_a_hook_ends_that_would_compute_for_ever(any_code: Path, verb: str, give
 
     Without CAP_SYS_RESOURCE a hard limit cannot be raised.
     """
-    around = ["setpriv", "--bounding-set=-sys_resource", "prlimit", f"--cpu={given}"]
-    done = subprocess.run(
-        [*around, any_code, verb, SHOW.format("limits")], capture_output=True, text=True, check=True, env={}
-    )
+    command = ["setpriv", "--bounding-set=-sys_resource", "prlimit", f"--cpu={given}", str(any_code), verb]
+    done = subprocess.run([*command, SHOW.format("limits")], capture_output=True, text=True, check=True, env={})
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("Max cpu time ")]
     assert line.split()[3:5] == limits.split()
 
 
 @pytest.mark.parametrize(("verb", "limit"), [("hook", "8388608"), ("list", "262144")])
 def test_a_hook_raises_a_small_limit_of_the_stack(any_code: Path, verb: str, limit: str) -> None:
-    command = ["prlimit", "--stack=262144:unlimited", any_code, verb, SHOW.format("limits")]
+    command = ["prlimit", "--stack=262144:unlimited", str(any_code), verb, SHOW.format("limits")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
     assert f"\nMax stack size            {limit} " in done.stdout
 
@@ -132,7 +130,7 @@ def test_a_hook_unblocks_the_signals_that_it_handles(any_code: Path, verb: str, 
     block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); os.execv(*sys.argv[1:], "
     block += "sys.argv[1:])"
     shell = [sys.executable, "-ISc", block.replace("*sys.argv[1:]", "sys.argv[1]")]
-    done = subprocess.run([*shell, any_code, verb, SHOW.format("status")], capture_output=True, text=True, check=True)
+    done = subprocess.run([*shell, str(any_code), verb, SHOW.format("status")], capture_output=True, text=True, check=True)
     mask = int(done.stdout.partition("\nSigBlk:\t")[2].partition("\n")[0], 16)
     assert {mask >> signal.Signals[f"SIG{name}"] - 1 & 1 for name in FATAL} == {blocked}
 
@@ -151,7 +149,10 @@ def test_no_environment_variable_stops_a_hook(any_code: Path, tmp_path: Path, na
     """A FIFO has no end: localtime waits for it, which even the import of `time` calls. Nothing is left of it."""
     os.mkfifo(tmp_path / "fifo")
     code = "import time, posix; time.localtime(); posix._exit(7 + len(posix.environ))"
-    done = run(any_code, "hook", code, **{"LC_ALL": "C.UTF-8", name: HOSTILE[name].format(fifo=tmp_path / "fifo")})
+    environment = {"LC_ALL": "C.UTF-8", name: HOSTILE[name].format(fifo=tmp_path / "fifo")}
+    done = subprocess.run(
+        [any_code, "hook", code], env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
     assert (done.returncode, done.stderr) == (7, "")
 
 
@@ -233,10 +234,9 @@ def test_each_module_that_a_frozen_one_imports_anywhere_is_frozen_or_explained(a
     code = "import sys; print(*sys.builtin_module_names); sys.stdout.flush(); import posix; posix._exit(0)"
     built_in = run(any_code, "list", code).stdout.split()
     python = cpython.ready()
-    words = [ROOT / "packaging", python.library, NATIVE, *built_in]
-    done = subprocess.run(
-        [python.python, "-ISBc", FIND_ABSENT, *words], capture_output=True, text=True, check=True, env={}
-    )
+    words = [*map(str, (ROOT / "packaging", python.library, NATIVE)), *built_in]
+    command = [str(python.python), "-ISBc", FIND_ABSENT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
     assert {*done.stdout.split()} == ABSENT.keys()
 
 
