@@ -132,7 +132,7 @@ static void leave_by_exception(void)
 
 /* --- The start */
 
-/* In place of glibc's, by the linker (native.py): GLIBC_TUNABLES or MALLOC_TOP_PAD_ could leave no memory to start with. */
+/* In place of glibc's, by the linker (native.py): GLIBC_TUNABLES or MALLOC_TOP_PAD_ could leave no memory for a start. */
 void __wrap___tunables_init(char **environment);
 void __wrap___tunables_init(char **environment)
 {
@@ -166,7 +166,7 @@ static void read_command_line(int argc, char **argv)
 /* Makes what the core phase leaves NULL, and would crash on: for `import _signal`, and the registry of codecs.
  *
  * CPython's own error handlers are in that, but no codec: the registry's last step is to import `encodings`, which takes
- * a fourth of a start, so it gets a module of that name that is there.
+ * a fourth of a start. So another module has that name until then.
  */
 static void complete_core_phase(void)
 {

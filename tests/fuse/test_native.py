@@ -130,7 +130,9 @@ def test_a_hook_unblocks_the_signals_that_it_handles(any_code: Path, verb: str, 
     block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); os.execv(*sys.argv[1:], "
     block += "sys.argv[1:])"
     shell = [sys.executable, "-ISc", block.replace("*sys.argv[1:]", "sys.argv[1]")]
-    done = subprocess.run([*shell, str(any_code), verb, SHOW.format("status")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*shell, str(any_code), verb, SHOW.format("status")], capture_output=True, text=True, check=True
+    )
     mask = int(done.stdout.partition("\nSigBlk:\t")[2].partition("\n")[0], 16)
     assert {mask >> signal.Signals[f"SIG{name}"] - 1 & 1 for name in FATAL} == {blocked}
 
