@@ -59,7 +59,7 @@ _WHITE = frozenset(" \t\n\r")
 def printable(text: str) -> str:
     """Return `text` as one line of printable ASCII of bounded length, so that no tenant can forge log lines."""
     short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
-    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape", "replace").decode() for c in short)
+    return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in short)
 
 
 def short_id(container: str) -> str:
@@ -548,6 +548,7 @@ def read_head(text: str) -> dict[str, Any]:
     continue. `ociVersion` is not used, so its default is filled in.
     """
     found: dict[str, Any] = {"ociVersion": ""}
+    text = system.cut_deep(text)
     at, before = _skip_white(text, 0), "{"
     try:
         while text[at : at + 1] == before:
@@ -559,7 +560,7 @@ def read_head(text: str) -> dict[str, Any]:
             at, before = _skip_white(text, at), ","
             if text[at : at + 1] in (",", "}"):
                 found[name] = value
-    except (StopIteration, ValueError, RecursionError):
+    except (StopIteration, ValueError):
         pass
     return found
 

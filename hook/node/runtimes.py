@@ -9,7 +9,6 @@ with the one that keeps a file of this container, until one knows the container.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -392,8 +391,8 @@ class PodmanNames:
         if self._podman is not None and self._may_ask:
             ended = programs.run_program([self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE_FOR_PODMAN)
             try:
-                answer = json.loads(ended.output) if ended.status == 0 else None
-            except (ValueError, RecursionError):
+                answer = system.loads(ended.output) if ended.status == 0 else None
+            except ValueError:
                 answer = None
         else:
             answer = system.try_call(files.read_json, f"{self._run_dir}/{_ANSWER}", _LIMIT)
