@@ -17,8 +17,9 @@
                              build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
                              dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
                              accept them
-  python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
-                             plain Python: a *_compiled.py beside each; and make packaging/completions
+  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
+                             plain Python: a *_compiled.py beside each; make packaging/completions, and the chart's
+                             copy of packaging/prometheus/rules.yaml
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman; those of the ELF file if
                              its Python has been built
@@ -91,6 +92,8 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
     for shell, text in completions.make_completions().items():
         (ROOT / "packaging/completions" / shell).write_text(text, encoding="ascii")
+    # Helm refuses a link that leads out of the chart.
+    shutil.copy(ROOT / "packaging/prometheus/rules.yaml", ROOT / "packaging/kubernetes/chart")
     return 0
 
 
