@@ -138,7 +138,7 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """The conditions of a hooks.d file, all of which a container must meet; `hooksd` evaluates them."""
+    """The conditions of a hooks.d file, all of which hold for a container that gets its hook."""
 
     always: bool | None = None
     annotations: dict[str, str] | None = None
