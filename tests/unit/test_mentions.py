@@ -78,7 +78,7 @@ PLACES = {word for path in SOURCES for word in Path(path).parts} | {Path(path).s
 
 
 class Names:
-    """The names of modules, functions, classes and constants that there are; and all names and words that sources use."""
+    """The names of modules, functions, classes and constants; and all names and words that sources use."""
 
     def __init__(self, sources: dict[str, str]) -> None:
         nodes = [node for source in sources.values() for node in ast.walk(parse(source))]
