@@ -150,7 +150,8 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     name = f"shop/web-0 app ({container[:12]})"
     assert node.reconcile() == [f"1 running container never got the hook: {name}"]
     seen = node.unhooked()
-    assert seen["containers"] == [{"container": container, "namespace": "shop", "pod": "web-0", "name": "app"}]
+    names = {"namespace": "shop", "pod": "web-0", "name": "app", "uid": None}
+    assert seen["containers"] == [{"container": container, **names}]
     assert seen["unchecked"] == 0
     (finding,) = node.findings()
     assert finding["level"] == "fail"
