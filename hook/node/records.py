@@ -152,10 +152,8 @@ def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
 
 def name_unhooked(seen: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    named = (
-        (of.namespace, of.pod or (of.uid and f"pod {of.uid}"), of.name, id_) for id_, of in seen.containers.items()
-    )
-    return [who(container, *names) for *names, container in sorted(named, key=lambda row: [*map(str, row)])]
+    rows = ((of.namespace, of.pod or (of.uid and f"pod {of.uid}"), of.name, id_) for id_, of in seen.containers.items())
+    return [who(container, *names) for *names, container in sorted(rows, key=lambda row: [*map(str, row)])]
 
 
 def list_recorded(states: Iterable[KeyState]) -> set[str]:

@@ -201,8 +201,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
             run.remove(Unhooked, "unhooked")
             return None
         # A container that came and went between two looks, as a Job's, has left its key's record.
-        keys = filter(None, (run.glance(KeyState, key) for key in run.names(KeyState)))
-        gone = (key.created_boottime or 0.0 for key in keys if key.kind == "pod" and not key.members)
+        gone = (key.created_boottime or 0.0 for key in run.list_states() if key.kind == "pod" and not key.members)
         found = _find_by_cgroup(processes, candidates, max([former.last_hooked, *gone]))
     else:
         sandboxes = candidates.intersection(former.sandboxes)
@@ -241,8 +240,7 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
         if (place := located[process.cgroups]) is not None:
             pods.setdefault(place[0], {}).setdefault(place[1], []).append(process)
     own = _locate(system.cgroups(os.getpid()))
-    started: list[float] = []
-    found: dict[str, UnhookedContainer] = {}
+    found: dict[str, tuple[float, str]] = {}
     sandboxes: list[str] = []
     for uid, containers in pods.items():
         born = {name: min(one.starttime for one in inside) / system.TICKS for name, inside in containers.items()}
@@ -256,11 +254,11 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
             if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
             elif processes.boottime - born[name] > _YOUNG:
-                found[name] = UnhookedContainer(uid=uid)
-                started.append(born[name])
-    last = max(started, default=0.0)
+                found[name] = born[name], uid
+    last, _ = max(found.values(), default=(0.0, ""))
     at = system.unix_time() - processes.boottime + last if last > last_hooked else None
-    return replace(_NONE_SEEN, containers=found, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
+    unnamed = {name: UnhookedContainer(uid=uid) for name, (_, uid) in found.items()}
+    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
