@@ -157,12 +157,18 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     if "fs" in request.fixturenames:
         yield
         return
-    opened, list_directory, lexists = files.opened, system.list_directory, os.path.lexists
+    opened, list_names = files.opened, files.list_names
+    list_directory, lexists = system.list_directory, os.path.lexists
 
     def open_other(path: str, *kind: int) -> AbstractContextManager[int]:
         if OF_THE_MACHINE.match(path):
             raise Unreadable(path, "ENOENT", errno.ENOENT)
         return opened(path, *kind)
+
+    def list_names_of_other(path: str) -> list[str]:
+        if OF_THE_MACHINE.match(path):
+            raise Unreadable(path, "ENOENT", errno.ENOENT)
+        return list_names(path)
 
     def list_other(path: str, dir_fd: int | None = None) -> list[str]:
         if dir_fd is None and OF_THE_MACHINE.match(path):
@@ -175,6 +181,7 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # `monkeypatch` itself would be undone after a test's own fixtures
         patch.setattr(os.path, "lexists", lexists_other)
         patch.setattr(files, "opened", open_other)
+        patch.setattr(files, "list_names", list_names_of_other)
         patch.setattr(system, "list_directory", list_other)
         yield
 
