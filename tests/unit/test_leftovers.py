@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import leftovers
+from tests.unit.simulated import fails
 
 
 @contextmanager
@@ -34,6 +36,9 @@ def test_what_another_run_has_made_is_its_own_while_it_lasts(tmp_path: Path, mon
         made = [f"cgroup: /x/storm-{process.pid}", f"mount: {run}/m/resctrl"]
         monkeypatch.setattr(leftovers, "look", lambda: set(made))
         assert leftovers.find_left(set()) == []
+        with monkeypatch.context() as patch:
+            patch.setattr(leftovers, "_is_ours", fails(errno.EACCES))  # another user's, and we are not root
+            assert leftovers.find_left(set()) == []
     monkeypatch.setattr(leftovers, "SECONDS", 0)
     assert leftovers.find_left(set()) == made
 
