@@ -212,7 +212,7 @@ def read_start(path: str, size: int) -> str:
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
-    """The names in a directory, which must not be a link; never of one that grows with the node."""
+    """The names in a directory, which must not be a link. A hook lists none that grows with the node."""
     return sorted(_use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 

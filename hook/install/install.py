@@ -237,9 +237,9 @@ def install(wanted: Wanted, *, dry_run: bool) -> Taken:
         raise Refused(*problems)
     refuse_others(places, force=wanted.force)
     directory = places.at(places.program_dir)
-    take_steps([make_directory(directory, 0o755)], dry_run=dry_run)
+    made = take_steps([make_directory(directory, 0o755)], dry_run=dry_run)
     with lock_directories(directory, places.at(places.hooks_dir)):
-        return take_steps(plan_install(wanted), dry_run=dry_run)
+        return made + take_steps(plan_install(wanted), dry_run=dry_run)
 
 
 def refuse_others(places: Places, *, force: bool) -> None:

@@ -72,6 +72,7 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
     assert node.written() == {}
     assert plan["dry_run"] is True
+    assert plan["steps"][0] == {"step": "make", "what": os.path.dirname(PROGRAM), "problem": None}
     taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
     assert taken == {**plan, "dry_run": False}
     writes = [step["what"] for step in plan["steps"] if step["step"] == "write"]
