@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -222,7 +223,7 @@ def test_a_program_that_does_not_run_leaves_the_one_that_containers_call(node: S
     other = archive.build(output=tmp_path / "x.pyz", python="/usr/local/python")
     ended = node.run(sys.executable, other, "install", "--for=podman")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "does not run: cannot start: ENOENT; remedy: see whether its file system is mounted noexec" in ended.stderr
+    assert "does not run: cannot start: ENOENT; remedy: see whether its interpreter is there" in ended.stderr
     assert node.path(PROGRAM).read_bytes() == before
     assert [path.name for path in node.path(PROGRAM).parent.iterdir()] == ["resctrl-mon-hook.pyz"]
 
@@ -232,9 +233,16 @@ def test_file_systems_without_programs_and_those_that_are_read_only(tmp_path: Pa
     place.mkdir()
     node = ScratchMachine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}", "mount -o remount,ro /usr")
     assert "or use --prefix=DIR if /usr is read-only" in refused(node, "install", "--for=podman")
-    said = refused(node, "install", "--for=podman", f"--prefix={place}")
-    assert "does not run: cannot start: EACCES; remedy: see whether its file system is mounted noexec" in said
+    install = ["install", "--for=podman", f"--prefix={place}"]
+    said = refused(node, *install)
+    assert (
+        "does not run: cannot start: EACCES; remedy: its file system is mounted noexec: mount -o remount,exec" in said
+    )
     assert node.written() == {}
+    remedy = said.partition("noexec: ")[2].strip()
+    script = f"mkdir -p {place}/libexec/oci/hooks.d && {remedy} && exec {shipped()} {shlex.join(install)}"
+    cured = node.run("/bin/sh", "-c", script)
+    assert cured.returncode == 0, cured.stderr
     done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
 
 
