@@ -30,6 +30,7 @@ TMPFILES, LOGROTATE = Places().tmpfiles, Places().logrotate
 EVERYTHING = {*Places().files(), LOGROTATE}
 """What packages have of this is listed in tests/packages/test_files.py."""
 LOGS = "/var/log/resctrl-mon-hook"
+BYTECODE = f"{PROGRAM}.cpython-311"  # of a former version
 HISTORY = f"--history={LOGS}/history.jsonl"
 ETC_HOOKS = "/etc/containers/oci/hooks.d"
 
@@ -70,8 +71,9 @@ def hook_of(node: ScratchMachine, path: str) -> dict[str, object]:
 
 
 def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: ScratchMachine) -> None:
+    node.put(BYTECODE, "")
     plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
-    assert node.written() == {}
+    assert node.written() == {BYTECODE: ""}
     assert plan["dry_run"] is True
     taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
     assert taken == {**plan, "dry_run": False}
@@ -120,6 +122,7 @@ def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administ
     done(node, "install", "--for=podman")
     assert rotation.read_text() == longer
     node.put(f"{LOGS}/history.jsonl", "{}\n")
+    node.put(BYTECODE, "")
     assert f"left: {LOGS}, the history of what containers have used" in done(node, "uninstall")
     assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == (LEFT, "{}\n")
 
