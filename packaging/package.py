@@ -178,10 +178,9 @@ def deb(what: Source, work: Path) -> Path:
     _write(tree / "DEBIAN/control", _filled(HERE / "deb" / "control", **values).encode())
     _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
+    prove = PROVE.read_text(encoding="utf-8")
     for script in ("preinst", "postinst", "prerm", "postrm"):
-        text = (
-            (HERE / "deb" / script).read_text(encoding="utf-8").replace("@PROVE@\n", PROVE.read_text(encoding="utf-8"))
-        )
+        text = (HERE / "deb" / script).read_text(encoding="utf-8").replace("@PROVE@\n", prove)
         _write(tree / "DEBIAN" / script, text.encode(), 0o755)
     out = work / f"{NAME}_{what.version}_{what.for_dpkg}.deb"
     # One thread: else xz would cut its blocks by the number of cores

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Runtimes start what the hooks.d files name, and fail the container if that cannot run. So before these files are there
 # a program runs in its place: that of before, or a stub, which does until the new one has run, too.
 HOOKS=/usr/libexec/oci/hooks.d
