@@ -83,28 +83,27 @@ def history_of(context: Context, state: KeyState) -> str:
 
 
 def end(context: Context, locked: LockedKey, state: KeyState, *, is_own: bool = False) -> None:
-    """Remove the mon_groups of a key whose members have ended. Raises HookError, OSError.
+    """Remove the mon_groups of a key whose members have ended, as far as that may be. Raises HookError, OSError.
 
-    Those that may not be removed yet stay on record. `is_own` is as in find_removable.
+    `is_own` says that all go: a job is released, or an administrator takes the hook off the node.
     """
     noted = note_left(state, state.members) if history_of(context, state) else {}
-    removable = find_removable(context, state, is_own=is_own)
+    # A dead member that is on record has had no poststop.
+    before = replace(state, members={}, stopped=is_own or (state.stopped and not state.members), **noted)
+    removable = find_removable(context, before)
     over = [finish_group(context, group, had_member=bool(noted.get("left"))) for group in removable]
-    stopped = is_own or (state.stopped and not state.members)
-    before = replace(state, members={}, stopped=stopped, **noted)
     if state.groups and not over:
         locked.commit(before)
     else:
         drop_groups(context, locked, before, over)
 
 
-def find_removable(context: Context, state: KeyState, *, is_own: bool = False) -> list[MonGroup]:
-    """Find the mon_groups that may be removed of a key whose members have ended: those without a live task.
+def find_removable(context: Context, state: KeyState) -> list[MonGroup]:
+    """Find the mon_groups that may be removed of a key without members: those without a live task.
 
-    All may be removed at the end that the last member's own poststop has begun, or that `is_own`: a job is released, or
-    an administrator takes the hook off the node.
+    All may be, if the last member left by its own poststop.
     """
-    if is_own or (state.stopped and not state.members):
+    if state.stopped:
         return state.groups
     return [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
 

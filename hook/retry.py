@@ -10,7 +10,7 @@ from hook import key, names, reclaim, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index
 from hook.validation import replace
-from hook.view import change, next_generation
+from hook.view import next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,19 +80,18 @@ def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str
 
 def _is_needed(context: Context, container: Container, path: str, *, made: bool) -> bool:
     """Whether reconcile has moved the process into the group, or a new group has another task, or that is unknown."""
-    if not context.resctrl.has_live_task(path):
-        return False
-    tasks = system.try_call(context.resctrl.tasks, path)
-    return made or tasks is None or container.pid in tasks
+    tasks = system.try_call(context.resctrl.tasks, path) or {container.pid}
+    return context.resctrl.has_live_task(path) and (made or container.pid in tasks)
 
 
 def _restore(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str, *, made: bool) -> None:
     """Restore the record and the view of a key, and remove the group that was made, unless the key had it before."""
     context, now = attempt.context, locked.state
-    if before is not None and now is not None and made and _is_remade(context, before, now, path):
-        linger = {"lingering_since": before.lingering_since, "lingering_until": before.lingering_until}
-        before = change(now, now.groups, members=before.members, runs=before.runs, **linger)
-        made = False
+    if before is not None and now is not None and made:
+        had = any(group.path == path and group.end is None for group in before.groups)
+        if had and (path, context.resctrl.inode(path)) in [(group.path, group.inode) for group in now.groups]:
+            # It was made again, and its begin was read.
+            before, made = replace(before, groups=now.groups, generation=now.generation and next_generation(now)), False
     if before is None or not before.generation:
         context.view.remove(attempt.key.name)
     elif not context.view.is_current(before):  # no two views of a key have one generation
@@ -106,13 +105,6 @@ def _restore(attempt: Attempt, locked: LockedKey, before: KeyState | None, path:
         key.remove_group(context, path)
     if before is None and now is not None:
         locked.clear()  # after rmdir: as in key.drop_groups
-
-
-def _is_remade(context: Context, before: KeyState, now: KeyState, path: str) -> bool:
-    """Whether a group was made again that the key had before, and its begin was read."""
-    inode = context.resctrl.inode(path)
-    had = any(group.path == path and group.end is None for group in before.groups)
-    return had and any(group.path == path and group.inode == inode for group in now.groups)
 
 
 def drop_left(attempt: Attempt, locked: LockedKey) -> None:

@@ -34,7 +34,6 @@ _SECONDS = 20.0  # of a run, after which no further container is brought in: the
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
 _PATIENCE = 4.0  # seconds to wait for the movers of a pass: where 20 programs fork on one busy CPU, one takes 0.2
 _NOT_REACHED = "the run's time to bring in containers was used up; the next run begins with another one"
-_NEEDED_AGAIN = "it was done, and is needed again"
 _SECONDS_FOR_LOCKS = 20.0  # for all waits of end_all_keys together
 _HAVE_METRICS = ("retry", "write")
 """The actions whose failures have metrics and alerts that say more than how many failed."""
@@ -105,11 +104,10 @@ class Repairs:
 
         More threads may come into a container at any time.
         """
-        ended = {done.action.id for done in self.outcomes}
-        failed = {done.action.id for done in self.outcomes if done.problem is not None}
+        by_id = {done.action.id: done.problem for done in self.outcomes}
         for action in planned:
-            if action.verb not in BRING_IN and action.id in ended - failed:
-                self._end(Outcome(action, _NEEDED_AGAIN))
+            if action.verb not in BRING_IN and by_id.get(action.id, "") is None:
+                self._end(Outcome(action, "it was done, and is needed again"))
 
     def conclude(self, seen: Survey, planned: list[Action]) -> None:
         """Note what the last look shows. What is outside by then is a failed action, since no pass follows."""
@@ -317,9 +315,8 @@ def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[
 
 def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
-    for key in sorted(held):
-        state = seen.states[key]
-        name = who(key, state.pod_namespace, state.pod_name, names.find_name(state))
+    for state in map(seen.states.__getitem__, sorted(held)):
+        name = who(state.key, state.pod_namespace, state.pod_name, names.find_name(state))
         yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
     for (key, container), look in seen.looks.items():
         name = _name_place(seen, key, container)

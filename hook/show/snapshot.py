@@ -167,7 +167,7 @@ class SeenKey:
             return "recovering"
         if self.state.completed_at is not None:
             return "completed"
-        if not self.state.members:
+        if self.state.lingering_since is not None and not self.state.members:
             return "lingering"
         if self.taken:
             return "taken"

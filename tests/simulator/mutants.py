@@ -95,7 +95,7 @@ MUTANTS = {
     ),
     "M17": BrokenRule(
         "a task that outlived the last poststop keeps a key that has lingered", "linger=60; c1 f1 | p1 | r t100 r",
-        {"if is_own or (state.stopped and not state.members):": "if is_own:"},
+        {"stopped=is_own or (state.stopped and not state.members)": "stopped=is_own"},
     ),
     "M18": BrokenRule(
         "the last poststop counts as come where reconcile has dropped a container", "linger=60; c1 f1 | d1 | r t100 r",
