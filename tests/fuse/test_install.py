@@ -112,6 +112,23 @@ def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMach
     assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook", "--containers=podman", HISTORY]
 
 
+def test_for_jobs_all_but_hooks_d_files_is_installed_and_those_of_before_are_removed(node: ScratchMachine) -> None:
+    done(node, "install", "--for=both")
+    said = refused(node, "install", "--for=jobs", "--linger=5")
+    assert "--for=jobs writes no hooks.d file that could keep --linger=5; remedy: give options of the hook to" in said
+    plan = [line.strip() for line in done(node, "install", "--for=jobs", "--dry-run")]
+    assert plan[1:3] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
+    taken = done(node, "install", "--for=jobs")
+    assert (taken, plan[-1]) == (plan[1:-1], "nothing was changed (--dry-run)")
+    written = node.written()
+    assert (set(written), node.path(LOGS).is_dir()) == (EVERYTHING - {KUBERNETES, PODMAN}, True)
+    assert not any(line.startswith(("write", "link", "remove")) for line in done(node, "install", "--for=jobs"))
+    done(node, "uninstall")
+    assert node.written() == LEFT
+    done(node, "install", "--for=jobs")  # where nothing was
+    assert node.written() == written
+
+
 def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administrators(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     rotation = node.path(LOGROTATE)
@@ -120,7 +137,7 @@ def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administ
     done(node, "install", "--for=podman")
     assert rotation.read_text() == longer
     node.put(f"{LOGS}/history.jsonl", "{}\n")
-    assert f"left: {LOGS}, the history of what containers have used" in done(node, "uninstall")
+    assert f"left: {LOGS}, the history of what containers and jobs have used" in done(node, "uninstall")
     assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == (LEFT, "{}\n")
 
 
@@ -155,7 +172,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
     run = partial(subprocess.run, words, cwd=program.parent, capture_output=True, text=True, timeout=300)
     ended = run(check=False)
     assert ended.returncode == 2
-    assert "remedy: use --for=kubernetes, podman or both" in ended.stderr
+    assert "remedy: use --for=jobs on a node without containers, else --for=kubernetes, podman or both" in ended.stderr
     assert not top.exists()
     (top / "usr/bin").mkdir(parents=True)
     (top / "usr/bin/crio").touch(0o755)
@@ -187,8 +204,8 @@ def give_systemd(node: ScratchMachine) -> Path:
 
 def test_the_timer_is_started_and_stopped_and_watch_only_if_it_is_asked_for(node: ScratchMachine) -> None:
     log = give_systemd(node)
-    for words, enabled in ([], TIMER), (["--watch"], f"{TIMER} {WATCH_UNIT}"):
-        done(node, "install", "--for=podman", *words)
+    for words, enabled in (["--for=jobs"], TIMER), (["--for=podman", "--watch"], f"{TIMER} {WATCH_UNIT}"):
+        done(node, "install", *words)
         assert log.read_text().splitlines() == [
             f"systemd-tmpfiles --create {TMPFILES}",
             "systemctl daemon-reload",
