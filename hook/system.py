@@ -104,8 +104,9 @@ def ensure_standard_descriptors() -> None:
     for descriptor in (0, 1, 2):
         try:
             posix.fstat(descriptor)
-        except OSError:
-            posix.open("/dev/null", posix.O_RDWR)  # takes the lowest free number: this one
+        except OSError:  # open takes the lowest free number: this one
+            if try_call(posix.open, "/dev/null", posix.O_RDWR) is None:
+                posix.open("/", posix.O_RDONLY)  # always exists, and each read and write of a directory fails
 
 
 umask_before = 0o022

@@ -226,6 +226,11 @@ def for_jobs_without_history(node: InstalledFiles) -> None:
     node.fs.remove_object("/var/log/resctrl-mon-hook")
 
 
+def for_jobs_with_a_file(node: InstalledFiles) -> None:
+    for_jobs(node)
+    node.write(KUBERNETES, node.make_json("kubernetes"))
+
+
 def with_old_textfile(node: InstalledFiles) -> None:
     node.write(TEXTFILE, "")
     os.utime(TEXTFILE, (9, 9))
@@ -395,7 +400,7 @@ ENGINES = ("/usr/bin/crio", "/usr/bin/podman")
         (for_jobs, [PROGRAM, *ENGINES], "install --for=jobs"),
         (for_jobs, [Places().timer], "install"),
         (for_jobs, [Places().timer, *ENGINES], "install --for=jobs"),
-        (lambda node: [for_jobs(node), node.write(KUBERNETES, node.make_json("kubernetes"))], [PROGRAM], "install"),
+        (for_jobs_with_a_file, [PROGRAM], "install"),
     ],
 )
 def test_remedy_installs_for_what_the_node_is_for(
