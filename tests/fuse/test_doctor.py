@@ -227,7 +227,7 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "a stub": (lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]), "is missing, or only", ()),
     "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
     "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
-    "cut to a half": (cut(-1), f"{PROGRAM} ", ()),
+    "cut to a half": (cut(-1), f"{PROGRAM} is damaged", ()),
     "cut to its beginning": (cut(100), "does not run", ()),
     "empty": (cut(0), "does not run", ()),
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),

@@ -75,7 +75,6 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
     assert node.written() == {BYTECODE: ""}
     assert plan["dry_run"] is True
-    assert plan["steps"][0] == {"step": "make", "what": os.path.dirname(PROGRAM), "problem": None}
     taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
     assert taken == {**plan, "dry_run": False}
     writes = [step["what"] for step in plan["steps"] if step["step"] == "write"]
@@ -116,6 +115,7 @@ def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMach
 
 
 def test_for_jobs_all_but_hooks_d_files_is_installed_and_those_of_before_are_removed(node: ScratchMachine) -> None:
+    assert done(node, "install", "--for=jobs", "--dry-run")[1].strip() == f"make {os.path.dirname(PROGRAM)}"
     done(node, "install", "--for=both")
     said = refused(node, "install", "--for=jobs", "--linger=5")
     assert "--for=jobs writes no hooks.d file that could keep --linger=5; remedy: give options of the hook to" in said
@@ -244,7 +244,8 @@ def test_a_program_that_does_not_run_leaves_the_one_that_containers_call(node: S
     other = archive.build(output=tmp_path / "x.pyz", python="/usr/local/python")
     ended = node.run(sys.executable, other, "install", "--for=podman")
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert "does not run: cannot start: ENOENT; remedy: see whether its interpreter is there" in ended.stderr
+    remedy = "see whether its interpreter is there"
+    assert re.search(rf"does not run: cannot start: ENOENT \(#!/usr/local/python .*\); remedy: {remedy}", ended.stderr)
     assert node.path(PROGRAM).read_bytes() == before
     assert [path.name for path in node.path(PROGRAM).parent.iterdir()] == ["resctrl-mon-hook.pyz"]
 
@@ -256,9 +257,8 @@ def test_file_systems_without_programs_and_those_that_are_read_only(tmp_path: Pa
     assert "or use --prefix=DIR if /usr is read-only" in refused(node, "install", "--for=podman")
     install = ["install", "--for=podman", f"--prefix={place}"]
     said = refused(node, *install)
-    assert (
-        "does not run: cannot start: EACCES; remedy: its file system is mounted noexec: mount -o remount,exec" in said
-    )
+    remedy = "its file system is mounted noexec: mount -o remount,exec"
+    assert re.search(rf"does not run: cannot start: EACCES(?: \(#!.*\))?; remedy: {remedy}", said)
     assert node.written() == {}
     remedy = said.partition("noexec: ")[2].strip()
     script = f"mkdir -p {place}/libexec/oci/hooks.d && {remedy} && exec {shipped()} {shlex.join(install)}"
