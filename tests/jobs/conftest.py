@@ -43,7 +43,7 @@ def read_section(heading: str) -> tuple[dict[str, str], list[str]]:
     return files, commands
 
 
-class Node:
+class BatchNode:
     """A directory that every user can reach, with a history, and with `bin`, where the examples' commands are."""
 
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
@@ -111,11 +111,11 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def node() -> Iterator[Node]:
+def node() -> Iterator[BatchNode]:
     if reasons := [*provision.install(provision.JOBS), *provision.missing(provision.DEMO)]:
         pytest.skip("; ".join(reasons))
     with tempfile.TemporaryDirectory(prefix="rmh-") as name:
         directory = Path(name)
         directory.chmod(0o755)
         with mounted(directory) as resctrl:
-            yield Node(directory, resctrl)
+            yield BatchNode(directory, resctrl)

@@ -11,7 +11,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from tests.jobs.conftest import Node
+from tests.jobs.conftest import BatchNode
 from tests.support.hook import DEADLINE
 from tests.support.waiting import wait
 
@@ -57,7 +57,7 @@ cat /proc/$PPID/comm >{directory}/parent-of-prolog
 class Slurm:
     """`settings`: further lines of slurm.conf."""
 
-    def __init__(self, node: Node, settings: str) -> None:
+    def __init__(self, node: BatchNode, settings: str) -> None:
         self.directory = node.directory
         self._node = node
         self._daemons: list[subprocess.Popen[bytes]] = []

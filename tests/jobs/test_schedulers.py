@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.conftest import Node, read_section
+from tests.jobs.conftest import BatchNode, read_section
 from tests.support.waiting import wait
 
 FILES, COMMANDS = read_section("cron, at, GNU parallel")
@@ -34,18 +34,18 @@ exec atd -s
 """
 
 
-def await_line(node: Node, key: str) -> dict[str, Any]:
+def await_line(node: BatchNode, key: str) -> dict[str, Any]:
     """Return the line of a job; the timer's `reconcile` writes it."""
     wait(lambda: node.hook.ask("reconcile").status == 0 and bool(node.lines(key)))
     (line,) = node.lines(key)
     return line
 
 
-def add_backup(node: Node) -> None:
+def add_backup(node: BatchNode) -> None:
     node.add_command("backup", f'#!/bin/sh\necho "$@" >{node.directory}/backup-was-called-with\n')
 
 
-def test_crons_job_has_a_line(node: Node) -> None:
+def test_crons_job_has_a_line(node: BatchNode) -> None:
     """The hour is another one: when cron starts."""
     add_backup(node)
     ((name, line),) = FILES.items()
@@ -61,7 +61,7 @@ def test_crons_job_has_a_line(node: Node) -> None:
     assert (node.directory / "backup-was-called-with").read_text() == "--all\n"
 
 
-def test_ats_job_has_a_line(node: Node) -> None:
+def test_ats_job_has_a_line(node: BatchNode) -> None:
     add_backup(node)
     (command,) = [command for command in COMMANDS if "sudo at " in command]
     node.run(*ALONE, AT, node.place(command).replace("at 03:00", "at now"))
@@ -69,7 +69,7 @@ def test_ats_job_has_a_line(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("which", "keys"), [(0, ["convert"]), (1, ["convert-1", "convert-2", "convert-3"])])
-def test_parallels_tasks_have_a_line_together_or_one_each(node: Node, which: int, keys: list[str]) -> None:
+def test_parallels_tasks_have_a_line_together_or_one_each(node: BatchNode, which: int, keys: list[str]) -> None:
     for name in "abc":
         (node.directory / f"{name}.log").write_text(name, encoding="utf-8")
     command = [command for command in COMMANDS if "parallel" in command][which]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.conftest import Node, read_section
+from tests.jobs.conftest import BatchNode, read_section
 from tests.jobs.slurm import Slurm
 from tests.support.waiting import wait
 
@@ -48,7 +48,7 @@ SITUATIONS = {
 
 
 @pytest.fixture(scope="module")
-def slurm(node: Node) -> Iterator[Slurm]:
+def slurm(node: BatchNode) -> Iterator[Slurm]:
     for name, text in FILES.items():
         if not name.endswith((".lua", "slurm.conf")):
             file = node.directory / Path(name).name
@@ -61,7 +61,7 @@ def slurm(node: Node) -> Iterator[Slurm]:
 
 
 @pytest.fixture(scope="module")
-def jobs(node: Node, slurm: Slurm) -> dict[str, list[int]]:
+def jobs(node: BatchNode, slurm: Slurm) -> dict[str, list[int]]:
     """The IDs of the jobs in each situation; each has used as many joules as its ID says, in its first run."""
     go = node.directory / "go"
     waiting = f"until [ -e {go} ]; do sleep 0.1; done"
@@ -81,7 +81,7 @@ def jobs(node: Node, slurm: Slurm) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("name", SITUATIONS)
 def test_slurms_job_has_a_line_for_each_run_and_a_call_for_each_step_when_it(
-    node: Node, jobs: Mapping[str, list[int]], name: str
+    node: BatchNode, jobs: Mapping[str, list[int]], name: str
 ) -> None:
     situation = SITUATIONS[name]
     assert len(jobs[name]) == situation.jobs
@@ -95,7 +95,7 @@ def test_slurms_job_has_a_line_for_each_run_and_a_call_for_each_step_when_it(
 
 
 def test_slurms_step_without_an_rmid_runs_and_slurmds_log_says_that_it_is_not_monitored(
-    node: Node, slurm: Slurm
+    node: BatchNode, slurm: Slurm
 ) -> None:
     taken: list[Path] = []
     node.resctrl.control(do="settle")
@@ -112,14 +112,14 @@ def test_slurms_step_without_an_rmid_runs_and_slurmds_log_says_that_it_is_not_mo
         group.rmdir()
 
 
-def test_parent_of_a_prolog_is_slurmd(node: Node, slurm: Slurm) -> None:
+def test_parent_of_a_prolog_is_slurmd(node: BatchNode, slurm: Slurm) -> None:
     node.run("srun", "true")
     assert (slurm.directory / "parent-of-prolog").read_text() == "slurmd\n"
 
 
 @pytest.mark.parametrize(("word", "is_started"), [("optional", True), ("required", False)])
 def test_submit_host_without_the_plugin_starts_a_job_only_if_that_is_optional(
-    node: Node, slurm: Slurm, tmp_path: Path, word: str, is_started: bool
+    node: BatchNode, slurm: Slurm, tmp_path: Path, word: str, is_started: bool
 ) -> None:
     shutil.copy(slurm.directory / "slurm.conf", tmp_path)
     _, _, rest = FILES[PLUGSTACK].partition(" ")
