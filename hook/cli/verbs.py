@@ -410,6 +410,11 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    if given.wait:
+        from hook.jobs import wait
+
+        if (status := wait.fork(request.hook)) is not None:
+            return status
     with jobs.open_node(request.hook) as context:
         try:
             jobs.run(context, given.key, given.command)

@@ -6,18 +6,20 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.cgroups import container_cgroup
-from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, task
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
 
 ID = "5f3c" * 16
@@ -264,3 +266,166 @@ def test_without_rmids_nothing_is_started(hook: Hook, init: Task) -> None:
     refused(hook, 75, "no RMID", "run", "--key=b", "--", "echo", "started")
     assert hook.groups() == {"oci-a"}
     assert hook.key("b") is None
+
+
+# --- run --wait
+
+NOTING = """\
+import os, signal, sys
+caught = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *map(signal.Signals, map(int, sys.argv[1:]))}
+signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+print(os.getpid(), flush=True)
+while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
+    print(number, flush=True)
+sys.exit(7)
+"""
+"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2."""
+SHELL = """\
+import fcntl, json, os, signal, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+pid = os.fork()
+if not pid:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[2], sys.argv[2:])
+while True:
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print("stopped", flush=True)
+    os.read(int(sys.argv[1]), 1)
+    os.killpg(pid, signal.SIGCONT)
+"""
+"""A shell whose only job has the terminal on stdin; a descriptor says when the job goes on that has stopped."""
+
+
+@contextmanager
+def waiting(hook: Hook, *words: str, command: Sequence[str] = (), **streams: Any) -> Iterator[tuple[Task, int]]:  # noqa: ANN401
+    """`run --wait`, and its command's pid."""
+    with hook.open("run", "--wait", *words, "--", *(command or [sys.executable, "-ISc", NOTING]), **streams) as parent:
+        try:
+            assert parent.stdout is not None
+            yield parent, int(parent.stdout.readline())
+        finally:
+            parent.kill()
+
+
+def read_lines(process: Task, count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
+    hook: Hook, tmp_path: Path, script: str, status: int
+) -> None:
+    """Also if its caller ignores SIGCHLD, and what the command has left behind lives."""
+    hook = replace(hook, wrapper=["sh", "-c", 'trap "" CHLD; exec "$@"', "sh"])
+    words = [f"--history={tmp_path / 'jobs'}", "--", "sh", "-c", f"sleep 600 >&- 2>&- & echo $!; {script}"]
+    outcome = hook.ask("run", "--wait", "--key=a", *words)
+    assert (outcome.status, outcome.stderr) == (status, "")
+    left = int(outcome.stdout)
+    assert left in {int(line) for line in (hook.resctrl_root / "tasks").read_text().split()}
+    os.kill(left, signal.SIGKILL)
+    hook.assert_clean()
+    (line,) = map(json.loads, (tmp_path / "jobs").read_text().splitlines())
+    assert (line["key"], line["runs"]) == ("a", 1)
+
+
+def test_command_that_cannot_be_started_under_run_that_waits_leaves_nothing(hook: Hook) -> None:
+    refused(hook, 127, "no-such-command", "run", "--wait", "--", "no-such-command")
+    refused(hook, 126, "/tmp", "run", "--wait", "--key=a", "--", "/tmp")
+    hook.assert_clean()
+
+
+def test_signals_to_run_that_waits_reach_the_command_once(hook: Hook) -> None:
+    numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
+    with waiting(hook, "--key=a") as (parent, pid):
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
+        for number in sorted(numbers):
+            os.kill(parent.pid, number)
+            assert read_lines(parent, 1) == [number]
+        os.kill(parent.pid, signal.SIGUSR2)
+        assert finish(parent) == Outcome(7, "", "")
+    hook.assert_clean()
+
+
+def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_both_stop_and_go_on(hook: Hook) -> None:
+    control, terminal = os.openpty()
+    read_end, go_on = os.pipe()
+    job = [*replace(hook, options=()).command("run"), "--wait", "--key=a", "--", sys.executable, "-ISc", NOTING]
+    shell = [sys.executable, "-ISc", SHELL, str(read_end), *job, str(int(signal.SIGTSTP)), str(int(signal.SIGCONT))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(shell, stdin=terminal, stdout=pipe, stderr=pipe, pass_fds=[read_end]) as process:
+        assert process.stdout is not None
+        (pid,) = read_lines(process, 1)
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.write(control, b"\x03")
+        assert read_lines(process, 1) == [signal.SIGINT]
+        os.write(control, b"\x1a")
+        assert process.stdout.readline() == b"stopped\n"
+        states = [Path(f"/proc/{it}/stat").read_text().rpartition(")")[2].split()[0] for it in (parent, pid)]
+        assert states == ["T", "T"]
+        os.write(go_on, b".")
+        os.kill(parent, signal.SIGUSR1)
+        assert read_lines(process, 1) == [signal.SIGUSR1]  # and no second SIGINT before
+        os.kill(parent, signal.SIGTSTP)
+        assert process.stdout.readline() == b"stopped\n"
+        os.write(go_on, b".")
+        os.write(control, b"\x1c")
+        assert read_lines(process, 1) == [signal.SIGQUIT]
+        os.kill(parent, signal.SIGUSR2)
+        assert finish(process) == Outcome(7, "", "")
+    for number in (control, terminal, read_end, go_on):
+        os.close(number)
+    hook.assert_clean()
+
+
+def test_command_of_run_that_was_killed_goes_on_and_reconcile_ends_the_job(hook: Hook) -> None:
+    with waiting(hook, "--key=a") as (parent, pid):
+        parent.kill()
+        parent.wait()
+        assert hook.tasks("oci-a") == {pid}
+        os.kill(pid, signal.SIGUSR2)
+        wait(lambda: not Path(f"/proc/{pid}").exists())
+    hook.ask("reconcile")
+    hook.assert_clean()
+
+
+def test_job_of_several_runs_that_wait_ends_with_the_last_one(hook: Hook, tmp_path: Path) -> None:
+    history = f"--history={tmp_path / 'jobs'}"
+    with waiting(hook, "--key=a", history) as (first, _), waiting(hook, "--key=a", history) as (second, pid):
+        first.send_signal(signal.SIGUSR2)
+        assert finish(first).status == 7
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
+        second.send_signal(signal.SIGUSR2)
+        assert finish(second).status == 7
+    hook.assert_clean()
+    (line,) = map(json.loads, (tmp_path / "jobs").read_text().splitlines())
+    assert (line["runs"], len(line["containers"])) == (2, 2)
+
+
+def test_run_that_waits_holds_no_file_of_the_command_and_does_without_its_own(hook: Hook, tmp_path: Path) -> None:
+    """The program may be another version by then, and who reads what the command writes waits for its end only."""
+    program = Path(shutil.copy(shipped(), tmp_path / "program"))
+    command = ["sh", "-c", "echo $$; exec sh -c 'read line' >&- 3>&-"]
+    read_end, write_end = os.pipe()
+    hook = replace(hook, program=program)
+    shell = ["bash", "-c", f'exec 3>&{write_end} {write_end}>&-; exec "$@"', "bash"]
+    streams = {"stdin": subprocess.PIPE, "pass_fds": [write_end]}
+    with waiting(replace(hook, wrapper=shell), "--key=a", command=command, **streams) as (parent, pid):
+        os.close(write_end)
+        assert parent.stdout is not None
+        assert (parent.stdout.read(), os.read(read_end, 1)) == (b"", b"")
+        assert members(hook, "a") == {pid}
+        (tmp_path / "other").write_bytes(b"#!/bin/false\n")
+        (tmp_path / "other").rename(program)
+        assert finish(parent).status == 1
+        assert parent.stderr is not None
+    replace(hook, program=None).assert_clean()
+    os.close(read_end)
