@@ -82,7 +82,7 @@ def create_runtime(
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.give_up(context, former, container)
+        retry.give_up(context, former, container, is_job=key.kind == "job")
     attempt = Attempt(context, container, key, ctrl_group)
     while True:
         try:

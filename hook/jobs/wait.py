@@ -12,7 +12,7 @@ import signal
 from contextlib import suppress
 
 # What is imported late on the way out is imported now: the file of the program may be another one by then.
-from hook import counters, ending, identity, jobs, reclaim, report, retry, system  # noqa: F401
+from hook import counters, ending, identity, reclaim, report, retry, system  # noqa: F401
 from hook.entry import Context
 from hook.errors import HookError
 from hook.models import Options
@@ -41,15 +41,16 @@ def fork(options: Options) -> int | None:
     context, process = None, ""
     with suppress(HookError, OSError):  # the child fails alike, and says so
         _close_files()
-        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
         process = name_job_process(pid, system.starttime(pid) or 0)
+        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     status = _wait(pid)
     if context is not None:
         try:
             poststop(context, process)
         except (HookError, OSError) as error:
             context.run.complain("the command has ended, and reconcile takes it off its job", error)
-        jobs.warn(context)
+        for problem in context.run.complaints:
+            report.say(f"warning: {report.explain(problem)}", to_syslog=False)
     return status
 
 

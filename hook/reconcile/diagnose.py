@@ -286,10 +286,8 @@ def _add_names(action: Action, state: KeyState) -> Action:
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:
-    """Whether the list of --live has a key; None if there is no such list, or for a job, which no list has."""
-    state = seen.states.get(key or "")
-    is_job = state is not None and state.kind == "job"
-    return key in seen.live if seen.live is not None and not is_job else None
+    """Whether the list of --live has a key; None if there is no such list."""
+    return key in seen.live if seen.live is not None else None
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
@@ -404,8 +402,11 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
     why = "it failed, and is gone"
     action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    if _has_dead_process(failure) if failure.pid is not None else is_lone:
+    is_unlisted = failure.key is not None and _is_listed(seen, failure.key) is False
+    if (_has_dead_process(failure) or is_unlisted) if failure.pid is not None else is_lone:
         yield action
+    elif failure.kind == "job" and any(container in state.members for state in seen.states.values()):
+        yield replace(action, why="it is a member of a job")
     elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
 
