@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -378,3 +379,64 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     with pytest.raises(jobs.Unstartable) as caught:
         jobs.run(node.context(), "a", ["/bin/sh"])
     assert (caught.value.status, seen, node.groups()) == (126, [{"oci-a": {7}}], {})
+
+
+# --- release of processes
+
+
+def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(node: Node) -> None:
+    for pid in (6, 7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7, 8])
+    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.fork(7, 70)
+    node.kernel.fork(8, 80).parent = 1
+    node.kernel.die(8)
+    outcomes = {7: "failed", 8: "failed", 9: "failed"}
+    assert jobs.release(node.context(), "a", outcomes)
+    assert outcomes == {7: "released", 8: "released", 9: "failed"}
+    assert (node.groups(), node.members("a")) == ({"oci-a": {6, 80}}, {"job-6-100": 6})
+    assert node.kernel.group_of(7) == node.kernel.group_of(70) == RESCTRL
+    node.assert_settled()
+    assert jobs.release(node.context(), "a", {6: ""})
+    assert node.groups() == {}
+    node.assert_settled()
+    assert not jobs.release(node.context(), "a", {6: ""})
+
+
+def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    node.kernel.fork(7, 70)
+    with pytest.raises(HookError, match="process 70 is of the job a") as caught:
+        jobs.release(node.context(), "a", {6: "", 70: ""})
+    assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
+
+
+def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    put, forks = node.kernel.put, iter([70, 71])
+
+    def fork_first(path: str, data: bytes) -> None:
+        if (pid := next(forks, None)) is not None:
+            node.kernel.fork(7, pid)
+        put(path, data)
+
+    node.kernel.put = fork_first  # type: ignore[method-assign]
+    assert jobs.release(node.context(), "a", {7: ""})
+    assert node.groups() == {"oci-a": {6}}
+
+
+def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    node.spawn(8, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    for pid in (8, 9):
+        record = {"version": 1, "container": f"job-{pid}-100", "stage": "assign", "reason": "no_rmids", "problem": "p"}
+        record |= {"key": "a", "kind": "job", "pid": pid, "starttime": 100}
+        node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
+    assert jobs.release(node.context(), "a", {8: ""})
+    assert node.failures().keys() == {"job-9-100"}
