@@ -190,6 +190,7 @@ WORDS = {
         "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
         "mount -t resctrl resctrl {root}, then reconcile",
     ),
+    "not rebuilt": ("the record of key {key} is not rebuilt yet", "`reconcile` rebuilds it, and tries again"),
     "not root's": (
         "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
         "run it as root; remove the directory, or make it root's with mode 0755",

@@ -196,12 +196,13 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
     keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
     unmonitored = [failure for failure in seen.failures if not failure.monitored]
-    failures = {failure.key if failure.key in named else failure.container: failure for failure in unmonitored}
+    known = {failure.key for failure in unmonitored if failure.kind == "job"}.union(named)
+    failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
     shown = {}
     for key, failure in failures.items():
         pod = list_pod_names(failure.namespace, failure.pod)
-        named.setdefault(key, set()).update(filter(None, (failure.container, failure.name, *pod)))
-        shown[key] = who(failure.container, failure.namespace, failure.pod, failure.name)
+        named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
+        shown[key] = lists.name_failed(failure)
     for key, found_key in keys.items():
         state = found_key.state
         shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
@@ -216,7 +217,8 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
         if key in broken:
             raise Usage(f"{broken[key].file}: {broken[key].problem}")
         why = f"{failures[key].reason}: {failures[key].problem}"
-        raise Usage(f"container {shown[key]} is not monitored: {why}; see list unmonitored")
+        what = "job" if failures[key].kind == "job" else "container"
+        raise Usage(f"{what} {shown[key]} is not monitored: {why}; see list unmonitored")
     ended = history.find_ended(history_file, name)
     raise Usage(f"no key, pod or container matches {name[:80]!r}{ended and '; '}{ended}")
 

@@ -222,9 +222,8 @@ def _check_key(context: Context, name: str) -> None:
     if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
     state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
-    if state is not None and state.kind != "job":
-        why = "its record is not rebuilt yet: reconcile" if state.recovering else f"a {state.kind} on record has it"
-        raise _bad_key(name, why)
+    if state is not None and state.kind != "job" and not state.recovering:
+        raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
 

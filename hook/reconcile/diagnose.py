@@ -400,7 +400,8 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
     why = "it failed, and is gone"
-    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
+    name = failure.name or records.find_job(failure)
+    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=name)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
     is_unlisted = failure.key is not None and _is_listed(seen, failure.key) is False
     if (_has_dead_process(failure) or is_unlisted) if failure.pid is not None else is_lone:
