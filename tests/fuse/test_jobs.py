@@ -21,6 +21,7 @@ import pytest
 from tests.support.cgroups import container_cgroup
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
+from tests.unit.documents import blocks, page
 
 ID = "5f3c" * 16
 WELL = Outcome(0, "", "")
@@ -90,11 +91,12 @@ def test_command_has_the_environment_of_run(hook: Hook) -> None:
     """The umask, ignored signals, open files and the directory are those that run was started with."""
     script = "umask; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; env | sort"
     shell = ["sh", "-c", script]
-    setting = ["sh", "-c", 'umask 027; trap "" USR1; cd /usr; exec "$@"', "sh"]
+    setting = ["sh", "-c", 'umask 027; trap "" USR1 CHLD; cd /usr; exec "$@"', "sh"]
     wanted = subprocess.run([*setting, *shell], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
-    outcome = finish(replace(hook, wrapper=setting).open("run", "--", *shell, env={"PLACE": "x"}))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert outcome.stdout == wanted.stdout
+    for words in ([], ["--wait"]):
+        outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *shell, env={"PLACE": "x"}))
+        assert (outcome.status, outcome.stderr) == (0, "")
+        assert outcome.stdout == wanted.stdout
 
 
 def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
@@ -280,6 +282,15 @@ while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
 sys.exit(7)
 """
 """A command that prints its pid and each signal but those of its arguments, until SIGUSR2."""
+ALARMING = """\
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+signal.setitimer(signal.ITIMER_REAL, 1e-6)
+while signal.SIGALRM not in signal.sigpending():
+    pass
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Executes a program with an alarm that it has not taken yet."""
 SHELL = """\
 import fcntl, json, os, signal, sys, termios
 os.setsid()
@@ -344,9 +355,12 @@ def test_command_that_cannot_be_started_under_run_that_waits_leaves_nothing(hook
 
 
 def test_signals_to_run_that_waits_reach_the_command_once(hook: Hook) -> None:
+    """So does an alarm that its caller has set, although the kernel sends that."""
+    hook = replace(hook, wrapper=[sys.executable, "-ISc", ALARMING])
     numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
     with waiting(hook, "--key=a") as (parent, pid):
         assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
+        assert read_lines(parent, 1) == [signal.SIGALRM]
         for number in sorted(numbers):
             os.kill(parent.pid, number)
             assert read_lines(parent, 1) == [number]
@@ -429,3 +443,61 @@ def test_run_that_waits_holds_no_file_of_the_command_and_does_without_its_own(ho
         assert parent.stderr is not None
     replace(hook, program=None).assert_clean()
     os.close(read_end)
+
+
+# --- Members that are released alone, and the adapter in docs/jobs.md
+
+
+def test_released_processes_leave_alone_and_a_child_is_refused(hook: Hook) -> None:
+    with family() as first, task() as second, task() as other:
+        assert hook.ask("assign", "--key=a", str(first.pid), str(second.pid)) == WELL
+        child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
+        refused(hook, 2, "descends from", "release", "--key=a", str(second.pid), str(child))
+        refused(hook, 2, "no pid", "release", "--key=a", "x")
+        outcome = hook.ask("release", "--key=a", str(first.pid), str(other.pid), "--json")
+        assert (outcome.status, f"process {other.pid} is no member" in outcome.stderr) == (0, True)
+        rows = {row["pid"]: row["outcome"] for row in json.loads(outcome.stdout)["pids"]}
+        assert rows == {first.pid: "released", other.pid: "no member"}
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({second.pid}, {second.pid})
+        assert hook.ask("release", "--key=a", str(second.pid)) == WELL
+        hook.assert_clean()
+
+
+@pytest.mark.knobs(rmids=4)
+def test_adapter_of_the_docs_does_what_it_says(hook: Hook, tmp_path: Path) -> None:
+    (text,) = blocks(page("docs/jobs.md", "An adapter"))
+    assert len(text.splitlines()) <= 60
+    module = dict[str, Any]()
+    exec(text, module)  # noqa: S102  the text is of the docs
+    program = tmp_path / "program"
+    call = " ".join(replace(hook, options=()).command('"$verb"'))
+    program.write_text(f'#!/bin/sh\nverb=$1\nshift\nexec {call} "$@"\n')
+    program.chmod(0o755)
+    adapter = module["Monitor"]("toy-", str(program))
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    with task() as first, task() as second, task() as third:
+        adapter.assign("web", first.pid, second.pid)
+        assert hook.ask("assign", "--key=nightly", str(third.pid)) == WELL  # another user of the node
+        assert (adapter.list_members(), hook.tasks("oci-toy-web")) == ({"web": 2}, {first.pid, second.pid})
+        assert isinstance(adapter.read_use("web")["mbm_total_bytes"], (int, float))
+        with task() as fourth, task() as fifth:
+            (gold / "tasks").write_text(str(fifth.pid))
+            for reason, key, pid in (
+                ("bad_key", "a/b", fourth.pid),
+                ("no_rmids", "db", fourth.pid),
+                ("task_gone", "web", 2**22 + 1),
+                ("usage", "db", third.pid),
+                ("no_ctrl_group", "web", fifth.pid),
+            ):
+                with pytest.raises(module["MonitorError"]) as caught:
+                    adapter.assign(key, pid)
+                assert caught.value.args[0] == reason
+        assert (adapter.remove_member("web", second.pid), adapter.remove_member("web", second.pid)) == (True, False)
+        adapter.reconcile(["web"])
+        assert (adapter.list_members(), hook.groups()) == ({"web": 1}, {"oci-toy-web", "oci-nightly"})
+        end(first)
+        adapter.reconcile([])
+        assert (adapter.list_members(), hook.groups()) == ({}, {"oci-nightly"})
+        adapter.assign("db", second.pid)
+        assert (adapter.remove("db"), adapter.remove("db"), hook.groups()) == (True, False, {"oci-nightly"})
