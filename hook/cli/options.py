@@ -195,9 +195,7 @@ class Release(Model):
     """
 
     key: str | None = _JOB
-    pid: list[str] = _field(
-        "PID", "take only this process out; the job ends with its last one (default: all)", [], alias="PID"
-    )
+    pid: list[str] = _field("PID", "take only this process out; the last one ends the job", [], alias="PID")
 
 
 class Install(Model):

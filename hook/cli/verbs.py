@@ -435,7 +435,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
-    outcomes = _read_pids("assign", given.pid)
+    outcomes = _read_pids("assign", given.pid, "failed")
     with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
         jobs.assign(context, given.key, [*outcomes], outcomes)
 
@@ -446,25 +446,20 @@ def release_job(given: options.Release, request: Request) -> None:
 
     if given.key is None:
         raise Usage("release: wants --key=NAME")
-    outcomes = _read_pids("release", given.pid) if given.pid else None
+    outcomes = _read_pids("release", given.pid, "not released") if given.pid else None
     with _answer(request, given.key, outcomes) as answer:
         with jobs.open_node("release", request.hook, given.key) as context:
             answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
             report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
-        for pid, outcome in (outcomes or {}).items():
-            if outcomes and outcome == "failed":
-                outcomes[pid] = "no member"
-                words = f"process {pid} is no member of {given.key}: it has ended, or was released before"
-                report.say(f"release: {words}", to_syslog=False)
 
 
-def _read_pids(verb: str, texts: list[str]) -> dict[int, str]:
-    """Read the pids on a command line; returns each with its outcome, for now."""
+def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
+    """Read the pids on a command line; returns the present outcome of each."""
     for text in texts:
         if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
             raise Usage(f"{verb}: {text[:80]!r} is no pid")
-    return dict.fromkeys(map(int, texts), "failed")
+    return dict.fromkeys(map(int, texts), outcome)
 
 
 @contextmanager

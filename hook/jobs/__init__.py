@@ -162,10 +162,12 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
 
 def _release_members(context: Context, locked: LockedKey, state: KeyState, outcomes: dict[int, str]) -> None:
     leaving = {name: member.pid for name, member in state.members.items() if member.pid in outcomes}
-    for group in state.groups:
-        for pid in (outcomes.keys() - leaving.values()) & (context.resctrl.tasks(group.path) or set()):
-            hint = "release the member that it descends from, or the job"
-            raise HookError(Reason.USAGE, f"process {pid} is of the job {state.key}, and no member", hint=hint)
+    tids = {tid for group in state.groups for tid in context.resctrl.tasks(group.path) or ()}
+    for pid in outcomes.keys() - leaving.values():
+        problem = f"process {pid} is no member of the job {state.key}"
+        if pid in tids:
+            raise HookError(Reason.USAGE, f"{problem}, and in its group: release the member that it descends from")
+        context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
     _take_out(context, locked, state, [*leaving], is_own=True)
     outcomes.update(dict.fromkeys(leaving.values(), "released"))
 
@@ -273,14 +275,12 @@ def _undo(context: Context, key: str, joined: list[Container]) -> None:
             if state is None or state.completed_at is not None:
                 return
             ours = [process.id for process in joined if process.is_member(state.members.get(process.id))]
-            _take_out(context, locked, state, ours)
+            _take_out(context, locked, state, ours, is_own=False)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
         context.run.complain("a failed start could not be undone", error)
 
 
-def _take_out(
-    context: Context, locked: LockedKey, state: KeyState, leaving: list[str], *, is_own: bool = False
-) -> None:
+def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: list[str], *, is_own: bool) -> None:
     """Move members, with their threads and what descends from them, out of their group; then they leave the key.
 
     In this order: killed in between, they are on record, and reconcile moves them in again.

@@ -16,7 +16,8 @@ from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
-from hook.models import Failure
+from hook.jobs import wait
+from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.show.lists import name_failed
@@ -658,7 +659,7 @@ def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> N
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", [6, 7])
     node.kernel.fork(7, 70)
-    with pytest.raises(HookError, match="process 70 is of the job a") as caught:
+    with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
         jobs.release(node.context(), "a", {6: "", 70: ""})
     assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
 
@@ -689,3 +690,16 @@ def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None
         node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
     assert jobs.release(node.context(), "a", {8: ""})
     assert node.failures().keys() == {"job-9-100"}
+
+
+# --- run --wait, which tests/fuse/test_jobs.py is about
+
+
+def test_without_another_process_the_command_runs_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
+    assert wait.fork(Options()) is None
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
+    assert capsys.readouterr().err.count("nothing waits for the command") == 1
