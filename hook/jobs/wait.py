@@ -2,7 +2,8 @@
 """`run --wait`: the parent of a job's command, which stays until that has ended and then takes it off its job.
 
 The child joins and executes the command, as `run` does without a parent. Both are in one process group: what the
-terminal sends reaches both, and what is sent to the parent alone is passed on.
+terminal sends reaches both, and what is sent to the parent alone is passed on. Until the command has ended the file of
+the program may be replaced, so all that poststop needs is imported here.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import os
 import signal
 from contextlib import suppress
 
-# What is imported late on the way out is imported now: the file of the program may be another one by then.
-from hook import counters, ending, identity, jobs, reclaim, report, retry, system  # noqa: F401
+from hook import jobs, report, system
 from hook.models import Options
 from hook.node.processes import name_job_process
 from hook.poststop import poststop

@@ -87,11 +87,23 @@ def test_exit_status_and_signals_are_the_commands_own(hook: Hook, script: str, s
     assert hook.ask("run", "--", "sh", "-c", script).status == status
 
 
+SETTING = """\
+import os, signal, sys
+for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_IGN if number in (signal.SIGUSR1, signal.SIGCHLD) else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+os.umask(0o027)
+os.chdir("/usr")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Executes a program with a umask, signals and a directory of its own."""
+
+
 def test_command_has_the_environment_of_run(hook: Hook) -> None:
     """The umask, ignored signals, open files and the directory are those that run was started with."""
     script = "umask; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; env | sort"
     shell = ["sh", "-c", script]
-    setting = ["sh", "-c", 'umask 027; trap "" USR1 CHLD; cd /usr; exec "$@"', "sh"]
+    setting = [sys.executable, "-ISc", SETTING]
     wanted = subprocess.run([*setting, *shell], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
     for words in ([], ["--wait"]):
         outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *shell, env={"PLACE": "x"}))
@@ -279,9 +291,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, caught)
 print(os.getpid(), flush=True)
 while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
     print(number, flush=True)
+    if number == signal.SIGUSR1 and os.getpgrp() == os.getppid():
+        os.kill(0, signal.SIGRTMIN)
 sys.exit(7)
 """
-"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2."""
+"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2.
+
+At SIGUSR1 it sends another one to its process group, if that is one of its own and its parent's."""
 ALARMING = """\
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
@@ -336,7 +352,7 @@ def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
     hook: Hook, tmp_path: Path, script: str, status: int
 ) -> None:
     """Also if its caller ignores SIGCHLD, and what the command has left behind lives."""
-    hook = replace(hook, wrapper=["sh", "-c", 'trap "" CHLD; exec "$@"', "sh"])
+    hook = replace(hook, wrapper=[sys.executable, "-ISc", SETTING])
     words = [f"--history={tmp_path / 'jobs'}", "--", "sh", "-c", f"sleep 600 >&- 2>&- & echo $!; {script}"]
     outcome = hook.ask("run", "--wait", "--key=a", *words)
     assert (outcome.status, outcome.stderr) == (status, "")
@@ -387,7 +403,7 @@ def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_bo
         assert states == ["T", "T"]
         os.write(go_on, b".")
         os.kill(parent, signal.SIGUSR1)
-        assert read_lines(process, 1) == [signal.SIGUSR1]  # and no second SIGINT before
+        assert read_lines(process, 2) == [signal.SIGUSR1, signal.SIGRTMIN]  # and no second SIGINT before
         os.kill(parent, signal.SIGTSTP)
         assert process.stdout.readline() == b"stopped\n"
         os.write(go_on, b".")

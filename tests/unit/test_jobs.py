@@ -696,10 +696,10 @@ def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None
 
 
 def test_without_another_process_the_command_runs_and_nothing_waits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
     monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
     assert wait.fork(Options()) is None
     assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
-    assert capsys.readouterr().err.count("nothing waits for the command") == 1
+    assert capfd.readouterr().err.count("nothing waits for the command") == 1
