@@ -93,6 +93,10 @@ MUTANTS = {
         "no reconcile ends a release that was killed", "j21 | q | r",
         {'if state.kind == "job" and any(': "if False and any("},
     ),
+    "M19": BrokenRule(
+        "two jobs may have one process", "B21 | J21 | J21@other | r",
+        {'    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"': '    lock = f"{id(context)}"'},
+    ),
 }  # fmt: skip
 
 
