@@ -418,6 +418,11 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    if given.wait:
+        from hook.jobs import wait
+
+        if (status := wait.fork(request.hook)) is not None:
+            return status
     try:
         jobs.run(request.hook, given.key, given.command, is_strict=given.strict)
     except jobs.Unstartable as error:
@@ -431,10 +436,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
-    for text in given.pid:
-        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
-            raise Usage(f"assign: {text[:80]!r} is no pid")
-    outcomes = dict.fromkeys(map(int, given.pid), "failed")
+    outcomes = _read_pids("assign", given.pid, "failed")
     with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
         jobs.assign(context, given.key, [*outcomes], outcomes)
 
@@ -445,11 +447,20 @@ def release_job(given: options.Release, request: Request) -> None:
 
     if given.key is None:
         raise Usage("release: wants --key=NAME")
-    with _answer(request, given.key) as answer:
+    outcomes = _read_pids("release", given.pid, "not released") if given.pid else None
+    with _answer(request, given.key, outcomes) as answer:
         with jobs.open_node("release", request.hook, given.key) as context:
-            answer["released"] = jobs.release(context, given.key)
+            answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
             report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+
+
+def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
+    """Read the pids on a command line; returns the present outcome of each."""
+    for text in texts:
+        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
+            raise Usage(f"{verb}: {text[:80]!r} is no pid")
+    return dict.fromkeys(map(int, texts), outcome)
 
 
 @contextmanager

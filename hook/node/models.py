@@ -123,7 +123,8 @@ class Job(Model):
     begin: str | None = None
     end: str
     seconds: Seconds | None = None
-    # how many runs of its containers this line adds up: a run ends when the last container leaves
+    # how many runs of its containers this line adds up: a run ends when the last container leaves; of a job, how many
+    # processes joined
     runs: Natural = 1
     # by event, in base units: what is known of it
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
