@@ -104,8 +104,10 @@ def _try_once(attempt: Attempt) -> None:
     with context.run.lock(key.name, attempt.deadline) as locked:
         state = locked.state
         _check_kind(key, state)
+        check_labels(container.labels, state)
+        begins = state is None or state.completed_at is not None
         # Of a completed key without its snapshot only the lines of history that it owes go on.
-        is_new = state is None or (state.completed_at is not None and not state.groups)
+        is_new = state is None or (begins and not state.groups)
         if state is None or is_new:
             state = KeyState(
                 key=key.name,
@@ -116,15 +118,16 @@ def _try_once(attempt: Attempt) -> None:
                 owed=state.owed if state is not None else None,
             )
         file = container.history_file or history_of(context, state)
-        if file != state.history_file:
-            state = replace(state, history_file=file)
+        labels = container.labels if begins else state.job_labels
+        if file != state.history_file or labels != state.job_labels:
+            state = replace(state, history_file=file, job_labels=labels)
         former = state.members.get(container.id)
         if not attempt.recorded:
             attempt.took_back = state.lingering_since is not None
             attempt.recorded, attempt.was_member = True, former is not None and container.is_member(former)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # In the other order a poststop without annotations would never find the member.
-        context.run.write_index(container.id, key.name, file)
+        context.run.write_index(container.id, key.name, file, labels)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         state, group = _join(state, own, container, former, mon_group)
@@ -225,6 +228,16 @@ def _check_kind(key: Key, state: KeyState | None) -> None:
     """Raise HookError `bad_key` if a job would join a container's key, or a container a job's."""
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
+
+
+def check_labels(labels: dict[str, str], state: KeyState | None) -> None:
+    """Raise HookError `bad_key` for a label that the present run of a job was not begun with.
+
+    One run has one line in the history and one series of its info, which it is billed by.
+    """
+    if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
+        given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
+        raise HookError(Reason.BAD_KEY, "other labels", key=state.key, given=given, known=known)
 
 
 def _join(

@@ -21,6 +21,7 @@ __all__ = ["ARGUMENTS"]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
+Labels = dict[Annotated[str, AfterValidator(names.label)], Annotated[str, AfterValidator(names.label_value)]]
 
 
 def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
@@ -34,6 +35,7 @@ _DRY_RUN = _field("", "print what would be done, and change nothing", False)
 _FORCE = _field("", "also where files belong to a package, to the chart or to a MachineConfig", False)
 _HOOKS_DIR = _field("DIR", "the directory for hooks.d files (default: by --prefix)")
 _JOB = _field("NAME", "the job's name")
+_LABEL = _field("NAME=VALUE", "a label of the job, for the bill: eight at most (repeatable)", {})
 _NAMESPACE = _field("NS", "only pods of this namespace (repeatable)", [])
 _OUTPUT = _field("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
 _PREFIX = _field("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
@@ -171,6 +173,7 @@ class Run(Model):
     """
 
     key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
+    label: Labels = _LABEL
     command: list[str] = _field(
         "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
     )
@@ -183,6 +186,7 @@ class Assign(Model):
     """
 
     key: str | None = _JOB
+    label: Labels = _LABEL
     pid: list[str] = _field("PID", "a process, which is in no other group yet", [], alias="PID")
 
 

@@ -90,7 +90,7 @@ class Verb:
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
-_LONGEST_PID = 10
+_LONGEST_PID, _MOST_LABELS = 10, 8
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
@@ -404,15 +404,21 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
+def _check_labels(labels: dict[str, str]) -> None:
+    if len(labels) > _MOST_LABELS:
+        raise Usage(f"--label: {len(labels)} labels, of which a job has {_MOST_LABELS} at most")
+
+
 @_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES)
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    _check_labels(given.label)
     with jobs.open_node(request.hook) as context:
         try:
-            jobs.run(context, given.key, given.command)
+            jobs.run(context, given.key, given.command, given.label)
         except jobs.Unstartable as error:
             report.say(f"run: {error}", to_syslog=False)
             return error.status
@@ -424,11 +430,12 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
+    _check_labels(given.label)
     for text in given.pid:
         if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
             raise Usage(f"assign: {text[:80]!r} is no pid")
     with jobs.open_node(request.hook) as context:
-        jobs.assign(context, given.key, [int(text) for text in given.pid])
+        jobs.assign(context, given.key, [int(text) for text in given.pid], given.label)
 
 
 @_verb("release", options.Release, JOB, limit=None, statuses=JOB_STATUSES)

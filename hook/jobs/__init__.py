@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
-from hook.create import create_runtime
+from hook.create import check_labels, create_runtime
 from hook.entry import Context
 from hook.errors import GONE, HookError, Reason
 from hook.identity import Container, Key
@@ -48,7 +48,7 @@ class Unstartable(Exception):
         self.status = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
 
 
-def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
+def run(context: Context, name: str | None, command: list[str], labels: dict[str, str] | None = None) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
@@ -56,7 +56,7 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
     """
     program, environment = _find_program(command[0]), _read_environment()
     own = os.getpid()
-    key = assign(context, name, [own])
+    key = assign(context, name, [own], labels)
     warn(context)
     try:
         os.umask(system.umask_before)
@@ -83,7 +83,7 @@ def _find_program(command: str) -> str:
     return found
 
 
-def assign(context: Context, name: str | None, pids: list[int]) -> str:
+def assign(context: Context, name: str | None, pids: list[int], labels: dict[str, str] | None = None) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
     Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. Raises HookError
@@ -92,8 +92,10 @@ def assign(context: Context, name: str | None, pids: list[int]) -> str:
     """
     check_namespaces()
     found = [_find(pid) for pid in dict.fromkeys(pids)]
+    for process in found:
+        process.labels = labels or {}
     key = name if name is not None else found[0].id
-    _check_key(context, key)
+    _check_key(context, key, found[0].labels)
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
     seen = Survey(context)
@@ -155,8 +157,11 @@ def _bad_key(name: str, why: str = "") -> HookError:
     return HookError(Reason.BAD_KEY, f"{name[:80]!r} cannot be the key of a job: {why}")
 
 
-def _check_key(context: Context, name: str) -> None:
-    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's."""
+def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
+    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's.
+
+    Also for the name of a job that runs with other labels: createRuntime does not look at a process that is in it.
+    """
     if not names.is_container_id(name) or len(name) > LONGEST_NAME:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
@@ -169,6 +174,7 @@ def _check_key(context: Context, name: str) -> None:
         raise _bad_key(name, why)
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
+    check_labels(labels, state)
 
 
 def _find(pid: int) -> Container:

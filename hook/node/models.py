@@ -111,6 +111,8 @@ class Job(Model):
     key: Key
     namespace: str | None = None
     pod: str | None = None
+    # the --label of a job
+    labels: dict[str, str] = {}
     containers: list[JobContainer] = []
     # how many `containers` lacks
     more_containers: Natural = 0
