@@ -55,8 +55,8 @@ def run(context: Context, name: str | None, command: list[str], labels: dict[str
     SIGPIPE and SIGXFSZ are not ignored. Raises Unstartable, and what `assign` raises; then it is in no group.
     """
     program, environment = _find_program(command[0]), _read_environment()
-    own = os.getpid()
-    key = assign(context, name, [own], labels)
+    process = _find(os.getpid())
+    key = assign(context, name, [process.pid], labels)
     warn(context)
     try:
         os.umask(system.umask_before)
@@ -65,7 +65,7 @@ def run(context: Context, name: str | None, command: list[str], labels: dict[str
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
-        _undo(context, key, [_find(own)])
+        _undo(context, key, [process])
         raise Unstartable(command[0], error.errno or 0) from error
 
 

@@ -72,6 +72,8 @@ class UnhookedContainer(Model):
     pod: str | None = None
     # its name in the pod
     name: str | None = None
+    # of the pod, in the chart, which knows no names
+    uid: str | None = None
 
 
 class Unhooked(Model):
@@ -90,8 +92,10 @@ class Unhooked(Model):
     others: list[str]
     # the containers that hold a pod's sandbox
     sandboxes: list[str] = []
-    # in the chart: when the last of `containers` started (Unix time, s), unless one with a record started later
+    # in the chart: when the last of `containers` started (Unix time, s), unless a later one had the hook
     last_started_at: Seconds | None = None
+    # in the chart: when the last container that had the hook started (CLOCK_BOOTTIME, s), also if it has ended
+    last_hooked: Seconds = 0.0
 
 
 class JobContainer(Model):
@@ -138,7 +142,7 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """The conditions of a hooks.d file, all of which a container must meet; `hooksd` evaluates them."""
+    """The conditions of a hooks.d file, all of which hold for a container that gets its hook."""
 
     always: bool | None = None
     annotations: dict[str, str] | None = None

@@ -42,6 +42,7 @@ UnhookedContainer = Form("UnhookedContainer", (
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
+    ("uid", "uid", None, TEXT_OR_NONE),
 ))
 Unhooked = Form("Unhooked", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -52,6 +53,7 @@ Unhooked = Form("Unhooked", (
     ("others", "others", ABSENT, (check_list, (), TEXT)),
     ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
     ("last_started_at", "last_started_at", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
+    ("last_hooked", "last_hooked", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
 JobContainer = Form("JobContainer", (("id", "id", ABSENT, TEXT), ("name", "name", None, TEXT_OR_NONE),))
 Job = Form("Job", (

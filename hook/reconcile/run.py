@@ -59,7 +59,8 @@ class Repairs:
         self.outcomes: list[Outcome] = []
         self.left: list[str] = []  # a line for each problem that reconcile may not change
         self.outside: dict[str, int] = {}  # by container, its threads outside its group at the last look
-        self.unread = 0  # of how many keys, cgroups and processes that look did not read what it should have
+        self.unread = 0  # of how many keys, cgroups and processes it did not read what it should have
+        self.unanswered = 0  # the containers that --adopt could not ask a runtime about, each a failed adoption
         self.undone = 0  # the planned actions of this pass that have not ended
         self.at: Action | None = None  # the action that has begun
         self.ended: str | None = None  # why it stopped early: a signal, its time limit
@@ -75,7 +76,7 @@ class Repairs:
     @property
     def is_whole(self) -> bool:
         """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
-        return self.ended is None and not self.failed and not self.unread
+        return self.ended is None and not (self.failed or self.unread or self.unanswered)
 
     def act(self, seen: Survey, actions: list[Action]) -> None:
         """Do these actions, then wait for the threads of all their containers together.
@@ -220,7 +221,7 @@ def repair(
         done.outcomes,
         ended_at=system.unix_time(),
         seconds=system.monotonic() - began,
-        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed),
+        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
         left=len(done.left),
         unread=done.unread,
         outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
@@ -250,6 +251,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
     if asks is not None:  # last: the containers of rebuilt keys are known by now
         adoptable, problems = _find_adoptable(seen, asks)
         done.left += problems
+        done.unanswered = len(problems)
         done.adopt(seen, adoptable)
     done.left += _list_unhooked(seen)
     return seen
@@ -339,7 +341,7 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
         yield f"cannot look for containers that never got the hook: {report.explain(error)}"
         return
     if found is not None and (names := records.name_unhooked(found)):
-        yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
+        yield f"{format_count(len(names), 'running container')} never got the hook: {', '.join(names)}"
 
 
 # --- The end of all keys, also of those with live containers: an administrator takes the hook off the node

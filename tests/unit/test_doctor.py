@@ -77,7 +77,6 @@ class InstalledFiles:
         node.run.mkdir()
         node.reconciled(ended_at=system.unix_time() - 60, seconds=0.5)
         monkeypatch.setattr(checks, "try_program", self._try)
-        monkeypatch.setattr(system, "user_id", lambda: 0)
         monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**self.room))
 
     def make_json(self, target: str) -> dict[str, Any]:

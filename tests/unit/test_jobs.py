@@ -372,6 +372,9 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
 
     def execute(*_: object) -> None:
         seen.append(node.groups())
+        monkeypatch.setattr(
+            jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone"))
+        )  # asked once more, /proc would hide why it cannot start
         fails(8)()
 
     monkeypatch.setattr(os, "execve", execute)

@@ -280,6 +280,11 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
     assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
 
 
+def test_a_container_whose_runtime_does_not_answer_for_adopt_is_a_failed_action(node: Node) -> None:
+    done = node.repair(asks=lambda _known: ([], ["/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"]))
+    assert (done.is_whole, len(done.left), node.reconciled().failed) == (False, 1, 1)
+
+
 # --- A container below another one's cgroup, as `--cgroup-parent` makes it
 
 
