@@ -194,10 +194,7 @@ WORDS = {
         "the key {key} is on record as that of a {former}",
         "a job and a container share no key: choose another --key for the job, or release it",
     ),
-    "other labels": (
-        "the job {key} runs with the labels {known}, and this call gives {given}",
-        "give those that its first call gave, or none; release it first, or choose another --key",
-    ),
+    "other labels": ("job {key} has the labels {known}, not {given}", "give those or none, or use another --key"),
     "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
     "unclear pod": (
         "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",

@@ -404,9 +404,9 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
-def _check_labels(labels: dict[str, str]) -> None:
+def _check_labels(verb: str, labels: dict[str, str]) -> None:
     if len(labels) > _MOST_LABELS:
-        raise Usage(f"--label: {len(labels)} labels, of which a job has {_MOST_LABELS} at most")
+        raise Usage(f"{verb}: {len(labels)} labels: a job has {_MOST_LABELS} at most")
 
 
 @_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES)
@@ -415,7 +415,7 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
-    _check_labels(given.label)
+    _check_labels("run", given.label)
     with jobs.open_node(request.hook) as context:
         try:
             jobs.run(context, given.key, given.command, given.label)
@@ -430,7 +430,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
-    _check_labels(given.label)
+    _check_labels("assign", given.label)
     for text in given.pid:
         if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
             raise Usage(f"assign: {text[:80]!r} is no pid")

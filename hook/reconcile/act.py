@@ -206,12 +206,11 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     files = [state.history_file, *(index.history_file for index in indexes)]
     file = next(filter(None, files), history_of(context, state))
     labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
-    members: dict[str, Member] = {}
+    members = state.members
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
-    known = {"kind": kind, "members": {**members, **state.members}, "history_file": file, "job_labels": labels}
-    locked.commit(change(state, groups, **known))
+    locked.commit(change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False, empty=False)

@@ -26,6 +26,7 @@ HOOKS_D = "usr/share/containers/oci/hooks.d"
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
+SCHEMA = f"usr/share/doc/{NAME}/history.schema.json"
 BOTH = {
     SHIPPED,
     DIGEST,
@@ -44,6 +45,7 @@ BOTH = {
     f"usr/share/fish/vendor_completions.d/{NAME}.fish",
     LOGROTATE,
     MANUAL,
+    SCHEMA,
 }
 DEB_ALONE = {
     f"usr/share/zsh/vendor-completions/_{NAME}",
@@ -96,6 +98,7 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
             continue
         assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
     assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
+    assert (tree / SCHEMA).read_bytes() == (REPOSITORY / "docs/history.schema.json").read_bytes()
     assert (tree / SHIPPED).read_bytes() == program.read_bytes()
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
     assert (tree / DIGEST).read_text() == f"{digest}  /{PROGRAM}.new\n"
