@@ -208,8 +208,6 @@ def test_the_schema_of_a_line_is_that_of_its_model() -> None:
     ],
 )
 def test_the_schema_of_a_line_accepts_what_the_model_does(fields: dict[str, Any], place: list[object] | None) -> None:
-    fields: dict[str, Any], place: list[object] | None
-) -> None:
     line = lines.make(1, "db", **fields)
     schema = json.loads((ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
     found = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(schema).iter_errors(line)]
