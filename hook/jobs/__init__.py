@@ -25,7 +25,7 @@ from hook.key import drop
 from hook.models import Failure, Index, KeyState, Member, Options
 from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
-from hook.reconcile.act import bring_in, end_released
+from hook.reconcile.act import bring_in, end_released, end_with_members
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
@@ -115,7 +115,7 @@ def assign(context: Context, name: str | None, pids: list[int], labels: dict[str
 
 
 def release(context: Context, name: str) -> bool:
-    """End a job: its group goes, or lingers, also if its processes live. Returns False if there is none of this name.
+    """End a job at once: its groups go, also if its processes live. Returns False if there is none of this name.
 
     Raises HookError (`bad_key`: the key is no job's), OSError.
     """
@@ -129,7 +129,7 @@ def release(context: Context, name: str) -> bool:
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
             return end_released(context, state)
-        drop(context, locked, [*state.members], is_own=True)
+        end_with_members(context, locked, state)
     return True
 
 

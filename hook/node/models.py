@@ -30,6 +30,8 @@ class ReconcileRecord(Model):
     failed: Natural = 0
     # the problems that it may not change
     left: Natural = 0
+    # the keys that could not end for the live tasks in their groups: a run names those that the last one has not
+    held: list[Key] = []
     # the threads that are still outside their group, by container, for at most a hundred containers; and of all
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0

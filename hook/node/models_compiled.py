@@ -19,6 +19,7 @@ ReconcileRecord = Form("ReconcileRecord", (
     ("seconds", "seconds", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("failed", "failed", 0, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", 0, (check_int, (), 0, 9223372036854775807)),
+    ("held", "held", [], (check_list, (), (check_named, (), names.container_id))),
     ("outside", "outside", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("outside_total", "outside_total", 0, (check_int, (), 0, 9223372036854775807)),
     ("elsewhere", "elsewhere", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),

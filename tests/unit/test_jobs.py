@@ -355,11 +355,27 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
+@pytest.mark.parametrize("was", ["alive", "lingering", "recovering"])
+def test_release_ends_a_job_at_once_whatever_linger_says(node: Node, was: str) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(linger=60), "a", [7])
+    node.spawn(8, "/user.slice", group="mon_groups/oci-a")
+    if was == "lingering":
+        node.kernel.die(7)
+        node.repair(options={"linger": 60})
+        assert node.state("a").lingering_since is not None
+    elif was == "recovering":
+        node.edit("groups/a.json", recovering=True, groups=[])
+    assert jobs.release(node.context(linger=60), "a")
+    assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
+    node.assert_settled()
+
+
 def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [7])
     node.kernel.die(7)
-    jobs.release(node.context(linger=60), "a")
+    node.repair(options={"linger": 60})
     assert node.state("a").lingering_since is not None
     node.spawn(8, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [8])
@@ -384,7 +400,7 @@ def test_list_of_live_keys_says_nothing_of_jobs(node: Node) -> None:
     jobs.assign(node.context(), "a", [7])
     node.start(ID, 9)
     actions = node.repair(live=set()).outcomes
-    assert {(it.action.verb, it.action.key) for it in actions} == {("drop", UID), ("end", UID)}
+    assert {(it.action.verb, it.action.key) for it in actions} == {("drop", UID)}
     assert node.members("a") == {"job-7-100": 7}
 
 
