@@ -99,8 +99,7 @@ def _try_once(attempt: Attempt) -> None:
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
         before = state = locked.state
-        _check_kind(key, state)
-        check_labels(container.labels, state)
+        check_record(key, container.labels, state)
         begins = state is None or state.completed_at is not None
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         is_new = state is None or (begins and not state.groups)
@@ -219,20 +218,17 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 # --- The record
 
 
-def _check_kind(key: Key, state: KeyState | None) -> None:
-    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's."""
+def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> None:
+    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's.
+
+    Or if the present run of a job was not begun with these labels: one run has one line in the history.
+    """
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
 
-
-def check_labels(labels: dict[str, str], state: KeyState | None) -> None:
-    """Raise HookError `bad_key` for a label that the present run of a job was not begun with.
-
-    One run has one line in the history and one series of its info, which it is billed by.
-    """
     if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
         given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
-        raise HookError(Reason.BAD_KEY, "other labels", key=state.key, given=given, known=known)
+        raise HookError(Reason.BAD_KEY, "other labels", key=key.name, given=given, known=known)
 
 
 def _join(

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
-_ID_LIMIT = 200
+_ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT = 200, 64, 128
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
-_LABEL_LIMIT, _VALUE_LIMIT = 64, 128
 
 
 def container_id(text: str) -> str:

@@ -21,7 +21,8 @@ __all__ = ["ARGUMENTS"]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
-Labels = dict[Annotated[str, AfterValidator(names.label)], Annotated[str, AfterValidator(names.label_value)]]
+Label = Annotated[str, AfterValidator(names.label)]
+Labels = dict[Label, Annotated[str, AfterValidator(names.label_value)]]
 
 
 def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
@@ -107,7 +108,8 @@ class History(Model):
         "(2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
     )
     until: str | None = _field("TIME", "only what ended before, or by the end of that day or night")
-    by: Literal["name", "pod", "namespace", "day"] | None = _field("", "sums by name, pod, namespace or day of the end")
+    label: Labels = _field("NAME=VALUE", "only jobs with all these labels (repeatable)", {})
+    by: Label | None = _field("NAME", "sums by name, pod, namespace, day of the end, or by a label of this name")
     sort: Literal["energy", "traffic", "start"] | None = _field(
         "BY",
         "what comes first: most energy or memory traffic, or the latest start (default: as they ended; sums by name)",

@@ -246,7 +246,7 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    found = history.Jobs(given.history, given.name, *_parse_times(given))
+    found = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
     try:
         rows = history.make_rows(found, given.by, given.sort, given.limit)
     except files.Unreadable as error:
@@ -405,18 +405,14 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
-def _check_labels(verb: str, labels: dict[str, str]) -> None:
-    if len(labels) > _MOST_LABELS:
-        raise Usage(f"{verb}: {len(labels)} labels: a job has {_MOST_LABELS} at most")
-
-
 @_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES)
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
-    _check_labels("run", given.label)
+    if len(given.label) > _MOST_LABELS:
+        raise Usage(f"run: {len(given.label)} labels: a job has {_MOST_LABELS} at most")
     with jobs.open_node(request.hook) as context:
         try:
             jobs.run(context, given.key, given.command, given.label)
@@ -429,9 +425,8 @@ def run_job(given: options.Run, request: Request) -> int:
 def assign_to_job(given: options.Assign, request: Request) -> None:
     from hook import jobs
 
-    if given.key is None or not given.pid:
-        raise Usage("assign: wants --key=NAME and the pids of processes")
-    _check_labels("assign", given.label)
+    if given.key is None or not given.pid or len(given.label) > _MOST_LABELS:
+        raise Usage(f"assign: wants --key=NAME, the pids of processes, and {_MOST_LABELS} labels at most")
     for text in given.pid:
         if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
             raise Usage(f"assign: {text[:80]!r} is no pid")

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
-from hook.create import check_labels, create_runtime
+from hook.create import check_record, create_runtime
 from hook.entry import Context
 from hook.errors import GONE, HookError, Reason
 from hook.identity import Container, Key
@@ -91,9 +91,7 @@ def assign(context: Context, name: str | None, pids: list[int], labels: dict[str
     `task_gone`, `usage` (no process that may join), and others.
     """
     check_namespaces()
-    found = [_find(pid) for pid in dict.fromkeys(pids)]
-    for process in found:
-        process.labels = labels or {}
+    found = [_find(pid, labels) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     _check_key(context, key, found[0].labels)
     if not context.resctrl.is_mounted():
@@ -174,10 +172,10 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name, why)
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
-    check_labels(labels, state)
+    check_record(Key(name, "job"), labels, state)
 
 
-def _find(pid: int) -> Container:
+def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
     """Return a live process as a member to be. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
@@ -192,6 +190,7 @@ def _find(pid: int) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process.labels = labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process
