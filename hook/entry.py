@@ -258,8 +258,6 @@ def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  t
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise ValueError(f"{text[:80]!r} is not K=V")
-        if (former or {}).get(name, value) != value:
-            raise ValueError(f"{name[:80]!r} has two values")
         return {**(former or {}), name: value}
     return text
 

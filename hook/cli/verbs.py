@@ -450,11 +450,13 @@ def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
 
     places = _choose_places(given, paths.USR)
-    targets: tuple[str, ...] = paths.TARGETS
-    if given.targets != "both":
-        targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
-    if not targets:
-        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+    targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
+    if not (targets or given.targets):
+        remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
+        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
+    if not targets and request.words:
+        problem = f"--for=jobs writes no hooks.d file that could keep {request.words[0]}"
+        raise Usage(f"{problem}; remedy: give options of the hook to run and assign")
     wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 

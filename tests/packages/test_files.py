@@ -174,8 +174,9 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages:
     tree, output = tmp_path / "elsewhere", tmp_path / "output"
     for name in ("oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, copy_function=shutil.copyfile)
-    for name in ("CHANGELOG.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, tree)
+    (tree / "docs").mkdir()
+    for name in ("CHANGELOG.md", "LICENSE", "docs/history.schema.json"):
+        shutil.copy(REPOSITORY / name, tree / name)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     settings = {"SOURCE_DATE_EPOCH": output_of("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
     pack(program, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
