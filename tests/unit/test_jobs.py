@@ -702,7 +702,7 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
     monkeypatch.setattr(os, "execve", lambda program, *_: executed.append(program))
     for place, name in ((jobs, "RunDir"), (jobs, "Survey"), (jobs, "create_runtime"), (jobs, "_bring_in")):
         monkeypatch.setattr(place, name, fails(error))
-        run(node.options(), "a", ["/bin/sh"])
+        run(node.options(), "a", ["/bin/sh"], {})
         with pytest.raises(type(error)):
             run(node.options(), "a", ["/bin/sh"], is_strict=True)
     assert executed == ["/bin/sh"] * 4
