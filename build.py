@@ -65,6 +65,7 @@ from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 APART = ("tests/unit", "tests/fuse", "tests/packages")
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
+OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
@@ -110,7 +111,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
     """Run pytest: the lanes beside each other, the runs of each in turn; returns the worst of their exit statuses."""
     if not arguments:
         forms = _build_forms(must=False, can_wait=False)
-        quick = [QUICK_LIVES, "tests/fuse/test_native.py", f"--form={forms[-1]}"]
+        quick = [QUICK_LIVES, *OF_THE_ELF_FILE, f"--form={forms[-1]}"]
         lanes = [[["tests/unit", "--hypothesis-profile=dev"]], [["tests/fuse"], quick]]
         lanes = [[[*QUICKLY, *words] for words in lane] for lane in lanes]
     elif arguments == ["--all"]:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from hook.store import LockedKey
 
 
+# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
+# waits for us; but if the runtime is killed, the init ends.
+_PROMPT = 0.05
+
+
 class Attempt:
     """One container on its way into one key's group."""
 
@@ -32,6 +37,8 @@ class Attempt:
         self.ctrl_group = ctrl_group
         # When every wait ends (system.monotonic).
         self.deadline = system.monotonic() + context.options.lock_timeout
+        # Until then the pid of a new container is its own: see _PROMPT.
+        self.prompt_until = system.monotonic() + _PROMPT
         # The mon_groups that this call made and that have no task yet.
         self.made: set[str] = set()
         # The container is on record.
@@ -75,7 +82,7 @@ def create_runtime(
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.give_up(context, former, container)
+        retry.give_up(context, former, container, is_job=key.kind == "job")
     attempt = Attempt(context, container, key, ctrl_group)
     while True:
         try:
@@ -138,7 +145,8 @@ def _try_once(attempt: Attempt) -> None:
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-        context.resctrl.put(group.path, container.pid)
+        is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+        context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
         attempt.made.discard(group.path)
         if attempt.made:  # in another ctrl_group, by an earlier try
             from hook import retry
@@ -214,8 +222,10 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 
 
 def _check_kind(key: Key, state: KeyState | None) -> None:
-    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's."""
+    """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`)."""
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
+        if state.recovering:  # nothing says whose it is
+            raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
 
 

@@ -66,6 +66,7 @@ class Container:
         self.id = name
         self.pid = pid
         self.bundle = bundle
+        self.is_new = made_in is None
         self.all_annotations = annotations  # None if they are unknown
         self.annotations = Annotations.model_validate(annotations or {})
         # The --history of its hook. That of reconcile is only for keys that are no pods, and whose hook named no file.
@@ -125,7 +126,7 @@ def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
     """
     paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
     owns = [(own, container) for path in paths if (own := find_own(path, container)) is not None]
-    owns = owns or [holder for path in paths if (holder := _find_holder(path)) is not None]
+    owns = owns or [holder for path in paths for holder in find_marked(path)[:1]]  # Kata's: in their sandbox's
     runtime = named = None
     for own, name in owns:
         maker = find_maker(own, name)
@@ -146,17 +147,6 @@ def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
         pod.problem = HookError(Reason.BAD_KEY, "unclear pod" if named is None else "wrong pod", uid=named, found=found)
     pod.is_podmans = runtime == "libpod" if owns else annotations.manager == "libpod"
     return pod
-
-
-def _find_holder(path: str) -> tuple[str, str] | None:
-    """The cgroup of another container that holds this one, and its ID: Kata's containers are in their sandbox's."""
-    own = ""
-    for name in path.split("/")[1:]:
-        own += "/" + name
-        container = name.removesuffix(".scope")[-64:]
-        if len(container) == 64 and not container.strip(_HEX) and find_maker(own, container) is not None:
-            return own, container
-    return None
 
 
 def _claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
@@ -268,6 +258,21 @@ def find_own(cgroup: str, container: str) -> str | None:
     return None
 
 
+def find_marked(cgroup: str) -> list[tuple[str, str]]:
+    """List the cgroups in a path that have a runtime's mark, each with its container's ID, the outermost first.
+
+    Which of them counts: the outermost is the one that a container cannot have made itself, so it names a pod and a
+    key. The innermost is the one whose processes these are: see processes.is_in_container.
+    """
+    found, end = [], cgroup.find("/")
+    for name in cgroup[end + 1 :].split("/"):
+        end += 1 + len(name)
+        container = name.removesuffix(".scope")[-64:] if len(name) >= 64 else ""
+        if len(container) == 64 and not container.strip(_HEX) and find_maker(cgroup[:end], container) is not None:
+            found.append((cgroup[:end], container))
+    return found
+
+
 def own_cgroup(places: list[str], container: str) -> str | None:
     """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
 
@@ -295,7 +300,8 @@ def find_maker(own: str | None, container: str) -> str | None:
     above, _, name = (own or "").rpartition("/")
     mark = name.removesuffix(".scope")[: -len(container.partition("@")[0])]  # of a displaced member, its ID
     if not mark:
-        return "containerd" if above.rpartition("/")[2].startswith("pod") else None
+        pod = above[above.rfind("/") + 1 :]
+        return "containerd" if pod.startswith("pod") or pod_uid(pod) is not None else None
     return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see pod_uid
 
 

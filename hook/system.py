@@ -89,7 +89,9 @@ def format_utc(seconds: float) -> str:
 
 
 def syslog_time() -> str:
-    """The local time in the format of syslog's datagrams (RFC 3164)."""
+    """The machine's local time, whatever TZ says, in the format of syslog's datagrams (RFC 3164)."""
+    posix.unsetenv(b"TZ")
+    time.tzset()
     return time.strftime("%b %e %H:%M:%S", time.localtime())
 
 
@@ -477,6 +479,7 @@ leave = posix._exit
 
 _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
+_DEEPEST = 100  # more levels than in any JSON that a runtime or we write
 
 
 def _convert_number(text: str) -> float:
@@ -505,23 +508,43 @@ _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
 def scan(text: str, start: int) -> tuple[object, int]:
     """Parse the JSON value at `start`; returns it and its end. StopIteration: no value begins there."""
     try:
-        found: tuple[object, int] = _json.make_scanner(_RULES)(text, start)
-    except (SystemError, ImportError):
-        # The C scanner raises json.decoder.JSONDecodeError, and has not found that module: 3.10 and 3.11 look only
-        # where it is loaded already, others import it.
+        try:
+            found: tuple[object, int] = _json.make_scanner(_RULES)(text, start)
+        except SystemError:
+            # The C scanner raises json.decoder.JSONDecodeError: 3.10 and 3.11 look for that only where it is loaded
+            # already, others import it.
+            __import__("json.decoder")
+            found = _json.make_scanner(_RULES)(text, start)
+    except ImportError:  # a Python without that module, or without memory
         raise ValueError("not JSON: broken off, or a character in the wrong place") from None
     return found
 
 
+def cut_deep(text: str) -> str:
+    """The JSON text, or its beginning: without what is nested more than _DEEPEST levels deep.
+
+    The C scanner takes some of the stack for each level, of which a runtime's limit may leave little. CPython 3.12 and
+    3.13 let it go on for 10,000.
+    """
+    if text.count("[") + text.count("{") > _DEEPEST:
+        depth, parts = 0, text.replace("\\\\", "__").replace('\\"', "__").split('"')
+        for number, part in enumerate(parts):
+            for character in part if number % 2 == 0 else "":  # the others are texts
+                depth += (character in "[{") - (character in "]}")
+                if depth > _DEEPEST:
+                    return text[: len('"'.join(parts[:number]))]
+    return text
+
+
 def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
     """Parse a JSON text. ValueError, with one line of text: it is none."""
+    if len(cut_deep(text)) < len(text):
+        raise ValueError("not JSON of ours: nested too deeply")
     start = len(text) - len(text.lstrip(_WHITE))
     try:
         value, end = scan(text, start)
     except StopIteration as stop:
         raise ValueError(f"not JSON: no value at character {stop.value}") from None
-    except RecursionError:
-        raise ValueError("not JSON of ours: nested too deeply") from None
     if text[end:].strip(_WHITE):
         raise ValueError(f"not JSON: more than one value, at character {end}")
     return value

@@ -171,6 +171,8 @@ class Run(Model):
     """
 
     key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
+    wait: bool = _field("", "stay as its parent, pass signals on, and release the job when it ends", False)
+    strict: bool = _field("", "do not run the command if it cannot join the job", False)
     command: list[str] = _field(
         "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
     )
@@ -193,6 +195,9 @@ class Release(Model):
     """
 
     key: str | None = _JOB
+    pid: list[str] = _field(
+        "PID", "take only this process out; the job ends with its last one (default: all)", [], alias="PID"
+    )
 
 
 class Install(Model):

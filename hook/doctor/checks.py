@@ -5,27 +5,30 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 
 from hook import entry, reclaim, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
-from hook.node import engines, files, hooksd, programs
+from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
-from hook.report import explain, format_count, who
+from hook.report import explain, format_count
 from hook.show import name_first
+from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
-_AGAIN = "run resctrl-mon-hook reconcile"
+_PLACES = ("resctrl_root", "run_dir", "group_prefix")
 _UID = "[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
 _TOOLS = {
     f"nri-{_UID}": "an NRI plugin",
@@ -42,10 +45,13 @@ _TOOLS = {
 
 
 class Site:
-    """The installation to check. `hooks_dirs` are the hooks.d directories, in the order of precedence."""
+    """The installation to check, and the path of the file that runs.
 
-    def __init__(self, places: Places, options: Options, hooks_dirs: tuple[str, ...] = tuple(hooksd.READERS)) -> None:
-        self.places, self.options, self.hooks_dirs = places, options, hooks_dirs
+    `hooks_dirs` are the hooks.d directories, in the order of precedence.
+    """
+
+    def __init__(self, places: Places, options: Options, hooks_dirs: tuple[str, ...], program: str) -> None:
+        self.places, self.options, self.hooks_dirs, self.program = places, options, hooks_dirs, program
         self.checking = ""  # the subject of the check that runs
 
     @cached_property
@@ -71,6 +77,30 @@ class Site:
                 return find_origin(Places(prefix, os.path.dirname(file.path)))
         return find_origin(self.places)
 
+    def call(self, *words: str) -> str:
+        """Return a command that calls the file that runs, by its link or its path, for the places of these options."""
+        link, path = programs.find_program(NAME), self.program
+        is_linked = link is not None and os.path.realpath(link) == os.path.realpath(path)
+        name = [NAME] if is_linked else [path] if os.access(path, os.X_OK) else ["python3", path]
+        given, default = dict(self.options), dict(Options())
+        places = [f"--{place.replace('_', '-')}={given[place]}" for place in _PLACES if given[place] != default[place]]
+        return _show(*name, *words, *places)
+
+    @property
+    def again(self) -> str:
+        """Return how to install the files again. Raises OSError."""
+        words = ["install", *([] if paths.find_targets() else ["--for=both"])]
+        if self.places.prefix != paths.USR:
+            words.append(f"--prefix={self.places.prefix}")
+        if self.places.hooks_dir not in self.hooks_dirs:
+            words.append(f"--hooks-dir={self.hooks_dirs[-1]}")
+        return self.call(*words) if self.origin is paths.INSTALL else self.origin.again
+
+    def replace(self, path: str) -> str:
+        """Return how to install a program again: `install` replaces no file that it does not know, as a torn one."""
+        is_foreign = self.origin is paths.INSTALL and self.places.is_foreign(path)
+        return (f"{_show('mv', path, path + '.damaged')}, then " if is_foreign else "") + self.again
+
     @cached_property
     def snapshot(self) -> Inventory:
         """The node as `list` shows it. Raises HookError, OSError."""
@@ -78,7 +108,11 @@ class Site:
 
 
 Found = Iterator[tuple[str, str, str]]
-"""The level, what is there, and the remedy, which is empty if the level is ok."""
+"""The level, what is there, and the remedy, which is empty if the level is ok. Backquotes mark a command to type."""
+
+
+def _show(*words: str) -> str:
+    return f"`{shlex.join(words)}`"
 
 
 def _check_root(_site: Site) -> Found:
@@ -103,9 +137,7 @@ def _check_resctrl(site: Site) -> Found:
         remedy = "use a CPU with CMT, MBM, AET or MPAM monitors; look for rdt= and clearcpuid= at boot"
         yield FAILURE, f"{kernel.root} is mounted but does not support monitoring: no mon_groups", remedy
     else:
-        remedy = (
-            f"mount -t resctrl resctrl {kernel.root}, or by /etc/fstab; busy: another mount namespace has it (lsns)"
-        )
+        remedy = f"`mount -t resctrl resctrl {kernel.root}`, or by /etc/fstab; busy: lsns shows who else has it"
         yield FAILURE, f"not mounted on {kernel.root}", remedy
 
 
@@ -154,7 +186,7 @@ def _check_others(site: Site) -> Found:
     if others:
         tools = Counter(name_tool(os.path.basename(path)) for path in others)
         by_tool = "; ".join(f"{tool}: {count}" for tool, count in tools.most_common())
-        remedy = f"rmdir unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
+        remedy = f"remove unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
         yield WARNING, _name_all(others, "group", f" of other tools ({by_tool})"), remedy
 
 
@@ -174,18 +206,29 @@ def _name_all(names: Sequence[str], noun: str, what: str) -> str:
 def _check_programs(site: Site) -> Found:
     """Yield for each program that hooks.d calls that it runs, or what is wrong with it."""
     for path in site.programs:
-        found = system.try_call(os.stat, path)
-        if found is not None and (found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-            remedy = f"chown root {path}; chmod 755 {path} (runtimes run it as root)"
-            yield FAILURE, f"{path} is not owned by root, or is writable by others", remedy
+        yield from _check_writers(path)
         try:
             if is_stub(path) or not os.path.exists(path):
                 raise Refused(f"{path} is missing, or only the stub that a removal leaves: no container is monitored")
             try_program(path)
         except Refused as error:
-            yield FAILURE, str(error), f"fix this first, or: {site.origin.again}"
+            yield FAILURE, str(error), f"see why, or install it again: {site.replace(path)}"
         else:
             yield OK, f"{path} runs, installed by {site.origin.name}", ""
+
+
+def _check_writers(path: str) -> Found:
+    """Yield what lets others than root change a file that says what runtimes run as root: it, or a directory above."""
+    path = os.path.realpath(path)
+    while path != "/":
+        found = system.try_call(os.stat, path)
+        # A directory's group may be the administrators', and in a sticky one a file is its owner's.
+        mode = 0 if found is None else found.st_mode
+        is_shared = mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH if stat.S_ISDIR(mode) else mode & 0o022
+        if found is not None and (found.st_uid != 0 or is_shared):
+            what = f"{path} is not owned by root, or is writable by others, who choose what root runs"
+            yield FAILURE, what, f"{_show('chown', 'root', path)}, {_show('chmod', 'go-w', path)}"
+        path = os.path.dirname(path)
 
 
 def _check_namesakes(site: Site) -> Found:
@@ -197,21 +240,23 @@ def _check_namesakes(site: Site) -> Found:
             Program(path)
         except (OSError, ValueError) as error:
             remedy = "find out whose it is; rename it, or what calls it: containers are not monitored by that"
-            yield WARNING, f"not ours: {error}", remedy
+            yield WARNING, f"not ours: {error}", site.replace(path) if path in site.programs else remedy
 
 
 # --- hooks.d, and the runtimes, which read it and start containers
 
 
 def _check_hooks_dirs(site: Site) -> Found:
-    """Yield the files that readers reject, and whether one calls the hook once."""
+    """Yield the files that others may write and those that readers reject, and whether one calls the hook once."""
+    read = (*site.hooks_dirs, *(file.path for file in site.entries))
+    yield from dict.fromkeys(chain.from_iterable(map(_check_writers, read)))
     for file in site.entries:
         if file.problem is not None:
             what = f"{file.path}: invalid: CRI-O, Podman and the NRI hook-injector reject it: {file.problem}"
             remedy = "fix or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
             yield FAILURE, what, remedy
     if not site.ours:
-        yield FAILURE, f"no file in {' or '.join(site.hooks_dirs)} calls resctrl-mon-hook", site.origin.again
+        yield FAILURE, f"no file in {' or '.join(site.hooks_dirs)} calls {NAME}", site.again
     # A file in a later directory overrides its namesake.
     first = {file.name: os.path.dirname(file.path) for file, _ in reversed(site.ours)}
     if len({*first.values()}) > 1:
@@ -222,6 +267,10 @@ def _check_hooks_dirs(site: Site) -> Found:
 def _check_own_files(site: Site) -> Found:
     """Yield what is wrong with our hooks.d files."""
     for found, hook in site.ours:
+        verb = next(iter((hook.args or [])[1:]), None)
+        if verb not in entry.STAGES:
+            what = f"{found.path}: its args: {verb!r} is no verb of a hook: containers fail, or run unmonitored"
+            yield FAILURE, what, "write hook there, after the program's name"
         options, complaints = hooksd.parse_options(hook)
         problems = [f"its args: {complaint}" for complaint in complaints]
         # createRuntime may wait for stdin, twice for a lock, for a reclaim and for limbo.
@@ -235,7 +284,7 @@ def _check_own_files(site: Site) -> Found:
             problems.append("a stage is missing: the hook needs createRuntime and poststop")
         if found.remark is not None:
             problems.append(found.remark)
-        again = f"{site.origin.again}; or, if it is yours: " if found.path.startswith(site.origin.writes) else ""
+        again = f"{site.again}; or, if it is yours: " if found.path.startswith(site.origin.writes) else ""
         for problem in problems:
             yield WARNING, f"{found.path}: {problem}", f"{again}edit {found.path}"
 
@@ -259,15 +308,15 @@ def _check_engines(site: Site) -> Found:
             yield FAILURE, f"{shown}, and not {ours[-1]}, where our file is", f"append {ours[-1]} to its hooks_dir"
 
 
-def _check_containerd(site: Site) -> Found:
+def _check_containerd(_site: Site) -> Found:
     """Yield what containerd does with the hook, if it starts the containers of Kubernetes, and not CRI-O.
 
     A base_runtime_spec with the hook counts before the hook-injector, whose hooks containerd may reject.
     """
     if programs.find_program("crio") or not any(map(programs.find_program, CONTAINERDS)):
         return
-    settings, calls = engines.read_containerd(), {*site.programs, site.places.link}
-    named = [spec for spec in settings.specs if calls & (system.try_call(hooksd.read_programs, spec.path) or set())]
+    settings = engines.read_containerd()
+    named = [spec for spec in settings.specs if hooksd.calls_ours(system.try_call(hooksd.read_hooks, spec.path) or {})]
     used = [spec for spec in named if spec.is_in_force]
     if used:
         yield OK, f"{used[0].path} names the hook", ""
@@ -288,30 +337,37 @@ def _check_containerd(site: Site) -> Found:
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
     if site.snapshot.is_full:
-        remedy = f"free space or inodes there (df -h {run_dir}, df -i {run_dir}): until then containers run unmonitored"
+        remedy = "free space or inodes there: until then containers run unmonitored"
         yield FAILURE, f"the file system of {run_dir} is full", remedy
     for broken in site.snapshot.unreadable:
-        yield WARNING, f"{broken.file}: {broken.problem}", _AGAIN
+        yield WARNING, f"{broken.file}: {broken.problem}", site.call("reconcile")
 
 
 def _check_history(site: Site) -> Found:
     for owed in site.snapshot.list_owed():
         what = f"{format_count(owed.lines, 'line')} wait to be written to {owed.file}: {owed.why}"
-        yield WARNING, what, f"its directory must exist, be writable and have room; then {_AGAIN}"
+        yield WARNING, what, f"its directory must exist, be writable and have room; then {site.call('reconcile')}"
+    named = (hooksd.parse_options(hook)[0].history for _, hook in site.ours)
+    for path in dict.fromkeys(os.path.dirname(file) for file in named if file):
+        if not os.path.isdir(path):
+            moved = f"{_show('mv', path, path + '.moved')}, then " if os.path.lexists(path) else ""
+            what = f"{path} is no directory: no history can be written to it"
+            yield WARNING, what, moved + _show("mkdir", "-p", path)
 
 
 def _check_failures(site: Site) -> Found:
     """Yield the containers that are not monitored, by reason."""
     by_reason: dict[str, list[str]] = {}
     for found in site.snapshot.failures:
-        by_reason.setdefault(found.reason, []).append(who(found.container, found.namespace, found.pod, found.name))
+        by_reason.setdefault(found.reason, []).append(name_failed(found))
     for reason, names in by_reason.items():
-        yield WARNING, _name_all(names, "container", f": {reason}"), "see resctrl-mon-hook list for details"
+        remedy = f"list says why; then {site.call('reconcile')}"
+        yield WARNING, _name_all(names, "container", f": {reason}"), remedy
 
 
 def _check_taken(site: Site) -> Found:
     if taken := [f"{key.name_member(member)} in {path}" for key, member, path in site.snapshot.list_taken()]:
-        remedy = "have that tool leave containers alone; after a rmdir of its group reconcile brings them back"
+        remedy = "have that tool leave containers alone; once its group is removed, reconcile brings them back"
         yield WARNING, _name_all(taken, "container", " in groups of other tools"), remedy
 
 
@@ -319,7 +375,8 @@ def _check_unhooked(site: Site) -> Found:
     if (seen := site.snapshot.unhooked) is None:
         return
     if names := name_unhooked(seen):
-        remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: reconcile --adopt"
+        remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: "
+        remedy += site.call("reconcile", "--adopt")
         yield FAILURE, _name_all(names, "running container", f" never got the hook, as of {seen.since}"), remedy
     if seen.unchecked:
         what = f"could not check {format_count(seen.unchecked, 'container')} without a record, as of {seen.since}"
@@ -337,20 +394,20 @@ def _check_reconcile(site: Site) -> Found:
     else:
         yield OK, f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s", ""
         return
-    enable = "systemctl enable --now resctrl-mon-hook-reconcile.timer, and journalctl of its service"
-    yield WARNING, what, f"{_AGAIN}; with systemd: {enable}"
+    enable = f"systemctl enable --now {NAME}-reconcile.timer"
+    yield WARNING, what, f"{site.call('reconcile')}; each minute, with systemd: `{enable}`"
 
 
 def _check_watch(site: Site) -> Found:
     watched = site.snapshot.watched
     if watched is not None and (age := system.unix_time() - watched.alive_at) > _OVERDUE:
-        yield WARNING, f"it last wrote its record {age:.0f} s ago", "journalctl -u resctrl-mon-hook-watch.service"
+        yield WARNING, f"it last wrote its record {age:.0f} s ago", f"`systemctl restart {NAME}-watch.service`"
 
 
 def _check_textfile(_site: Site) -> Found:
     written = system.try_call(os.path.getmtime, _TEXTFILE)
     if written is not None and (age := system.unix_time() - written) > _OVERDUE:
-        remedy = "see journalctl -u resctrl-mon-hook-textfile.service, or remove the file"
+        remedy = f"`systemctl enable --now {NAME}-textfile.timer`, or without it: `rm {_TEXTFILE}`"
         yield WARNING, f"{_TEXTFILE} is {age:.0f} s old", remedy
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from hook import system
@@ -39,6 +39,9 @@ _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestar
 _OLD_VERSIONS = (None, "", "0.1.0")
 _FOR_HOOKS_ONLY = ("containers", "strict")
 """Options that mean nothing to the tools."""
+_OURS = re.compile(NAME + "(-[a-z0-9_]+)?([.]pyz)?")
+_IN_PROGRAM = b"hook/__init__.py"  # a name in the zip
+_LARGEST = 64 << 20  # bytes: more than the program has
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,14 @@ class Entry:
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    @property
+    @cached_property
     def own(self) -> HookProgram | None:
-        """Return the hook of this file if it calls our program."""
-        return self.file.hook if self.file is not None and _is_ours(self.file.hook) else None
+        """Return the hook of this file if it calls our program, by its name or by its content."""
+        hook = self.file.hook if self.file is not None else None
+        if hook is None or _is_ours(hook):
+            return hook
+        content = system.try_call(files.read, hook.path, _LARGEST) or b""
+        return hook if _IN_PROGRAM in content and NAME.encode() in content else None
 
 
 def read_entry(path: str) -> Entry:
@@ -102,18 +109,43 @@ def read_directory(directory: str) -> list[Entry]:
     return [read_entry(f"{directory}/{name}") for name in names if name.endswith(".json")]
 
 
+_FLAGS = "[imsU]*(?:-[imsU]+)?"
+_ESCAPE = r"\\(?:[aDdfnrSstvWw\x00-/:-@\[-`{-\x7f]|[Pp](?:[A-Z]|\{\^?\w+\})|x[0-9A-Fa-f]{2}|x\{0*(?:10|[0-9A-Fa-f])?"
+_ESCAPE += r"[0-9A-Fa-f]{1,4}\}|0[0-7]{0,2}|[1-7][0-7]{1,2})"
+_IN_CLASS = rf"\[:\^?[a-z]+:\]|{_ESCAPE}|[^\\\]]"
+_PIECE = re.compile(
+    rf"(?P<repeat>(?:[*+?]|\{{\d+(?:,\d*)?\}})\??)|(?P<flags>\(\?{_FLAGS}\))|(?P<open>\((?:\?(?:P?<\w+>|{_FLAGS}:))?)|"
+    rf"(?P<close>\))|(?P<or>\|)|\\Q.*?(?:\\E|\Z)|\\[ABbz]|{_ESCAPE}|\[\^?(?:\]|{_IN_CLASS})(?:{_IN_CLASS})*\]|[^\\\[]",
+    re.ASCII | re.DOTALL,
+)
+"""The next piece of a pattern that Go takes. Source: https://github.com/google/re2/wiki/Syntax."""
+_LONGEST_REPEAT = 1000
+
+
 def _list_invalid(when: HookWhen) -> list[str]:
-    """Return the regular expressions that Go surely refuses: patterns of file names, and unbalanced parentheses."""
-    found = []
-    for pattern in (*(word for pair in (when.annotations or {}).items() for word in pair), *(when.commands or [])):
-        with suppress(OverflowError, RecursionError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                if pattern[:1] in ("*", "+", "?") or "parenthesis" in error.msg or "subpattern" in error.msg:
-                    found.append(pattern)
-    return found
+    """Return the regular expressions that Go surely refuses."""
+    words = (word for pair in (when.annotations or {}).items() for word in pair)
+    return [pattern for pattern in (*words, *(when.commands or [])) if _is_refused(pattern)]
+
+
+def _is_refused(pattern: str) -> bool:
+    """Whether Go refuses a pattern: a piece is unknown, parentheses are unbalanced, or a repetition repeats nothing.
+
+    Lookaround, a condition, a comment and what else Go does not have begin with `(`, and a `?` that repeats nothing.
+    """
+    at, depth, last = 0, 0, "or"
+    while at < len(pattern):
+        piece = _PIECE.match(pattern, at)
+        if piece is None:
+            return True
+        kind, at = piece.lastgroup or "", piece.end()
+        depth += {"open": 1, "close": -1}.get(kind, 0)
+        numbers = [int(number) for number in re.findall(r"\d+", piece["repeat"] or "")]
+        is_wrong = numbers != sorted(numbers) or max(numbers, default=0) > _LONGEST_REPEAT
+        if depth < 0 or is_wrong or (kind == "repeat" and last in ("repeat", "open", "or")):
+            return True
+        last = kind if kind != "flags" else last.replace("repeat", "")
+    return depth > 0
 
 
 # --- The options of the hook, which nothing but its JSON has
@@ -174,9 +206,9 @@ def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa:
         raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
-def read_programs(path: str) -> set[str]:
-    """The programs of all hooks in a config.json. Raises files.Unreadable."""
-    return {hook.path for hooks in read_hooks(path).values() for hook in hooks}
+def calls_ours(hooks: dict[str, list[HookProgram]]) -> bool:
+    """Whether a hook of any stage calls our program."""
+    return any(map(_is_ours, chain.from_iterable(hooks.values())))
 
 
 def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
@@ -190,4 +222,5 @@ def parse_options(hook: HookProgram) -> tuple[Options, list[str]]:
 
 
 def _is_ours(hook: HookProgram) -> bool:
-    return os.path.basename(hook.path) == PROGRAM
+    """Whether the name of the program, or the one that it is called by, is ours."""
+    return any(_OURS.fullmatch(os.path.basename(name)) for name in (hook.path, *(hook.args or [])[:1]))

@@ -118,15 +118,13 @@ class Origin(NamedTuple):
 
 
 # Its files are the administrator's: `install` without the options of before would write others.
-INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall", writes=())
+INSTALL = Origin("`install`", f"{NAME} install", f"{NAME} uninstall", writes=())
 _PACKAGE = f"the package {NAME}"
-_CHART = (
-    "kubectl delete the chart's pod on this node: the next one writes its files again; change options by helm upgrade"
-)
+_CHART = "delete the chart's pod on this node: the next one writes its files again; the chart's values have the options"
 _MACHINECONFIG = ("apply the MachineConfig again", "remove it (see the documentation on OpenShift)")
 OWNERS = {
-    "deb": Origin(_PACKAGE, f"apt install --reinstall {NAME}", f"apt remove {NAME}"),
-    "rpm": Origin(_PACKAGE, f"dnf reinstall {NAME}", f"dnf remove {NAME}"),
+    "deb": Origin(_PACKAGE, f"`apt install --reinstall {NAME}`", f"apt remove {NAME}"),
+    "rpm": Origin(_PACKAGE, f"`dnf reinstall {NAME}`", f"dnf remove {NAME}"),
     "chart": Origin("the Helm chart", _CHART, "helm uninstall", writes=("/",)),
     "machineconfig": Origin("a MachineConfig", *_MACHINECONFIG, writes=("/",)),
     "": Origin("an unknown owner", "install it again as it was installed", "remove it as it was installed"),

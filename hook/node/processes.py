@@ -9,7 +9,7 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from hook import identity, resctrl, system
@@ -26,6 +26,7 @@ _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
 _MOST_SEPARATORS = 4  # of a component: `libpod-payload-ID` has two before the ID
 _MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
+_NESTED = "nested:"  # instead of the controllers of a cgroup that is called as a container's, below another's
 UNKNOWN = ("unknown:",)
 """The cgroups of a process whose cgroups cannot be read: it may be in any container's."""
 
@@ -47,7 +48,8 @@ class Processes:
     """One look at all live processes, `by_pid`, that tells which of the added members each one belongs to.
 
     A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. A process in
-    no member's own cgroup belongs to the member whose init is its nearest ancestor. The look began at `boottime`
+    no member's own cgroup belongs to the member whose init is its nearest ancestor, unless the kernel shows it in the
+    group of another key: what a process forks stays in its group, whatever parent it gets. The look began at `boottime`
     (CLOCK_BOOTTIME, s). `unread` counts the processes that could not be read, or whose cgroups could not.
     Cost: O(processes + cgroups x depth).
     """
@@ -58,6 +60,7 @@ class Processes:
         self.by_pid = by_pid
         self.boottime = boottime
         self.unread = unread + sum(process.cgroups == UNKNOWN for process in by_pid.values())
+        self.name_group: Callable[[int], str | None] = dict[int, str]().get  # Groups.name_ours, where that is known
         self._nested = nested
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
@@ -83,7 +86,7 @@ class Processes:
             if self.is_alive(member):
                 self._inits.add(member.pid)
 
-    def is_alive(self, member: Member) -> bool:
+    def is_alive(self, member: Member | identity.Container) -> bool:
         """Whether the look saw a member's init. Otherwise the init may have started since, or /proc may hide it."""
         init = self.by_pid.get(member.pid)
         return init is not None and init.starttime == member.starttime
@@ -138,6 +141,11 @@ class Processes:
         ]
         return {tid for process in ours for tid in _list_threads(process)}
 
+    def list_unknown(self) -> list[str]:
+        """List the cgroups below a container's that are called as another one's, and have a process in no group."""
+        nested = [(place, pids) for places, pids in self._in.items() for place in places if place.startswith(_NESTED)]
+        return [place.partition(":")[2] for place, pids in nested if None in map(self.name_group, pids)]
+
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore cannot say which container's it is."""
         fields = system.stat_fields(tid)
@@ -157,8 +165,15 @@ class Processes:
         return found
 
     def _holds(self, member: Member, process: Process) -> bool:
-        """Whether no other container's own cgroup holds a process. A container's own init always counts as its."""
-        return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
+        """Whether no other container's own cgroup holds a process, nor, if it is in none, the group of another key.
+
+        A container's own init always counts as its. A container that shares a cgroup and was started by a job has been
+        in the job's group.
+        """
+        own = _innermost(process.cgroups, self._own)
+        group = self.name_group(process.pid) if own is None else None
+        is_free = group in (None, member.group.rpartition("/")[2], member.taken_from)
+        return process.pid == member.pid or (is_free and own in (None, member.cgroup))
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
@@ -245,6 +260,7 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: C
 def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collection[str]) -> tuple[str, ...]:
     """Read a process's cgroups, each cut below a container's own, so that what a container makes there costs nothing.
 
+    What is called as another container's there, and is none in `nested`, is not below a container's own any more.
     Each text is parsed once, since most processes share their cgroups with others. A kernel refuses a path longer than
     PATH_MAX (ENAMETOOLONG), or cuts it.
     """
@@ -256,17 +272,26 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collectio
         return UNKNOWN
     if text not in known:
         places = (line.partition(":")[2] for line in text.split("\n") if line)
-        cut = (
-            next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
-            for place in places
-        )
-        known[text] = tuple(dict.fromkeys(cut))
+        known[text] = tuple(dict.fromkeys(_cut(place, nested) for place in places))
     return known[text]
+
+
+def _cut(place: str, nested: Collection[str]) -> str:
+    """Cut a cgroup below a container's own; of another container's there the last two components are kept."""
+    own = next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
+    marked = identity.find_marked(place[len(own) :])
+    return "/".join([_NESTED + own.partition(":")[2], *marked[-1][0].rsplit("/", 2)[1:]]) if marked else own
 
 
 def _list_threads(process: Process) -> set[int]:
     """Return the threads of a process. Reads /proc only if it had several threads, and finds none if it is gone."""
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
+
+
+def is_of(tid: int, born: Mapping[int, int]) -> bool:
+    """Whether a thread is one of these processes', by their pids and start times."""
+    process = system.try_call(look_at, read_status(tid, "Tgid"))
+    return process is not None and born.get(process.pid) == process.starttime
 
 
 def read_status(tid: int | str, name: str, base: int = 10) -> int:
@@ -300,8 +325,9 @@ class Reading(NamedTuple):
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
     """Read the threads in a cgroup and in those below it. Return None if system.cgroup_directory does not find it.
 
-    `is_other` tells whether a cgroup below it is another container's. A cgroup that vanishes during the reading may
-    have moved its threads to one that was read before. So all are read again; if that does not help, it is unread.
+    What is another container's below it is left out: by a runtime's mark, or as `is_other` tells. A cgroup that
+    vanishes during the reading may have moved its threads to one that was read before. So all are read again; if that
+    does not help, it is unread.
     """
     reading = None
     for _ in range(_READINGS):
@@ -348,7 +374,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
             else:
                 more += children
             below = ((f"{place}/{name}", name, directory) for name in names)
-            waiting += [child for child in below if not is_other(child[0])]
+            waiting += [child for child in below if is_in_container(child[0], cgroup) and not is_other(child[0])]
     finally:
         for directory in opened:
             system.close(directory)
@@ -371,18 +397,23 @@ class Groups:
     def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
         self._kernel = kernel
         self._prefix = prefix
-        self._list_recorded = list_recorded
+        self._list_recorded = cache(list_recorded)
 
     def find(self, tid: int) -> str | None:
         """Return the path of the mon_group that a task is in, or else of its ctrl_group. Return None if it has ended.
 
         Where the kernel does not show it, all `tasks` are read at the first call: a task that has begun since is
-        unknown (None), and of a task in one of our mon_groups the result is the ctrl_group.
+        unknown (None).
         """
         groups = system.resctrl_groups(tid)
         if groups is not None:
             return self._kernel.path(*groups).removesuffix("/mon_groups/")
         return None if self._shows_groups else self._places.get(tid)
+
+    def name_ours(self, tid: int) -> str | None:
+        """Return the name of the mon_group of ours that a task is in, or None if it is in none."""
+        path = self.find(tid) or ""
+        return path.rpartition("/")[2] if "/mon_groups/" in path and not self.is_others(path) else None
 
     def find_taker(self, tid: int) -> str | None:
         """Return the path of another tool's mon_group that a task is in, or None if none is known."""
@@ -393,24 +424,16 @@ class Groups:
         """Whether a group is another tool's mon_group."""
         above, _, name = path.rpartition("/")
         is_free = not above.endswith("/mon_groups") or name.startswith(self._prefix)
-        return not is_free and path not in self._recorded
+        return not is_free and path not in self._list_recorded()
 
     def name_ctrl_group(self, path: str) -> str:
         """Return the name of the ctrl_group that a group is, or is in, as the kernel shows it: `/` for the root one."""
         return find_ctrl_group(path)[len(self._kernel.root) + 1 :] or "/"
 
-    def read_others(self, ctrl_groups: Mapping[str, list[str]] | None = None) -> dict[int, str]:
-        """Return the tasks that are in mon_groups of other tools now, each with the path of its group.
-
-        `ctrl_groups` are as from resctrl.list_ctrl_groups, which is called if they are None.
-        """
-        listed = ctrl_groups if ctrl_groups is not None else resctrl.list_ctrl_groups(self._kernel.root)
-        others = (path for paths in listed.values() for path in paths if self.is_others(path))
+    def read_others(self) -> dict[int, str]:
+        """Return the tasks that are in mon_groups of other tools now, each with the path of its group."""
+        others = filter(self.is_others, resctrl.list_mon_groups(self._kernel.root))
         return {tid: path for path in others for tid in self._read(path)}
-
-    @cached_property
-    def _recorded(self) -> Collection[str]:
-        return self._list_recorded()
 
     @cached_property
     def _shows_groups(self) -> bool:
@@ -420,8 +443,8 @@ class Groups:
     def _places(self) -> dict[int, str]:
         """The group of each task. A ctrl_group lists the tasks of its mon_groups, too, so these come last."""
         listed = resctrl.list_ctrl_groups(self._kernel.root)
-        found = {tid: path for path in listed for tid in self._read(path)}
-        return {**found, **self.read_others(listed)}
+        paths = [*listed, *(path for below in listed.values() for path in below)]
+        return {tid: path for path in paths for tid in self._read(path)}
 
     def _read(self, path: str) -> set[int]:
         try:
@@ -510,6 +533,14 @@ def cgroup_of_config(path: str | None) -> str | None:
 def is_within(cgroup: str, outer: str) -> bool:
     """Whether a cgroup is `outer` or below it."""
     return cgroup == outer or cgroup.startswith(outer + "/")
+
+
+def is_in_container(cgroup: str, own: str) -> bool:
+    """Whether a cgroup is a container's own or below it, and no component below that has a runtime's mark.
+
+    The innermost mark says whose processes these are, also if the container itself has made it.
+    """
+    return is_within(cgroup, own) and not identity.find_marked(cgroup[len(own) :])
 
 
 def _is_podmans_pod(above: str, name: str, below: str) -> bool:

@@ -9,7 +9,6 @@ with the one that keeps a file of this container, until one knows the container.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -189,8 +188,9 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     the kernel can say whether they should have the hook.
     """
     run, options = context.run, context.options
-    running = filter(None, map(find_container_id, processes.cgroups()))
-    candidates = {*running}.difference(run.names(Index), run.names(Failure))
+    marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
+    running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
+    candidates = running.difference(run.names(Index), run.names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE_SEEN
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
     if candidates and not digest:
@@ -259,11 +259,16 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
-    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None."""
+    """Return the UID of a pod and its container, by the cgroups of a process. conmon is in no container: None.
+
+    Nor is a cgroup that a user made in that of a service, which may be the user's, or a container in its own.
+    """
     for place in places:
-        uid, container = identity.pod_uid(place), find_container_id(place)
-        if uid is not None and container is not None and f"conmon-{container}" not in place:
-            return uid, container
+        for own, container in identity.find_marked(place)[:1]:
+            is_pods = identity.find_maker(own, container) != "libpod" and container == find_container_id(place)
+            uid = identity.pod_uid(own) if is_pods and ".service/" not in own else None
+            if uid is not None:
+                return uid, container
     return None
 
 
@@ -386,8 +391,8 @@ class PodmanNames:
         if self._podman is not None and self._may_ask:
             ended = programs.run_program([self._podman, "pod", "ps", "--format=json"], seconds=_PATIENCE_FOR_PODMAN)
             try:
-                answer = json.loads(ended.output) if ended.status == 0 else None
-            except (ValueError, RecursionError):
+                answer = system.loads(ended.output) if ended.status == 0 else None
+            except ValueError:
                 answer = None
         else:
             answer = system.try_call(files.read_json, f"{self._run_dir}/{_ANSWER}", _LIMIT)

@@ -28,6 +28,8 @@ from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
 
+LONGEST_KEY = 64  # of a job, in characters
+
 
 def act(seen: Survey, action: Action) -> bool | Mover:
     """Do an action. Return whether it was needed, or the mover of the threads that it brings in.
@@ -41,7 +43,9 @@ def act(seen: Survey, action: Action) -> bool | Mover:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
         running = action.state
-        return adopt_running(seen, make_container(running.id, running.pid or 0, running.bundle, running.annotations))
+        container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
+        # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
+        return seen.processes.is_alive(container) and adopt_running(seen, container)
     if not action.key:
         return _act_on_failure(seen, action)
     with run.lock(action.key, system.monotonic()) as locked:
@@ -73,7 +77,8 @@ def _act_on_failure(seen: Survey, action: Action) -> bool | Mover:
     run, container = seen.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        return _find(diagnose_failure(seen, container), action) is not None and retry(seen, container)
+        with lock_process(seen.context, container):  # before the record is read: a release removes a job's
+            return retry(seen, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(seen, container), action) is not None:
@@ -174,7 +179,7 @@ def _evict(context: Context, action: Action) -> None:
     A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
     has every container whose init is among them.
     """
-    for tid in action.strangers:
+    for tid in {*action.strangers} & (context.resctrl.tasks(action.path) or set()):  # not one in its own group by now
         try:
             context.resctrl.expel(action.path, tid)
         except HookError as error:
@@ -233,7 +238,7 @@ def _find_members(seen: Survey, key: str, path: str, file: str) -> dict[str, Mem
         return found
     for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = identity.own_cgroup(list(init.cgroups), name)
+            cgroup = identity.own_cgroup(system.cgroups(init.pid), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key, file)
     return found
@@ -256,7 +261,7 @@ def _has_unknown(seen: Survey, state: KeyState) -> bool:
         if system.is_dead(tid) is True or seen.processes.is_newer(tid):
             continue
         ids = filter(None, (processes.find_container(place, seen.records.index) for place in system.cgroups(tid)))
-        if all((seen.records.index.get(name) or state.key) == state.key for name in ids):
+        if all(name not in state.members and (seen.records.index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
 
@@ -311,16 +316,56 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     if failure is None:
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
+    # After its start time was read: the pid can have become another process's since the plan was made.
+    is_needed = any(action.verb == "retry" for action in diagnose_failure(seen, name))
+    if not is_needed or failure.starttime not in (None, container.starttime):
+        return False
     container.history_file = failure.history_file
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
     if failure.key is not None and failure.kind is not None:
-        is_same = failure.starttime in (None, container.starttime)
-        return is_same and _monitor(seen, container, Key(failure.key, failure.kind))
+        return _monitor(seen, container, Key(failure.key, failure.kind))
     if container.all_annotations is None:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return adopt_running(seen, container)
+
+
+def lock_process(context: Context, name: str) -> LockedKey:
+    """Take the lock of a process, by its name as a member, under which it joins one job. Raises HookError.
+
+    One that holds it may wait for the lock of a key, and never the other way round.
+    """
+    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"  # which is no job's key
+    return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
+
+
+def check_job_processes(seen: Survey, key: str, joining: list[Container]) -> str:
+    """Return the ctrl_group that the processes and the job are in. Raises HookError about one that cannot join."""
+    state = seen.states.get(key)
+    groups = [group for group in state.groups if group.end is None] if state is not None else []
+    classes, paths = {group.ctrl_group for group in groups}, {group.path for group in groups}
+    place = ""
+    for process in joining:
+        about = f"process {process.pid}"
+        for other in seen.states.values():
+            for container, member in other.members.items():
+                if other.key != key and process.pid in seen.processes.of_container(member):
+                    raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {other.key}")
+        path = seen.groups.find(process.pid)
+        if path is None:
+            raise HookError(Reason.TASK_GONE, f"{about} has ended")
+        if seen.groups.is_others(path):
+            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool")
+        name = seen.context.options.group_prefix + key
+        if "/mon_groups/" in path and path not in paths and path.rpartition("/")[2] != name:
+            raise HookError(Reason.USAGE, f"{about} is in {path}, the group of another key")
+        place = seen.groups.name_ctrl_group(path)
+        classes = classes or {place}
+        if place not in classes:
+            its = ", ".join(sorted(classes))
+            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}")
+    return place
 
 
 def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
@@ -333,7 +378,8 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
-        return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
+        with lock_process(context, name):
+            return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
@@ -356,6 +402,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     try:
         if seen.refusal is not None and key is not None and not _has_group(context, key):
             raise seen.refusal
+        if key is not None and key.kind == "job" and not was_in:
+            check_job_processes(seen, key.name, [container])
         key = create.create_runtime(context, container, key, ctrl_group)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
@@ -411,18 +459,19 @@ def bring_in(seen: Survey, key: str, container: str, longest_late: float | None)
         return None
     processes = seen.processes
     processes.add([(container, member)])
-    has_others = bool(processes.beside_own_cgroup(member))
+    beside = processes.beside_own_cgroup(member)
 
     def read() -> set[int]:
         # The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
         own = processes.read_own_cgroup(member)
         tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
-        if has_others or not is_whole:
+        if beside or not is_whole:
             tids |= processes.look_again(member, beside_own_cgroup=is_whole)
         return tids
 
     mover = Mover(seen.context, Place(key, container, member), read, seen.groups)
-    mover.longest_late, mover.has_others = longest_late, has_others
+    mover.longest_late = longest_late
+    mover.others = {member.pid: member.starttime, **{pid: processes.by_pid[pid].starttime for pid in beside}}
     if not mover.step():
         mover.step()  # shows what the threads forked that sleep by now
     return mover if mover.moved or mover.problem is not None else None

@@ -12,7 +12,7 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from hook import system
 from hook.entry import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
-from hook.node import processes, records
+from hook.node import files, processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
 from hook.store import RunDir
@@ -61,7 +61,8 @@ class Mover:
         self.has_moved = False  # whether the last look moved any
         self.has_ended = False
         self.error: HookError | OSError | None = None  # what ended it
-        self.has_others = False  # whether threads outside the member's own cgroup are the container's, too
+        # The container's processes that are not in its own cgroup, if it has one: their start times, by pid.
+        self.others: Mapping[int, int] = {}
         # Whether nothing is moved unless the container's init is alive and in the group: createRuntime's last step.
         self.needs_init = False
         # The moved threads that may still be in a fork that began before, with their user time at the move, in ticks.
@@ -71,6 +72,7 @@ class Mover:
         self._context = context
         self._key = place.key
         self._read = read
+        self._own = place.member.cgroup if processes.is_own_cgroup(place.member.cgroup, place.container) else None
         self._groups = groups if groups is not None else read_groups(context)
         self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
@@ -99,7 +101,7 @@ class Mover:
     @property
     def problem(self) -> HookError | OSError | None:
         """Why not all threads are in the group, if they are not, or may not be."""
-        return self.error if self.has_ended else explain_outside(self.outside, self.moved)
+        return self.error if self.has_ended else explain_outside(self.outside, self.moved, self.member.pid)
 
     def _move_all(self, tids: Collection[int]) -> None:
         """Move the threads among these that are outside. A thread that has ended by now counts as outside."""
@@ -132,14 +134,14 @@ class Mover:
 
         A thread that has ended may have another one under its number.
 
-        The kernel takes a number. Its thread is the container's own if it started at the same time before we look where
+        The kernel takes a number. Its thread is the container's own if it started at the same time before we look whose
         it is and after the move.
         """
         group = self.member.group
         if self._shows_groups and locate(self._groups, tid, group) not in (OUTSIDE, None):
             return True
         before = system.stat_fields(f"{tid}/task/{tid}")
-        if not (self.has_others or self._is_in_cgroup(tid)):
+        if not self._is_ours(tid):
             return False
         try:
             self._context.resctrl.put(group, tid)
@@ -150,8 +152,8 @@ class Mover:
                 raise
             return False
         after = system.stat_fields(f"{tid}/task/{tid}")
-        if before is not None and after is not None and before[19] != after[19]:
-            if not self._is_in_cgroup(tid):  # the next run brings it into the group of its own container
+        if after is not None and (before is None or before[19] != after[19]):
+            if not self._is_ours(tid):  # the next run brings it into the group of its own container
                 with suppress(HookError):
                     self._context.resctrl.expel(group, tid)
             return False
@@ -162,10 +164,11 @@ class Mover:
                 self.forking[tid] = int(after[11])
         return True
 
-    def _is_in_cgroup(self, tid: int) -> bool:
-        """Whether a thread is in the cgroup of the member; True if the member has none, or its path cannot be read."""
-        own, places = self.member.cgroup, system.cgroups(tid)
-        return own is None or not places or any(processes.is_within(place, own) for place in places)
+    def _is_ours(self, tid: int) -> bool:
+        """Whether a thread is in the member's own cgroup, or its path cannot be read, or it is one of the others'."""
+        own, places = self._own, system.cgroups(tid)
+        is_in_own = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
+        return is_in_own or processes.is_of(tid, self.others)
 
     def _count_late(self, tid: int, fields: list[str]) -> None:
         """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
@@ -180,12 +183,25 @@ class Mover:
             count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
 
 
-def explain_outside(number: int, moved: int) -> HookError:
-    """Make the error that says that so many threads of a container are outside, or that some may be."""
+def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:
+    """Make the error that says that so many threads of a container are outside, or that some may be.
+
+    `pid` is its init, if that is known.
+    """
     threads = f"{number} of its threads are still" if number else "others of its threads may still be"
     problem = f"{threads} outside its group, after {moved} were moved in"
     hint = "it forks faster than its threads can be moved, or one is still in a fork; the next run looks again"
+    if pid is not None and _is_frozen(pid):
+        hint = "it is frozen, and one of its threads may be in a fork; the next run after it goes on looks again"
     return HookError(Reason.IO, problem, hint=hint)
+
+
+def _is_frozen(pid: int) -> bool:
+    """Whether a process is frozen with its cgroup: by the freezer of cgroup v1 its threads wait in the kernel (D)."""
+    names = (name for name in system.cgroups(pid) if name.startswith("freezer:"))
+    places = filter(None, (system.try_call(system.cgroup_directory, name) for name in names))
+    texts = (system.try_call(files.read_text, f"{place}/freezer.state", files.CONFIGURATION) for place in places)
+    return any((text or "").startswith("FR") for text in texts)
 
 
 def move_until(movers: Iterable[Mover], until: float) -> None:

@@ -316,6 +316,9 @@ def _list_left(seen: Survey) -> Iterator[str]:
         known = seen.states.get(key)
         name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
         yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
+    if unknown := seen.processes.list_unknown():
+        cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
+        yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
     if seen.processes.unread:
         yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
 

@@ -36,7 +36,13 @@ _NAMES = ("namespace", "pod", "container")
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_MOST = 1 << 64  # the kernel's counters are smaller
+_LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+# A name, labels, the value of a counter, and maybe a timestamp and an exemplar.
+_NUMBER = r"[0-9]{1,20}(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?"
+_SAMPLE = re.compile(
+    rf'([\w:]+)\s*(?:\{{((?:[^"}}]|"(?:[^"\\]|\\.)*")*)\}}|\s)\s*({_NUMBER})(?:\s+[^\s#]+)?\s*(?:#.*)?'
+)
 
 
 @dataclass(frozen=True)
@@ -156,12 +162,10 @@ def read_former(path: str) -> Former:
     text, age = system.try_call(files.read_text, path, _LIMIT), system.try_call(system.age, path)
     former = Former(age or 0.0)
     for line in (text or "").splitlines():
-        series, _, number = line.rpartition(" ")
-        value = None if line.startswith("#") else to_number(counters.number(number))
-        if value is not None:
-            name, _, inside = series.partition("{")
-            labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
-            former.samples[name, labels] = value
+        sample = _SAMPLE.fullmatch(line)
+        if sample is not None and (value := float(sample[3])) < _MOST:
+            labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(sample[2] or ""))
+            former.samples[sample[1], labels] = int(sample[3]) if sample[3].isdecimal() else value
     return former
 
 
@@ -181,8 +185,9 @@ class Use:
         value = to_number(self.value)
         if before is None or value is None:
             return before if value is None else value
-        # A difference of counters that are read one after the other dips by the use in between.
-        may_restart = self.restarts if self.key is not None else value < before / 2
+        # What is read later may be less by the use in between. No counter has reached what is more than twice as much:
+        # it was a wrong value, or the counter restarted.
+        may_restart = self.restarts or value < before / 2
         return value if may_restart else max(value, before)
 
 

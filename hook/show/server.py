@@ -26,7 +26,7 @@ from socketserver import TCPServer
 from typing import NamedTuple
 
 from hook import report, system
-from hook.errors import HookError, as_hook_error
+from hook.errors import as_hook_error
 from hook.report import explain
 from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
 
@@ -45,6 +45,8 @@ _TICK, _SOON = 0.25, 0.01  # seconds
 _STALLED = 0.5  # seconds without progress, after which a connection with an answer may be cut off to make room
 _PIECE = 16 << 10  # bytes of an answer that count as progress
 _LONGEST_REQUEST = 8 << 10
+_IS_WHOLE = re.compile(rb"\n\r?\n")  # a line may end without a CR (RFC 9112, section 2.2)
+_TARGET = re.compile(r"(?:https?://[^/?#]*)?/+([^?#]*)", re.IGNORECASE)  # of a request, with a host or without
 _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
 
@@ -97,8 +99,9 @@ class Server(ThreadingHTTPServer):
         self._measure = measure
         self._turn = threading.Lock()  # held to measure
         self._families: list[Family] = []  # of the last measurement
-        self._failed: Answer | None = None  # if the last one failed
-        self._read_at = float("-inf")
+        self._measured_at = float("-inf")  # when they were measured
+        self._failed: Answer | None = None  # if a later one failed
+        self._tried_at = float("-inf")  # when the last one began
         self._answers: dict[tuple[bool, bool], Answer] = {}  # with that measurement
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
@@ -169,7 +172,7 @@ class Server(ThreadingHTTPServer):
         if not self._turn.acquire(timeout=_PATIENCE):
             raise TimeoutError
         try:
-            if self._read_at < since - _SHARED:
+            if self._tried_at < since - _SHARED:
                 self._measure_again()
             if (is_open, is_gzip) not in self._answers:
                 self._answers[is_open, is_gzip] = self._failed or self._format(is_open, is_gzip)
@@ -179,12 +182,12 @@ class Server(ThreadingHTTPServer):
 
     def _measure_again(self) -> None:
         now = system.monotonic()
-        former = keep_former(self._families, now - self._read_at)
-        self._read_at, self._answers = now, {}
+        former = keep_former(self._families, now - self._measured_at)
+        self._tried_at, self._answers = now, {}
         try:
-            self._families, self._failed = self._measure(former), None
+            self._families, self._measured_at, self._failed = self._measure(former), now, None
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
-            problem = str(error if isinstance(error, HookError) else explain(error))
+            problem = str(explain(error))
             report.say(problem, to_syslog=False)
             self._failed = Answer(500, _TEXT, {}, f"{problem}\n".encode("utf-8", "replace"))
 
@@ -211,21 +214,22 @@ class _Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 if not (data := self.request.recv(_LONGEST_REQUEST - len(request))):
                     return
-                request += data
-                if b"\n\r\n" in request or len(request) >= _LONGEST_REQUEST:
+                request = (request + data).lstrip(b"\r\n")  # empty lines before a request mean nothing
+                if _IS_WHOLE.search(request) or len(request) >= _LONGEST_REQUEST:
                     connection.asks = False
         self.rfile = BytesIO(request)
         self.handle_one_request()
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
+        target = _TARGET.match(self.path)
+        path = target[1] if target is not None else ""
+        if path == "metrics":
             # What the client prefers (RFC 9110, section 12); plain text is the default.
             accepted, encodings = (_rate(self.headers.get_all(name, [])) for name in ("Accept", "Accept-Encoding"))
             is_open = accepted.get("application/openmetrics-text", 0.0) > accepted.get("text/plain", 0.0)
             answer = self.server.read(is_open, encodings.get("gzip", 0.0) > 0)
         else:
-            answer = _HEALTHY if path == "/-/healthy" else _NOT_FOUND
+            answer = _HEALTHY if path == "-/healthy" else _NOT_FOUND
         self.send_response(answer.status)
         for name, value in {"Content-Type": answer.kind, "Content-Length": len(answer.body), **answer.headers}.items():
             self.send_header(name, str(value))

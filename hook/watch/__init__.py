@@ -195,7 +195,7 @@ class Watch:
                 del self._movers[place.container]
                 raise mover.error
             if mover.outside and not process:
-                raise explain_outside(mover.outside, moved)
+                raise explain_outside(mover.outside, moved, mover.member.pid)
 
     # --- Which container a process is in
 
@@ -221,8 +221,8 @@ class Watch:
             state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
-            own = member.cgroup if member is not None else None
-            if state and member and own and processes.is_own_cgroup(own, name) and processes.is_within(cgroup, own):
+            own = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
+            if state and member and own and processes.is_in_container(cgroup, own):
                 yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:

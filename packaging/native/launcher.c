@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #define Py_BUILD_CORE
 #include <Python.h>
+#include <internal/pycore_codecs.h>
 #include <internal/pycore_import.h>
 #include <internal/pycore_interp.h>
 #include <internal/pycore_pylifecycle.h>
@@ -33,6 +34,7 @@ extern const struct _frozen frozen_modules[];
 extern const unsigned char frozen_start[], frozen_start_end[];
 
 static const char *const STAGES[] = {"hook", "createRuntime", "poststop"};
+enum { CPU_SECONDS = 10, STACK_BYTES = 8 << 20 };
 
 static const char *stage;   /* the verb, if a container runtime has started us; else NULL */
 static int failure_status;  /* the exit status of a failure */
@@ -79,16 +81,42 @@ static void leave_by_signal(int number)
     leave("signal SIG", sigabbrev_np(number));
 }
 
-static void handle_fatal_signals(void)
+/* Handles what would end the process. A hook also unblocks it; the command of `run` gets the mask as it was. */
+static void handle_signals(void)
 {
     static char stack[1 << 16]; /* the stack may be what there is too little of */
     const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
     const struct sigaction action = {.sa_handler = leave_by_signal, .sa_flags = SA_ONSTACK};
-    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGXCPU};
+    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGXCPU, SIGSYS, SIGTRAP};
+    sigset_t fatal;
 
+    signal(SIGPIPE, SIG_IGN); /* as all of Python does */
+    signal(SIGXFSZ, SIG_IGN);
     sigaltstack(&other, NULL);
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(numbers); i++)
+    sigemptyset(&fatal);
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(numbers); i++) {
         sigaction(numbers[i], &action, NULL);
+        sigaddset(&fatal, numbers[i]);
+    }
+    if (stage != NULL)
+        sigprocmask(SIG_UNBLOCK, &fatal, NULL);
+}
+
+/* Sets the limits of a hook, as far as the hard limits allow. */
+static void set_limits(void)
+{
+    struct rlimit limit;
+
+    /* Without memory CPython can try the same step for ever (exception_unwind in Python/ceval.c). */
+    if (getrlimit(RLIMIT_CPU, &limit) == 0 && limit.rlim_cur > CPU_SECONDS) {
+        limit.rlim_cur = Py_MIN(CPU_SECONDS, limit.rlim_max);
+        setrlimit(RLIMIT_CPU, &limit);
+    }
+    /* The kernel looks at this limit whenever the stack grows, and maps nothing below it: see exec in its sources. */
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < STACK_BYTES) {
+        limit.rlim_cur = Py_MIN(STACK_BYTES, limit.rlim_max);
+        setrlimit(RLIMIT_STACK, &limit);
+    }
 }
 
 /* Ends the process for the exception that is set. */
@@ -104,6 +132,13 @@ static void leave_by_exception(void)
 
 /* --- The start */
 
+/* In place of glibc's, by the linker (native.py): GLIBC_TUNABLES or MALLOC_TOP_PAD_ could leave no memory for a start. */
+void __wrap___tunables_init(char **environment);
+void __wrap___tunables_init(char **environment)
+{
+    (void)environment;
+}
+
 static void require(PyStatus status)
 {
     if (PyStatus_Exception(status))
@@ -116,6 +151,8 @@ static void read_command_line(int argc, char **argv)
     int is_help = 0, is_strict = 0;
 
     program = (const char *)getauxval(AT_EXECFN);
+    if (program == NULL)
+        program = "resctrl-mon-hook";
     for (int i = 2; i < argc; i++) {
         is_help |= strcmp(argv[i], "--help") == 0;
         is_strict |= strcmp(argv[i], "--strict") == 0;
@@ -126,16 +163,19 @@ static void read_command_line(int argc, char **argv)
     failure_status = stage == NULL ? 2 : is_strict && strcmp(stage, "createRuntime") == 0;
 }
 
-/* Makes what the core phase leaves NULL, and would crash on: for `import _signal`, and an empty registry of codecs. */
+/* Makes what the core phase leaves NULL, and would crash on: for `import _signal`, and the registry of codecs.
+ *
+ * CPython's own error handlers are in that, but no codec: the registry's last step is to import `encodings`, which takes
+ * a fourth of a start. So another module has that name until then.
+ */
 static void complete_core_phase(void)
 {
-    struct codecs_state *codecs = &PyInterpreterState_Get()->codecs;
+    PyObject *modules = PyImport_GetModuleDict();
 
-    codecs->search_path = PyList_New(0);
-    codecs->search_cache = PyDict_New();
-    codecs->error_registry = PyDict_New();
-    codecs->initialized = 1;
-    if (PyErr_Occurred() || _PySignal_Init(0) < 0)
+    if (PyDict_SetItemString(modules, "encodings", PyDict_GetItemString(modules, "sys")) < 0)
+        leave_by_exception();
+    require(_PyCodec_InitRegistry(PyInterpreterState_Get()));
+    if (PyDict_DelItemString(modules, "encodings") < 0 || _PySignal_Init(0) < 0)
         leave_by_exception();
 }
 
@@ -187,11 +227,11 @@ static void set_arguments(int argc, char **argv)
 int main(int argc, char **argv)
 {
     read_command_line(argc, argv);
-    handle_fatal_signals();
-    if (stage != NULL) /* without memory CPython can try the same step for ever (exception_unwind in Python/ceval.c) */
-        setrlimit(RLIMIT_CPU, &(const struct rlimit){10, RLIM_INFINITY});
-    signal(SIGPIPE, SIG_IGN); /* as all of Python does */
-    signal(SIGXFSZ, SIG_IGN);
+    handle_signals();
+    if (stage != NULL) {
+        set_limits();
+        clearenv(); /* TZ, for one, may name a file that never ends */
+    }
     start_python();
     set_arguments(argc, argv);
 

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
-from tests.support.hook import PYZ, Hook
-from tests.support.machine import PROGRAM, UNPRIVILEGED, ScratchMachine
+from tests.support.hook import PYZ, Hook, shipped
+from tests.support.machine import HOOKS_DIR, LEFT, LINK, PROGRAM, UNPRIVILEGED, ScratchMachine
 
 
 class InstalledNode:
@@ -21,7 +24,8 @@ class InstalledNode:
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
         self.resctrl = resctrl
         self.run_dir = directory / "records"
-        self.machine = ScratchMachine(directory / "machine")
+        (directory / "machine/var/lib").mkdir(parents=True)
+        self.machine = ScratchMachine(directory / "machine", f"mount --bind {directory}/machine/var/lib /var/lib")
         self.path, self.program = self.machine.path, self.machine.put_program
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
@@ -35,10 +39,15 @@ class InstalledNode:
     def write(self, path: str, text: object) -> None:
         self.machine.put(path, text if isinstance(text, str) else json.dumps(text))
 
-    def doctor(self) -> tuple[int, list[dict[str, str]]]:
-        """Its exit status, and what it found that is not well."""
-        done = self.machine.run("doctor", "--json", *self.options)
-        assert done.stderr == ""
+    def doctor(self, *program: str, before: str = "") -> tuple[int, list[dict[str, str]]]:
+        """Its exit status, and what it found that is not well, after commands typed `before`.
+
+        `program` calls the file that runs.
+        """
+        call = shlex.join([*(program or [str(shipped())]), "doctor", "--json", *self.options])
+        done = self.machine.run("/bin/sh", "-ec", f"{{ {before or 'true'}\n}} >&2\n{call}")
+        assert before or done.stderr == ""
+        assert done.returncode in (0, 1), done.stderr
         answer = json.loads(done.stdout)
         assert answer["well"] is (done.returncode == 0)
         found = [finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"]
@@ -104,3 +113,145 @@ def test_a_report_has_the_counters_of_the_machine(node: InstalledNode) -> None:
     assert "secret" not in done.stdout
     (others,) = (row["found"] for row in node.doctor()[1] if "other tools" in row["found"])
     assert others.startswith("1 group of other tools (cAdvisor: 1): ")
+
+
+# --- Remedies
+
+JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-podman.json"
+OF_KUBERNETES = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
+HISTORY = "/var/log/resctrl-mon-hook"
+TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
+PYTHON = "/usr/bin/python3"
+Harm = Callable[[InstalledNode], object]
+
+
+def cut(size: int) -> Harm:
+    def harm(node: InstalledNode) -> None:
+        os.truncate(node.path(PROGRAM), node.path(PROGRAM).stat().st_size // 2 if size < 0 else size)
+
+    return harm
+
+
+def chmod(path: str, mode: int) -> Harm:
+    return lambda node: node.path(path).chmod(mode)
+
+
+def remove(*paths: str) -> Harm:
+    def harm(node: InstalledNode) -> None:
+        for path in paths:
+            node.path(path).unlink()
+
+    return harm
+
+
+def owned(owner: str, program: str) -> Harm:
+    """A package whose program is not executable, and a package manager that would install it again."""
+
+    def harm(node: InstalledNode) -> None:
+        node.path(PROGRAM).chmod(0o644)
+        node.write(f"{os.path.dirname(PROGRAM)}/resctrl-mon-hook.owner", owner)
+        node.program(
+            f"/usr/local/sbin/{program}", f'case "$*" in *reinstall*resctrl-mon-hook) chmod 755 {PROGRAM}; esac'
+        )
+
+    return harm
+
+
+def unmounted(node: InstalledNode) -> None:
+    """The directory of resctrl is there, and mount(8) mounts the model."""
+    root = node.machine.directory / "resctrl"
+    root.mkdir()
+    node.options[0] = f"--resctrl-root={root}"
+    node.program("/usr/sbin/mount.resctrl", f'mount --bind {node.resctrl.root} "$2"')
+
+
+def recorded(place: str, **fields: object) -> Harm:
+    def harm(node: InstalledNode) -> None:
+        path = node.run_dir / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"version": 1, **fields}) if fields else "{")
+
+    return harm
+
+
+def hung(node: InstalledNode) -> None:
+    """A watch that hangs: systemd's SIGTERM ends it, and the next one has not written its record yet."""
+    recorded("watch.json", alive_at=1.0)(node)
+    node.program(
+        "/usr/local/sbin/systemctl",
+        f'test "$*" != "restart resctrl-mon-hook-watch.service" || rm {node.run_dir}/watch.json',
+    )
+
+
+def without_history(node: InstalledNode) -> None:
+    node.path(HISTORY).rmdir()
+
+
+def with_a_file_for_a_history(node: InstalledNode) -> None:
+    without_history(node)
+    node.write(HISTORY, "")
+
+
+def with_an_old_textfile(node: InstalledNode) -> None:
+    node.write(TEXTFILE, "")
+    os.utime(node.path(TEXTFILE), (9, 9))
+
+
+FAILED = {
+    "pid": 4194303,
+    "starttime": 1,
+    "container": "web",
+    "reason": "task_gone",
+    "stage": "createRuntime",
+    "problem": "x",
+    "time": "2026-01-02T03:04:05Z",
+}
+NOW = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 1.0}
+OWED = {"history_file": f"{HISTORY}/history.jsonl", "owed": {"lines": ["{}"], "why": "ENOSPC"}, **NOW}
+REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
+    "no hooks.d file": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", ()),
+    "no hooks.d file, by the link": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (LINK,)),
+    "no hooks.d file, by the program": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (PROGRAM,)),
+    "no program": (remove(PROGRAM), "is missing, or only", ()),
+    "a stub": (lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]), "is missing, or only", ()),
+    "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
+    "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
+    "cut to a half": (cut(-1), f"{PROGRAM} ", ()),
+    "cut to its beginning": (cut(100), "does not run", ()),
+    "empty": (cut(0), "does not run", ()),
+    "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
+    "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
+    "a program that all may write": (chmod(PROGRAM, 0o777), f"{PROGRAM} is not owned by root, or", ()),
+    "a program of a user": (lambda node: os.chown(node.path(PROGRAM), 1000, 1000), f"{PROGRAM} is not owned by", ()),
+    "a hooks.d file that all may write": (chmod(JSON, 0o666), f"{JSON} is not owned by root, or", ()),
+    "a hooks.d file of a user": (
+        lambda node: os.chown(node.path(JSON), 1000, 1000),
+        f"{JSON} is not owned by root",
+        (),
+    ),
+    "a directory that all may write": (chmod(HOOKS_DIR, 0o777), f"{HOOKS_DIR} is not owned by root, or", ()),
+    "not mounted": (unmounted, "not mounted on", ()),
+    "a damaged record": (recorded("groups/x.json"), "groups/x.json: ", ()),
+    "a line of history that waits": (recorded("groups/x.json", key="x", kind="container", **OWED), "1 line wait", ()),
+    "no directory of the history": (without_history, f"{HISTORY} is no directory", ()),
+    "a file for a directory": (with_a_file_for_a_history, f"{HISTORY} is no directory", ()),
+    "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "task_gone: web", ()),
+    "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
+    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "a watch that hangs": (hung, "it last wrote its record", ()),
+    "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
+}
+"""What is done to a node, what doctor finds, and how it is called."""
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
+    harm, text, program = REMEDIES[case]
+    harm(node)
+    _, found = node.doctor(*program)
+    (finding,) = [row for row in found if text in row["found"]] or [pytest.fail(str(found))]
+    commands = re.findall("`([^`]+)`", finding["remedy"])
+    assert commands
+    _, left = node.doctor(*program, before="\n".join(commands))
+    left = [row for row in left if row["subject"] != "unhooked"]  # this machine's own containers, once reconcile ran
+    assert {row["found"] for row in left} <= {row["found"] for row in found if row is not finding}

@@ -11,15 +11,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from native import native
+from native import cpython, native
 
+from pyz import ROOT
 from tests.support.devlog import DevLog
-from tests.support.hook import NATIVE
+from tests.support.hook import DEADLINE, NATIVE
 from tests.unit.test_layers import BUILTIN
 
 pytestmark = pytest.mark.form("native")
 HINT = "hint: the file is damaged (install it again), or there is too little memory"
-FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE", "XCPU")
+FATAL = ("SEGV", "BUS", "ABRT", "ILL", "FPE", "XCPU", "SYS", "TRAP")
 ANY_CODE = "import sys; exec(sys.argv[-1])"
 
 
@@ -52,15 +53,25 @@ CRASHES = {
     "import _json; _json.scanstring('a', 0, True)": "Unterminated string starting at: line 1 column 0 (char -1)",
     "b'x'.decode('latin2')": "no codec search functions registered: can't find encoding",
     "b'\\xff'.decode('utf-8', 'nothing')": "unknown error handler name 'nothing'",
+    "b'\\xff'.decode()": "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+    "'\\ud800'.encode()": "'utf-8' codec can't encode character '\\ud800' in position 0: surrogates not allowed",
+    "for name in HANDLERS: __import__('_codecs').lookup_error(name)": "",
     "import _signal; _signal.signal(_signal.SIGALRM, lambda *_: None); _signal.raise_signal(_signal.SIGALRM)": "",
 }
 
 
-@pytest.mark.parametrize("code", CRASHES)
-def test_what_would_crash_in_the_bare_core_phase_is_an_error_there(any_code: Path, code: str) -> None:
-    text = f"import posix\ntry: {code}\nexcept Exception as error: posix.write(1, str(error).encode())\nposix._exit(7)"
+HANDLERS = "strict ignore replace xmlcharrefreplace backslashreplace namereplace surrogatepass surrogateescape"
+"""Those that CPython registers itself: Python/codecs.c."""
+
+
+@pytest.mark.parametrize(("code", "expected"), CRASHES.items(), ids=CRASHES)
+def test_what_would_crash_in_the_bare_core_phase_is_an_error_there(any_code: Path, code: str, expected: str) -> None:
+    code = code.replace("HANDLERS", repr(HANDLERS.split()))
+    text = (
+        f"import posix\ntry:\n {code}\nexcept Exception as error: posix.write(1, str(error).encode())\nposix._exit(7)"
+    )
     done = run(any_code, "hook", text)
-    assert (done.returncode, done.stdout, done.stderr) == (7, CRASHES[code], "")
+    assert (done.returncode, done.stdout, done.stderr) == (7, expected, "")
 
 
 @pytest.mark.parametrize(("verb", "status"), [("hook", 0), ("list", 3)])
@@ -83,11 +94,68 @@ def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, stat
     assert (done.returncode, done.stderr) == (status, f"resctrl-mon-hook: {stage}: {why}\n")
 
 
-@pytest.mark.parametrize(("verb", "limit"), [("hook", "10"), ("list", "unlimited")])
-def test_a_hook_ends_that_would_compute_for_ever(any_code: Path, verb: str, limit: str) -> None:
-    """By the kernel's limit of CPU seconds (SIGXCPU): CPython without memory can try a step again for ever."""
-    code = "import posix; posix.write(1, posix.read(posix.open('/proc/self/limits', 0), 4096)); posix._exit(0)"
-    assert f"\nMax cpu time              {limit} " in run(any_code, verb, code).stdout
+SHOW = "import posix; posix.write(1, posix.read(posix.open('/proc/self/{}', 0), 4096)); posix._exit(0)"
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "limits"),
+    [
+        ("hook", "unlimited:unlimited", "10 unlimited"),
+        ("hook", "3:4", "3 4"),
+        ("hook", "20:30", "10 30"),
+        ("list", "unlimited:unlimited", "unlimited unlimited"),
+    ],
+)
+def test_a_hook_ends_that_would_compute_for_ever(any_code: Path, verb: str, given: str, limits: str) -> None:
+    """By the kernel's limit of CPU seconds (SIGXCPU): CPython without memory can try a step again for ever.
+
+    Without CAP_SYS_RESOURCE a hard limit cannot be raised.
+    """
+    command = ["setpriv", "--bounding-set=-sys_resource", "prlimit", f"--cpu={given}", str(any_code), verb]
+    done = subprocess.run([*command, SHOW.format("limits")], capture_output=True, text=True, check=True, env={})
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("Max cpu time ")]
+    assert line.split()[3:5] == limits.split()
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("hook", "8388608"), ("list", "262144")])
+def test_a_hook_raises_a_small_limit_of_the_stack(any_code: Path, verb: str, limit: str) -> None:
+    command = ["prlimit", "--stack=262144:unlimited", str(any_code), verb, SHOW.format("limits")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
+    assert f"\nMax stack size            {limit} " in done.stdout
+
+
+@pytest.mark.parametrize(("verb", "blocked"), [("hook", 0), ("list", 1)])
+def test_a_hook_unblocks_the_signals_that_it_handles(any_code: Path, verb: str, blocked: int) -> None:
+    """The command of `run` gets those of its caller."""
+    block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); os.execv(*sys.argv[1:], "
+    block += "sys.argv[1:])"
+    shell = [sys.executable, "-ISc", block.replace("*sys.argv[1:]", "sys.argv[1]")]
+    done = subprocess.run(
+        [*shell, str(any_code), verb, SHOW.format("status")], capture_output=True, text=True, check=True
+    )
+    mask = int(done.stdout.partition("\nSigBlk:\t")[2].partition("\n")[0], 16)
+    assert {mask >> signal.Signals[f"SIG{name}"] - 1 & 1 for name in FATAL} == {blocked}
+
+
+HOSTILE = {
+    "TZ": ":{fifo}",
+    "LOCPATH": "{fifo}",
+    "GLIBC_TUNABLES": "glibc.malloc.top_pad=99999999999999",
+    "MALLOC_TOP_PAD_": "99999999999999",
+    "PYTHONMALLOC": "nonsense",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_environment_variable_stops_a_hook(any_code: Path, tmp_path: Path, name: str) -> None:
+    """A FIFO has no end: localtime waits for it, which even the import of `time` calls. Nothing is left of it."""
+    os.mkfifo(tmp_path / "fifo")
+    code = "import time, posix; time.localtime(); posix._exit(7 + len(posix.environ))"
+    environment = {"LC_ALL": "C.UTF-8", name: HOSTILE[name].format(fifo=tmp_path / "fifo")}
+    done = subprocess.run(
+        [any_code, "hook", code], env=environment, capture_output=True, text=True, check=False, timeout=DEADLINE
+    )
+    assert (done.returncode, done.stderr) == (7, "")
 
 
 def test_fatal_signal_is_in_syslog(any_code: Path, tmp_path: Path) -> None:
@@ -124,6 +192,54 @@ def test_with_too_little_memory_nothing_fails() -> None:
         done = subprocess.run([*limit, NATIVE, "hook"], input="", capture_output=True, text=True, check=False, env={})
         was_loaded = done.returncode != -signal.SIGSEGV or mebibytes > 12
         assert done.returncode == 0 or not was_loaded, mebibytes
+
+
+ABSENT = {
+    **dict.fromkeys(["_bz2", "_hashlib", "_lzma", "_pickle", "_ssl", "grp"], "its users do without it"),
+    **dict.fromkeys(["_winapi", "encodings.mbcs", "msvcrt", "nt", "winreg"], "of another system"),
+    **dict.fromkeys(["doctest", "getopt", "statistics"], "of a module that is run as a program"),
+    **dict.fromkeys(["importlib.metadata", "importlib.readers"], "of files that are installed beside Python's"),
+    "_strptime": "datetime.strptime: no time is parsed by a format",
+    "calendar": "to parse a date of mail or of a certificate",
+    "email.generator": "to write a mail: http.server only reads headers",
+    "email.policy": "the same",
+    "unicodedata": "of \\N in a regular expression, as hooksd.py expects; of a URL's host; of a source's line",
+}
+"""The modules that those in the ELF file import somewhere, and that are not in it: why none of its commands fails.
+
+A failure imports what nothing else does. So this also has the imports in functions, which freeze.py does not follow.
+"""
+FIND_ABSENT = """
+import ast, sys
+from pathlib import Path
+packaging, library, program, *built_in = sys.argv[1:]
+sys.path.insert(0, packaging)
+import zipfile
+from native import freeze
+library = Path(library)
+with zipfile.ZipFile(program) as file:
+    texts = {name: file.read(name).decode() for name in file.namelist() if name.endswith(".py") and "/" in name}
+found = freeze.find_standard_library(texts, library)
+known = {*found, *built_in, *freeze.IMPORTLIB}
+def is_there(name):
+    above = name.rpartition(".")[0]
+    return name in known or bool(above) and freeze._path(name, library) is None and is_there(above)
+for name, path in found.items():
+    package = name if path.endswith("/__init__.py") else name.rpartition(".")[0]
+    for it in freeze._imports(ast.parse((library / path).read_bytes()), package, in_functions=True):
+        if not is_there(it) and (not it.rpartition(".")[0] or is_there(it.rpartition(".")[0])):
+            print(it)
+"""
+
+
+def test_each_module_that_a_frozen_one_imports_anywhere_is_frozen_or_explained(any_code: Path) -> None:
+    code = "import sys; print(*sys.builtin_module_names); sys.stdout.flush(); import posix; posix._exit(0)"
+    built_in = run(any_code, "list", code).stdout.split()
+    python = cpython.ready()
+    words = [*map(str, (ROOT / "packaging", python.library, NATIVE)), *built_in]
+    command = [str(python.python), "-ISBc", FIND_ABSENT, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
+    assert {*done.stdout.split()} == ABSENT.keys()
 
 
 def test_nothing_around_it_changes_what_it_runs(tmp_path: Path) -> None:

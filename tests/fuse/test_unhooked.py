@@ -130,15 +130,31 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
     assert node.ids() == []
 
 
-def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(node: NodeWithRunc) -> None:
+@pytest.mark.parametrize("mark", ["", "crio-"])
+def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(node: NodeWithRunc, mark: str) -> None:
     """It has a writable cgroup, and its process has gone to one below, which has the ID of a hooked container."""
     container, own = node.runs(KUBELET), node.cgroup
-    with task() as init, cgroup(f"{own.path}/{'a' * 64}") as below:
+    with task() as init, cgroup(f"{own.path}/{mark}{'a' * 64}") as below:
         node.hook(created("a" * 64, init.pid))
         below.add(node.pid)
         node.reconcile()
         assert node.ids() == [container]
         own.add(node.pid)
+
+
+def test_a_container_below_the_cgroup_of_a_hooked_one_was_never_hooked_and_is_adopted_as_itself(
+    node: NodeWithRunc,
+) -> None:
+    """It was moved into the group of the hooked one."""
+    outer, init = node.runs(LIBPOD), node.pid
+    node.hook(created(outer, init))
+    inner = node.runs(LIBPOD, parent=f"/libpod-{outer}")
+    said = node.reconcile()
+    assert (node.ids(), node.hook.tasks(f"oci-{outer}")) == ([inner], {init})
+    assert [f"{node.cgroup.path}" in said[0], "never got the hook" in said[1], len(said)] == [True, True, 2]
+    node.ask("reconcile", "--adopt")
+    assert node.reconcile() == []
+    assert (node.hook.tasks(f"oci-{outer}"), node.hook.tasks(f"oci-{inner}")) == ({init}, {node.pid})
 
 
 def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: NodeWithRunc) -> None:

@@ -39,6 +39,7 @@ class Control:
             "unmount": model.unmount,
             "mount": model.mount,
             "inject": self._inject,
+            "forget": model.injections.clear,
             "settle": model.rmids.settle,
             "set_counter": model.set_counter,
             "add": model.add,
@@ -60,13 +61,13 @@ class Control:
             return json.dumps({"ok": False, "error": f"{type(error).__name__}: {error}"})
         return json.dumps({"ok": True, "result": result})
 
-    def _inject(self, op: str, error: str, path: str = "", times: int = 1) -> None:
+    def _inject(self, op: str, error: str, path: str = "", times: int = 1, status: str = "") -> None:
         """Fail `op` (a method of ResctrlModel: mkdir, rmdir, open, read, write, listdir, ...).
 
-        `error` is the errno's name, or "": it stops; `path` and `times` are as in Injection.
+        `error` is the errno's name, or "": it stops; `path`, `times` and `status` are as in Injection.
         """
         number = getattr(errno, error) if error else 0
-        self._model.injections.append(Injection(op, path, number, times))
+        self._model.injections.append(Injection(op, path, number, times, status))
 
     def _state(self) -> dict[str, Any]:
         """All groups, with their tasks, and the free RMIDs."""

@@ -71,13 +71,14 @@ class Knobs:
 class Injection:
     """Fail `op` on paths that end in `path` with `errno`, `times` times (-1: always).
 
-    0: it succeeds, but the file system does not answer before it gets SIGCONT.
+    0: it succeeds, but the file system does not answer before it gets SIGCONT. `status` is then last_cmd_status.
     """
 
     op: str
     path: str
     errno: int
     times: int = 1
+    status: str = ""
 
     def strikes(self, op: str, path: str) -> bool:
         if self.op != op or not path.endswith(self.path) or self.times == 0:
@@ -432,6 +433,7 @@ class ResctrlModel:
         for injection in self.injections:
             if injection.strikes(op, path):
                 if injection.errno:
+                    self.status = injection.status
                     fail(injection.errno)
                 os.kill(os.getpid(), signal.SIGSTOP)
 

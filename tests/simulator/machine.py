@@ -119,7 +119,7 @@ class SimulatedMachine:
             "fcntl": SimpleNamespace(flock=self.flock, LOCK_EX=2, LOCK_NB=4),
             "time": SimpleNamespace(
                 time=now, clock_gettime=now, CLOCK_BOOTTIME=7,
-                strftime=time.strftime, gmtime=time.gmtime, localtime=time.gmtime,
+                strftime=time.strftime, gmtime=time.gmtime, localtime=time.gmtime, tzset=ignore,
             ),
             "monotonic": now,
             "unix_time": now,
@@ -371,6 +371,9 @@ class SimulatedMachine:
 
     def umask(self, _mask: int) -> int:
         return 0o022
+
+    def unsetenv(self, _name: bytes) -> None:
+        pass
 
     # --- fcntl, signals and clocks
 

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+from hook import identity, jobs
 from hook.create import create_runtime
+from hook.errors import HookError
 from hook.identity import Container
 from hook.models import Failure, State
+from hook.reconcile import act as acting
 from hook.reconcile.run import Repairs
 from hook.store import RunDir
+from hook.watch import Watch
+from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
-from tests.unit.simulated import ID, UID, Node, node
+from tests.unit.simulated import ID, OTHER_UID, UID, Node, node, own
 
 __all__ = ["node"]  # fixture
 
@@ -189,3 +194,150 @@ def test_names_are_those_of_the_state_the_bundle_or_the_record(node: Node, way: 
     way(node)
     state = node.state(UID)
     assert (state.pod_namespace, state.pod_name, state.members[ID].name) == ("shop", "web", "app")
+
+
+# --- A number that another process has by the time of the put
+
+THEIRS = f"{RESCTRL}/mon_groups/oci-{OTHER_UID}"
+
+
+def take_number(node: Node, pid: int = 7, cgroup: str = "", group: str = THEIRS) -> None:
+    """The process ends, and one of another container, which is in its group, takes its number."""
+    node.kernel.die(pid)
+    node.kernel.spawn(pid, f"0::{cgroup or own(OTHER, OTHER_UID)}", born=900, group=group)
+
+
+def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
+    """Its runtime answers, and others are asked."""
+    known = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle_of(node, OWN)}
+    state = State.model_validate(known)
+
+    def ask(_known: object) -> tuple[list[State], list[str]]:
+        take()
+        return [state], []
+
+    enters(node, own())
+    node.repair(asks=ask)
+
+
+def retry_slowly(node: Node, take: Callable[[], None]) -> None:
+    """Its bundle is read, and names its key."""
+    bundle = bundle_of(node, OWN)
+    read = identity.read_config
+
+    def read_slowly(path: str) -> object:
+        take()
+        return read(path)
+
+    node.patch.setattr(identity, "read_config", read_slowly)
+    enters(node, own())
+    retry(node, bundle)
+
+
+def assign(node: Node) -> None:
+    with pytest.raises(HookError, match="no process"):
+        jobs.assign(node.context(), "batch", [7])
+
+
+def call_hook(node: Node) -> None:
+    """The runtime that waited for it was killed, and so its init has ended."""
+    with pytest.raises(HookError, match="no process"):
+        node.start()
+
+
+def lose_group(node: Node) -> None:
+    node.start()
+    node.kernel.rmdir(f"{RESCTRL}/mon_groups/oci-{UID}")
+
+
+def leave_class(node: Node) -> None:
+    node.start()
+    node.kernel.move(7, node.kernel.add_class("gold"))
+
+
+def at_mkdir(node: Node) -> None:
+    """It is the last of what is waited for."""
+    mkdir = node.kernel.mkdir
+
+    def make_slowly(path: str) -> None:
+        mkdir(path)
+        node.kernel.now += 1
+        take_number(node)
+
+    node.patch.setattr(node.kernel, "mkdir", make_slowly)
+
+
+def at_put(node: Node) -> None:
+    node.machine.before_put = lambda: take_number(node)
+
+
+# What was before, and who puts it into a group.
+PUTS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
+    "assign": (lambda node: node.spawn(7, "/user.slice"), assign),
+    "a hook that waited": (lambda node: node.spawn(7, own()), call_hook),
+    "retry": (of_pod, lambda node: retry(node, of_pod(node), **OF_POD)),
+    "adopt": (of_pod, lambda node: adopt(node, of_pod(node, SAID), None)),
+    "remake": (lose_group, Node.repair),
+    "watch": (leave_class, lambda node: Watch(node.context(), None).bring_in(7)),  # type: ignore[arg-type]
+}
+CASES = [(name, when) for when in (at_mkdir, at_put) for name in PUTS if when is at_mkdir or "hook" not in name]
+
+
+@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda it: it if isinstance(it, str) else it.__name__)
+def test_a_process_that_has_the_number_by_now_is_not_put_in_or_is_moved_back(
+    node: Node, way: str, when: Callable[[Node], object]
+) -> None:
+    """It stayed in the group of a container that it is not of."""
+    node.start(OTHER, 8, OTHER_UID)
+    prepare, act = PUTS[way]
+    prepare(node)
+    when(node)
+    node.machine.changes.clear()
+    act(node)
+    assert node.kernel.tasks[7].born == 900
+    moves = [path for call, path in node.machine.changes if call == "put"]
+    is_moved = when is at_put and way != "watch"  # there the kernel refuses a process of another ctrl_group
+    assert moves[1:2] == [RESCTRL] if is_moved else moves == []
+    node.patch.undo()
+    node.repair()
+    assert node.groups() == {f"oci-{OTHER_UID}": {7, 8}}
+
+
+@pytest.mark.parametrize("way", [adopt_slowly, retry_slowly])
+def test_a_process_that_has_the_number_before_its_start_time_is_read_is_not_put_in(
+    node: Node, way: Callable[[Node, Callable[[], None]], None]
+) -> None:
+    node.start(OTHER, 8, OTHER_UID)
+    way(node, lambda: take_number(node))
+    assert node.groups() == {f"oci-{OTHER_UID}": {7, 8}}
+
+
+def test_a_thread_of_a_job_whose_number_is_taken_at_the_move_is_moved_out_again(node: Node) -> None:
+    """Its processes are in no cgroup of their own, so only their pids and start times say which they are."""
+    node.spawn(7, "/user.slice")
+    node.kernel.fork(7, 9).groups[9] = RESCTRL
+    put = node.kernel.put
+
+    def take_and_put(path: str, data: bytes) -> None:
+        if data == b"9" and node.kernel.tasks[9].born != 900:
+            take_number(node, 9, "/user.slice", RESCTRL)
+        put(path, data)
+
+    node.patch.setattr(node.kernel, "put", take_and_put)
+    jobs.assign(node.context(), "batch", [7])
+    assert node.groups() == {"oci-batch": {7}}
+
+
+def test_a_number_of_a_stranger_that_another_containers_process_has_by_now_stays_in_its_group(node: Node) -> None:
+    node.start(OTHER, 8, OTHER_UID)
+    node.start()
+    node.spawn(9, "/user.slice", f"mon_groups/oci-{UID}")
+    evict = acting._evict
+
+    def take_and_evict(*arguments: Any) -> None:  # noqa: ANN401
+        take_number(node, 9)
+        evict(*arguments)
+
+    node.patch.setattr(acting, "_evict", take_and_evict)
+    assert node.verbs() == ["evict"]
+    assert node.kernel.group_of(9) == THEIRS

@@ -104,10 +104,11 @@ def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
     runs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(native, "build", lambda: None)
+    files = "tests/fuse/test_native.py tests/fuse/test_both_forms.py"
     for found, form in ((True, "native"), (None, "pyz")):
         monkeypatch.setattr(cpython, "find", lambda found=found: found)
         assert build._run_tests([]) == 0
-        assert f"-m not slow tests/podman/test_life.py tests/fuse/test_native.py --form={form}" in runs
+        assert f"-m not slow tests/podman/test_life.py {files} --form={form}" in runs
 
 
 # --- The linters: what they report is never just advice

@@ -6,22 +6,24 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.helpers import reset_ids, set_uid
 
 from hook import entry, reclaim, system
 from hook.doctor import OK, Finding, checks, format_findings, to_objects
 from hook.doctor.checks import Found, Site, examine
 from hook.doctor.machine import make_report
 from hook.install.install import Refused
-from hook.node.hooksd import ADMINISTRATOR, SYSTEM
+from hook.node.hooksd import ADMINISTRATOR, READERS, SYSTEM
 from hook.node.paths import STUB, Places
 from tests.unit.nodes import NodeFiles
 
@@ -62,9 +64,13 @@ class InstalledFiles:
         self.problem = ""
         """Why the program does not run."""
         self.room = {"f_flag": 0, "f_blocks": 0, "f_files": 0}
+        now = system.unix_time()
+        monkeypatch.setattr(system, "unix_time", lambda: now)
+        set_uid(0)  # what is made from here on is root's, whoever runs the test
         for name in ("crio", "podman"):
             self.program(name)
         self.write("/bin/true", "")
+        fs.create_dir("/var/log/resctrl-mon-hook")
         self.write(PROGRAM, make_program(), mode=0o755)
         for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
             self.write(path, self.make_json(target))
@@ -121,7 +127,7 @@ class InstalledFiles:
 
     def doctor(self) -> list[Finding]:
         """Everything that it finds."""
-        return [*examine(Site(Places(), self.files.options))]
+        return [*examine(Site(Places(), self.files.options, tuple(READERS), PROGRAM))]
 
     def problems(self) -> list[Finding]:
         """What it finds that is not well."""
@@ -129,8 +135,9 @@ class InstalledFiles:
 
 
 @pytest.fixture
-def installed(fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> InstalledFiles:
-    return InstalledFiles(fs, node, monkeypatch)
+def installed(fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> Iterator[InstalledFiles]:
+    yield InstalledFiles(fs, node, monkeypatch)
+    reset_ids()
 
 
 Change = Callable[[InstalledFiles], object]
@@ -138,6 +145,27 @@ Change = Callable[[InstalledFiles], object]
 
 def own(**fields: object) -> Change:
     return lambda node: node.change(PODMAN, **fields)
+
+
+def refused(pattern: str) -> Change:
+    return lambda node: node.write(OTHER, {**THEIRS, "when": {"annotations": {"a": pattern}}})
+
+
+def written_by_a_group(node: InstalledFiles) -> None:
+    node.write(OTHER, THEIRS)
+    node.fs.chmod(OTHER, 0o664)
+
+
+def elsewhere(content: bytes, args: list[str]) -> Change:
+    """Let hand-written JSON call our program by another name."""
+
+    def change(node: InstalledFiles) -> None:
+        for path in (KUBERNETES, PODMAN):
+            node.fs.remove(path)
+        node.write("/opt/meter", content, mode=0o755)
+        node.write(OTHER, {**node.make_json("podman"), "hook": {"path": "/opt/meter", "args": args, "timeout": 60}})
+
+    return change
 
 
 def containerd(config: str, *hooks: str) -> Change:
@@ -225,6 +253,18 @@ AILMENTS: dict[str, Change] = {
     f"FAIL program: {PROGRAM} is missing, or only the stub that a removal leaves": written(PROGRAM, STUB.decode()),
     f"FAIL program: {PROGRAM} is missing, or": remove(PROGRAM),
     f"FAIL program: {PROGRAM} is not owned by root, or is": lambda node: node.fs.chmod(PROGRAM, 0o777),
+    "FAIL program: /usr/libexec/oci is not owned by root, or is": lambda node: node.fs.chmod("/usr/libexec/oci", 0o757),
+    f"FAIL hooks.d: {PODMAN} is not owned by root, or is writable by others": lambda node: node.fs.chmod(PODMAN, 0o666),
+    f"FAIL hooks.d: {KUBERNETES} is not owned by root, or": lambda _node: os.chown(KUBERNETES, 1000, 0),
+    f"FAIL hooks.d: {OTHER} is not owned by root, or is": written_by_a_group,
+    f"FAIL hooks.d: {SYSTEM} is not owned by root, or is writable": lambda _node: os.chown(SYSTEM, 1000, 0),
+    f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refused("(?=x)"),
+    f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": own(args=["x", "run"]),
+    f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": own(args=["x", "metrics", "--listen=1"]),
+    f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": own(args=["x", "--linger=5"]),
+    f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": own(args=None),
+    "warning history: /var/log/x is no directory: no": own(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
+    f"warning history: {PROGRAM} is no directory: no history": own(args=["x", "hook", f"--history={PROGRAM}/h"]),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
     f"FAIL hooks.d: no file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
@@ -257,12 +297,24 @@ AILMENTS: dict[str, Change] = {
 """What each change of the node leads to: the beginning of a finding."""
 
 
+TYPED = {"mount -t", "chown root", "chmod go-w", "mv FILE", "mkdir -p", "rm FILE", "FILE install", "FILE reconcile"}
+TYPED |= {"python3 FILE", "systemctl enable", "systemctl restart"}
+"""How the commands of remedies begin; they are between backquotes, and fuse/test_doctor.py types each of them."""
+PROGRAMS = "mount chown chmod mv rm rmdir mkdir journalctl systemctl kubectl helm apt dnf podman resctrl-mon-hook"
+LIKE_A_COMMAND = rf"(^|[ ;,(])({PROGRAMS.replace(' ', '|')})[^ ]* [-/a-z]"
+"""Without backquotes a remedy is for people: another machine, an edit, a decision about another tool or its file."""
+
+
 @pytest.mark.parametrize("expected", AILMENTS)
 def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> None:
     AILMENTS[expected](installed)
     found = installed.problems()
     assert any(f"{one.level} {one.subject}: {one.found}".startswith(expected) for one in found), found
     assert all(one.remedy and "{" not in one.found + one.remedy for one in found)
+    for one in found:
+        commands = re.findall("`([^`]+)`", one.remedy)
+        assert {" ".join(re.sub("(?<![a-z.])/[^ ]+", "FILE", command).split()[:2]) for command in commands} <= TYPED
+        assert not re.search(LIKE_A_COMMAND, re.sub("`[^`]+`", "", one.remedy))
 
 
 @pytest.mark.parametrize(
@@ -274,6 +326,11 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
         (written(Places().owner, "deb\n"), f"ok       program: {PROGRAM} runs, installed by the package resctrl-mon-h"),
         (own(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
         (lambda node: node.files.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
+        (elsewhere(b"", ["resctrl-mon-hook-x86_64", "hook"]), "ok       program: /opt/meter runs"),
+        (elsewhere(make_program(), ["meter", "hook"]), "ok       program: /opt/meter runs"),
+        (elsewhere(make_program(), ["meter", "createRuntime"]), "ok       program: /opt/meter runs"),
+        (lambda node: node.fs.chmod("/usr/libexec/oci", 0o775), f"ok       program: {PROGRAM} runs"),
+        (lambda node: node.fs.chmod("/usr/libexec", 0o1777), f"ok       program: {PROGRAM} runs"),
     ],
 )
 def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> None:
@@ -302,7 +359,7 @@ def test_a_timeout_is_longer_than_the_sum_of_the_waits_of_a_hook(installed: Inst
 
 @pytest.mark.parametrize(
     ("owner", "remedy"),
-    [("", "edit"), ("deb", "apt install --reinstall resctrl-mon-hook; or, "), ("chart", "kubectl delete the chart's")],
+    [("", "edit"), ("deb", "`apt install --reinstall resctrl-mon-hook`; or, "), ("chart", "delete the chart's pod")],
 )
 def test_remedy_of_a_hooks_d_file_is_its_owners(installed: InstalledFiles, owner: str, remedy: str) -> None:
     """What `install` wrote is the administrator's."""
@@ -321,8 +378,9 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
         yield "ok", "well", ""
         raise PermissionError(13, "Permission denied", "/x")
 
+    monkeypatch.setattr(system, "user_id", lambda: 0)
     monkeypatch.setattr(checks, "CHECKS", [("a", find)] * 2)
-    found = [*examine(Site(Places(), node.options))]
+    found = [*examine(Site(Places(), node.options, (), PROGRAM))]
     problem = "cannot check: a file could not be read; tried: Permission denied '/x': EACCES"
     failed = Finding("FAIL", "a", problem, "run doctor as root")
     assert found == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]

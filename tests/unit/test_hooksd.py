@@ -36,6 +36,60 @@ def read(fs: FakeFilesystem, text: object) -> hooksd.Entry:
     return hooksd.read_entry(PATH)
 
 
+# As Go 1.19 answers.
+VALID_IN_GO = (
+    *(
+        r"[\d-z]",
+        "[[:alpha:]]",
+        "[[:^digit:]a]",
+        r"\pL",
+        r"\p{Greek}",
+        r"\P{^Lu}",
+        "^*",
+        "(?U)a+",
+        "(?i)(?-s:a)",
+        "a(?i)b",
+    ),
+    *(r"\Qa(b\E", r"\Q(", r"a\z", r"\x{10FFFF}", r"\12", "(?P<n>a)", "[]a]", "[^]a]", "a{,3}", "{", "a{1000}", "a??"),
+    *(r"\_", r"\-", "", "(|a)", "()*", r"[\]]", "a|", "]", "}", "(?i)", "(?s).*", "[a&&b]", "é"),
+)
+REFUSED_BY_GO = (
+    *("(?=a)", "(?!a)", "(?<=a)", "(?<!a)", r"(a)\1", "(?P<n>a)(?P=n)", "(a)(?(1)b|c)", "(?#a)", "(?>a)", "a*+", "a++"),
+    *(
+        "a?+",
+        "a{2}+",
+        "a{2}{3}",
+        "a**",
+        r"a\Z",
+        r"\u0041",
+        r"\N{DIGIT ONE}",
+        "(?x)a",
+        "(?a)a",
+        "(?L)a",
+        "a{1001}",
+        "a{2,1}",
+    ),
+    *(
+        r"\8",
+        r"\x{110000}",
+        r"\e",
+        r"\h",
+        r"[\b]",
+        r"[\A]",
+        "[",
+        "[]",
+        "a\\",
+        "(?P<n",
+        "(a",
+        "a)",
+        "|*",
+        "(*)",
+        "(?i)*",
+        "+",
+    ),
+)
+
+
 # --- What a file must hold
 
 
@@ -62,9 +116,10 @@ def read(fs: FakeFilesystem, text: object) -> hooksd.Entry:
         (content(when={"annotations": {"x": "a)"}}), "'a)' is not a valid regular expression", ""),
         (content(when={"commands": ["x", "*"]}), "'*' is not a valid regular expression", ""),
         (content(when={"commands": ["("]}, hook={"path": "/nowhere/x"}), "", "is missing, so readers skip the file"),
+        *((content(when={"commands": [valid_in_go]}), "", "") for valid_in_go in VALID_IN_GO),
         *(
-            (content(when={"commands": [valid_in_go]}), "", "")
-            for valid_in_go in (r"[\d-z]", "[[:alpha:]]", r"\pL", "^*", "a{2}{3}")
+            (content(when={"commands": [refused]}), "is not a valid regular expression", "")
+            for refused in REFUSED_BY_GO
         ),
     ],
 )
@@ -229,21 +284,24 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
 
 
 @pytest.mark.parametrize(
-    ("config", "programs", "options"),
+    ("config", "is_called", "options"),
     [
-        ({}, set(), []),
-        ({"hooks": None}, set(), []),
-        ({"hooks": {"prestart": None, "poststop": [{"path": OURS}]}}, {OURS}, []),
-        ({"hooks": {"createRuntime": [{"path": OURS}, {"path": PROGRAM}]}}, {OURS, PROGRAM}, [0]),
-        ({"hooks": {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}}, {OURS}, [5]),
+        ({}, False, []),
+        ({"hooks": None}, False, []),
+        ({"hooks": {"createRuntime": [{"path": PROGRAM, "args": ["resctrl-mon-hook.sh", "hook"]}]}}, False, []),
+        ({"hooks": {"prestart": None, "poststop": [{"path": OURS}]}}, True, []),
+        ({"hooks": {"createRuntime": [{"path": OURS}, {"path": PROGRAM}]}}, True, [0]),
+        ({"hooks": {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}}, True, [5]),
+        ({"hooks": {"createRuntime": [{"path": "/m", "args": ["resctrl-mon-hook", "hook", "--linger=5"]}]}}, True, [5]),
+        ({"hooks": {"createRuntime": [{"path": "/opt/resctrl-mon-hook-aarch64"}]}}, True, [0]),
     ],
 )
 def test_the_hooks_of_a_config_are_found(
-    fs: FakeFilesystem, config: object, programs: set[str], options: list[int]
+    fs: FakeFilesystem, config: object, is_called: bool, options: list[int]
 ) -> None:
     """`options`: the --linger of each createRuntime hook that is ours."""
     fs.create_file("/config.json", contents=json.dumps(config))
-    assert hooksd.read_programs("/config.json") == programs
+    assert hooksd.calls_ours(hooksd.read_hooks("/config.json")) is is_called
     ours = hooksd.find_own_hooks(hooksd.read_hooks("/config.json"))
     assert [hooksd.parse_options(it)[0].linger for it in ours] == options
 
@@ -252,7 +310,7 @@ def test_the_hooks_of_a_config_are_found(
 def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: object) -> None:
     fs.create_file("/config.json", contents=json.dumps(config))
     with pytest.raises(Unreadable, match=r"^/config\.json: invalid hooks: "):
-        hooksd.read_programs("/config.json")
+        hooksd.read_hooks("/config.json")
 
 
 def test_a_bad_option_of_a_hook_is_complained_of() -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
+from hook.errors import HookError, Reason
+
 import host
 import mounts
 import node
@@ -129,6 +131,19 @@ def test_a_port_in_use_is_named_with_its_value(
         assert node.main(["metrics", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"]) == 1
     remedy = "remedy: write another one into the chart's values, from 1024 to 65535"
     assert Path(node.MESSAGE).read_text() == f"metrics.port={port} is in use on this node, at 127.0.0.1; {remedy}"
+
+
+def test_a_failure_of_a_verb_is_left_as_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, fs: FakeFilesystem, shipped: bytes
+) -> None:
+    def fail(_node: host.Host) -> None:
+        raise HookError(Reason.IO, "not root's", path=RUN, owner=7, mode=0o755)
+
+    fs.create_file(host.SHIPPED, contents=shipped)
+    monkeypatch.setitem(node.VERBS, "uninstall", fail)
+    assert node.main(["uninstall", "--prefix=/usr", "--hooks-dir=/x", "--release=a/b"]) == 1
+    problem = f"the run directory {RUN} is not ours alone: its owner is uid 7, its mode 0755; hint: run it as root; "
+    assert Path(node.MESSAGE).read_text().startswith(problem)
 
 
 # --- Nodes that cannot monitor

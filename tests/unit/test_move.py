@@ -162,6 +162,30 @@ def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds_and
     assert "others of its threads may still be outside its group, after 1 were moved in" in str(mover.problem)
 
 
+@pytest.mark.parametrize(
+    ("line", "state", "hint"),
+    [
+        ("freezer:/x", "FROZEN\n", "it is frozen, and one of its threads may be in a fork"),
+        ("freezer:/x", "FREEZING\n", "it is frozen, and one of its threads may be in a fork"),
+        ("freezer:/x", "THAWED\n", "it forks faster than its threads can be moved"),
+        ("freezer:/x", None, "it forks faster than its threads can be moved"),
+        ("freezer:/gone", "FROZEN\n", "it forks faster than its threads can be moved"),
+        ("cpu,cpuacct:/x", "FROZEN\n", "it forks faster than its threads can be moved"),
+    ],
+)
+def test_a_container_that_its_cgroup_freezes_is_called_frozen(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch, line: str, state: str | None, hint: str
+) -> None:
+    """By cgroup v1: the threads of one that cgroup v2 freezes sleep."""
+    chain.become(1000, "D")
+    mover = chain.mover()
+    texts = {"/sys/fs/cgroup/freezer/x/freezer.state": state}
+    monkeypatch.setattr(system, "cgroups", {INIT: [line]}.get)
+    monkeypatch.setattr(system, "find_directory", lambda path: f"{path}/freezer.state" in texts)
+    monkeypatch.setattr("hook.node.files.read_text", lambda path, _limit: texts[path] or fails(errno.EIO)())
+    assert explain(mover.problem or OSError()).hint.startswith(hint)
+
+
 def test_moves_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chain) -> None:
     chain.kernel.die(1000)
     movers = {}
@@ -315,13 +339,18 @@ def test_a_number_that_another_containers_thread_has_taken_since_the_look_is_not
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8, 1000}}
 
 
+@pytest.mark.parametrize("ends_early", [True, False])
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(chain: Chain, is_shown: bool) -> None:
-    """The next run brings it into the group of its own container."""
+def test_a_thread_that_takes_the_number_at_the_very_move_is_moved_out_again(
+    chain: Chain, is_shown: bool, ends_early: bool
+) -> None:
+    """The next run brings it into the group of its own container. The former thread may have ended before the look."""
     chain.node.start(OTHER, 8, OTHER_UID)
     chain.kernel.shows_groups = is_shown
     chain.node.machine.before_put = take_over(chain, 8)
-    mover = chain.mover(lambda: {INIT} | ({1000} if chain.kernel.tasks[1000].born != 900 else set()))
+    if ends_early:
+        chain.kernel.die(1000)
+    mover = chain.mover(lambda: {INIT, 1000} if chain.node.machine.before_put is not None else {INIT})
     assert mover.moved == 0
     assert chain.node.groups() == {GROUP: {INIT}, OTHER_GROUP: {8}}
     assert chain.kernel.group_of(1000) == RESCTRL

@@ -442,6 +442,38 @@ def test_a_counter_in_the_textfile_does_not_dip(
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == held
 
 
+@pytest.mark.parametrize(
+    ("line", "held", "kept"),
+    [
+        ("{} 4", 4, 4),
+        ("{} 4 1700000000123", 4, 4),
+        ("{}  4.0e+0\t-1 ", 4, 4),
+        ('{} 4 # {{trace_id="a b}} 9"}} 9 1700000000.5', 4, 4),
+        ("{} 6.5", 6.5, 6.5),
+        ("{} 6.6", 3.25, 6.6),
+        ("{} 9.2e18 1700000000123", 3.25, 9.2e18),
+        ("{} 1e300", 3.25, None),
+        ("{} NaN", 3.25, None),
+        ("{} +Inf", 3.25, None),
+        ("{} -5", 3.25, None),
+        ("{}", 3.25, None),
+        ("# {} 4", 3.25, None),
+    ],
+)
+def test_a_former_sample_is_held_unless_the_counter_has_never_reached_it(
+    node: NodeFiles, textfile: list[str], line: str, held: float, kept: float | None
+) -> None:
+    """`held`: with a use of 3.25. `kept`: if the counter cannot be read."""
+    node.live("c1", pod_name='a} 7 "b', created_boottime=0.0)
+    assert cli.main(textfile) == 0
+    (series,) = re.findall(r"^(\w+core_energy_joules_total\{.*\}) 3.25$", PROM.read_text(), re.MULTILINE)
+    for now, expected in (NOW[ENERGY], held), ("Error", kept):
+        PROM.write_text(line.format(series) + "\n")
+        node.count("oci-c1", {ENERGY: now})
+        assert cli.main(textfile) == 0
+        assert value(parsed(PROM.read_text()), "core_energy_joules_total") == expected
+
+
 @pytest.mark.parametrize("content", [b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"])
 def test_a_textfile_is_replaced_whatever_it_holds(
     node: NodeFiles, textfile: list[str], fs: FakeFilesystem, content: bytes

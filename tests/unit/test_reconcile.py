@@ -295,14 +295,38 @@ def test_what_is_in_a_cgroup_of_another_container_is_that_ones(node: Node) -> No
     assert node.groups() == {GROUP: {7, 10}, f"oci-{OTHER}": {8, 9}}
 
 
-def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(node: Node) -> None:
+FOREIGN = [f"/libpod-{OTHER}.scope", f"/x/cri-containerd-{OTHER}.scope/init.scope", f"/y/pod{OTHER_UID}/{OTHER}"]
+
+
+@pytest.mark.parametrize("below", FOREIGN)
+@pytest.mark.parametrize("is_recorded", [True, False], ids=["its hook failed", "it was never hooked"])
+def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
+    node: Node, below: str, is_recorded: bool
+) -> None:
     node.start()
-    node.spawn(8, f"{own()}/libpod-{OTHER}.scope")
-    node.spawn(9, f"{own()}/libpod-{OTHER}.scope/init.scope")
-    known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
-    RunDir(RUN).write(Failure, OTHER, known)
-    assert node.verbs() == []
-    assert node.groups() == {GROUP: {7}}
+    node.spawn(8, own() + below.removesuffix("/init.scope"))
+    node.spawn(9, own() + below)
+    if is_recorded:
+        known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
+        RunDir(RUN).write(Failure, OTHER, known)
+    done = node.repair()
+    assert (done.outcomes, done.is_whole, node.groups()) == ([], True, {GROUP: {7}})
+    said = f"below another one's, with processes in no group: {own()}/"
+    assert [said in line for line in done.left] == ([] if is_recorded else [True])
+
+
+@pytest.mark.parametrize("below", FOREIGN)
+def test_what_a_container_has_begun_itself_is_its_own_whatever_it_calls_its_cgroup(node: Node, below: str) -> None:
+    """Podman in a container makes cgroups as the host's Podman does. Also after another tool has removed the group."""
+    node.start()
+    node.kernel.fork(7, 8).places = [f"0::{own()}{below}"]
+    assert (node.verbs(), node.repair().left) == ([], [])
+    node.remove_groups()
+    assert (node.verbs(), node.groups()) == (["remake"], {GROUP: {7, 8}})
+    node.put(f"groups/{UID}.json", "{")
+    node.kernel.tasks[8].parent = 1
+    assert node.verbs() == ["rebuild"]
+    assert (node.groups(), node.member().cgroup) == ({GROUP: {7, 8}}, f":{own()}")
 
 
 # --- CPU time before a task was in its group

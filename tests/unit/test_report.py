@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
 import sys
 from typing import Any
 
@@ -23,6 +24,7 @@ from hook.node.records import Records
 from hook.report import explain, printable, short_id, who
 from hook.store import RunDir
 from tests.simulator.machine import RUN
+from tests.support.house import ROOT
 from tests.unit.simulated import ID, UID, Node, fails, node
 
 __all__ = ["node"]  # fixture
@@ -402,3 +404,59 @@ def test_the_parts_of_an_error_have_one_order() -> None:
     whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
     assert str(explain(whole)) == "problem; tried: t; kernel: k; hint: h"
     assert str(explain(HookError("r", "problem"))) == "problem"
+
+
+# --- Each kind of failure in words, by an interpreter with no more codecs than the core phase of the ELF file
+
+WITHOUT_CODECS = """
+import codecs, encodings, string
+from hook import report, system
+from hook.errors import HookError, Reason
+from hook.models import Failure
+codecs.unregister(encodings.search_function)
+odd = "a\\n\\0\\x7f\\xe9\\u20ac\\u2028\\ud800\\udcff\\U0001f600" * 300
+errors = [OSError(13, odd, b"/\\xff\\n"), OSError(28, odd, odd), OSError(), ValueError(odd), KeyError(odd)]
+for broken in (lambda: b"\\xff".decode(), lambda: odd.encode(), lambda: odd.encode("ascii")):
+    try:
+        broken()
+    except UnicodeError as error:
+        errors.append(error)
+try:
+    Failure.model_validate({odd: odd})
+except ValueError as error:
+    errors.append(error)
+def list_failures(reason, error):
+    yield HookError(reason, odd, tried=odd, kernel=odd, hint=odd)
+    yield HookError(reason, "defect", error=error)
+    if isinstance(error, OSError):
+        yield HookError(reason, "system call", problem=odd, error=error)
+    for kind, texts in report.WORDS.items():
+        fields = [field for text in texts for _, field, form, _ in string.Formatter().parse(text) if field]
+        facts = {field: 7 if field in ("mode", "owner", "number", "pid") else odd for field in fields}
+        if isinstance(error, OSError):
+            for operation in report._OPERATIONS:
+                more = {"operation": operation, "path": odd, "pid": 7, "kernel": odd}
+                yield HookError(reason, kind, **{**facts, **more, "error": error})
+        yield HookError(reason, kind, **{**facts, "parent": odd, "hint": odd, "error": error})
+for reason in (value for name, value in vars(Reason).items() if name.isupper()):
+    for error in errors:
+        for failure in list_failures(reason, error):
+            words = system.dumps(report.make_failure(failure, "hook", "c1", is_monitored=True))
+            line = report.printable(str(report.explain(failure)))
+            assert words.isascii() and words.isprintable() and line.isascii() and line.isprintable(), line
+report.say(odd, to_syslog=False)
+print("each")
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="needs codecs.unregister")
+def test_each_kind_of_failure_is_worded_without_a_codec_that_is_not_built_in() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_CODECS], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "each\n"), done.stderr
+
+
+def test_printable_escapes_each_character_as_python_does() -> None:
+    for start in range(0, sys.maxunicode + 1, 1000):
+        text = "".join(map(chr, range(start, min(start + 1000, sys.maxunicode + 1))))
+        expected = (c if " " <= c <= "~" else c.encode("unicode_escape").decode() for c in text)
+        assert report.printable(text) == "".join(expected)

@@ -15,7 +15,11 @@ from tests.unit.documents import ROOT, anchors, first_words, page
 from tests.unit.metrics import FAMILIES
 
 PLACE = ROOT / "packaging/prometheus"
-RULES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+EVERY_RULE: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0][
+    "rules"
+]
+RECORDED = {rule["record"]: rule["expr"] for rule in EVERY_RULE if "record" in rule}
+RULES = [rule for rule in EVERY_RULE if "alert" in rule]
 TESTED = (PLACE / "rules_test.yaml").read_text(encoding="utf-8")
 CASES: list[dict[str, Any]] = yaml.load(TESTED, yaml.BaseLoader)["tests"]  # noqa: S506  0x60 is a text of promtool's
 ALERTS = [rule["alert"] for rule in RULES]
@@ -51,12 +55,13 @@ def test_every_alert_is_tested_in_both_ways() -> None:
 
 def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_leads_to_its_heading() -> None:
     for rule in RULES:
-        named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", rule["expr"]))
+        expression = re.sub("|".join(RECORDED), lambda name: RECORDED[name[0]], rule["expr"])
+        named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", expression))
         assert named
         assert named <= {*FAMILIES, "node_textfile_mtime_seconds"}
         has = {label for name in named & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
-        asked = {it for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", rule["expr"]) for it in group.split(", ")}
-        asked |= set(re.findall(r"[{,](\w+)=", rule["expr"]))
+        asked = {it for group in re.findall(r"\b(?:by|on) \(([^)]+)\)", expression) for it in group.split(", ")}
+        asked |= set(re.findall(r"[{,](\w+)=", expression))
         assert asked <= has | OTHER_LABELS
         assert rule["for"]
         assert rule["labels"]["severity"] in ("warning", "info")
@@ -68,7 +73,7 @@ def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_lea
 
 def test_the_units_write_the_file_whose_age_is_watched() -> None:
     unit = (ROOT / "packaging/systemd/resctrl-mon-hook-textfile.service").read_text(encoding="ascii")
-    (watched,) = {it for rule in RULES for it in re.findall(r'file=~"([^"]+)"', rule["expr"])}
+    (watched,) = {it for rule in EVERY_RULE for it in re.findall(r'file=~"([^"]+)"', rule["expr"])}
     written = re.findall(r"TEXTFILE=(/\S+)", unit)
     assert len(written) == 2
     assert all(re.fullmatch(watched, path) for path in written)

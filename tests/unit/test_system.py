@@ -212,3 +212,37 @@ def test_torn_json_is_a_value_error_also_where_json_cannot_be_imported() -> None
     torn = ['{"a', "[1,]", '{"a": 1', "", "nul", "[1}", '"\\u']
     for interpreter in find():
         subprocess.run([*start_command(interpreter.path), "-IS", "-c", code, str(ROOT), *torn], check=True, timeout=300)
+
+
+DEEPEST = 100
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("[" * DEEPEST + "]" * DEEPEST, None),
+        ("[" * (DEEPEST + 1), ""),
+        ('{"a": ' * (DEEPEST + 1), '{"a": ' * (DEEPEST - 1) + '{"a'),
+        ('{"id": "c1", "x": ' + "[" * 1000, '{"id": "c1", "x'),
+        (json.dumps(["[{" * 1000, "\\", '"' + "[" * 1000, "\\" * 3 + '"', "[" * 1000]), None),
+        (json.dumps([[], {}] * 1000), None),
+        ('"' + "\\\\" * 3 + '"' + "[" * 1000, '"' + "\\\\" * 3),
+    ],
+)
+def test_json_is_cut_where_it_is_too_deep_and_what_is_in_texts_does_not_count(text: str, kept: str | None) -> None:
+    assert system.cut_deep(text) == (text if kept is None else kept)
+    if kept is None:
+        assert system.loads(text) == json.loads(text)
+    else:
+        with pytest.raises(ValueError, match="nested too deeply"):
+            system.loads(text)
+
+
+def test_syslog_has_the_local_time_of_the_machine_whatever_tz_says() -> None:
+    """The process is another one, since TZ is the whole process's."""
+    code = "from hook import system; system.syslog_time(); print(system.time.tzname)"
+    there, none = (
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
+        for env in ({"TZ": "XXX-14"}, {})
+    )
+    assert there.stdout == none.stdout

@@ -82,6 +82,13 @@ def test_a_container_without_a_record_is_counted_and_the_sandbox_of_its_pod_is_n
         # With conmon_cgroup="pod", also once its container has ended
         ([(APP, {"cgroup": "/kubepods/pod{uid}/crio-conmon-{id}"})], ([], [])),
         ([(APP, {"cgroup": "/machine.slice/libpod-{id}.scope"})], ([], [])),  # no pod's
+        ([(APP, {"cgroup": "/kubepods/pod{uid}/libpod-{id}"})], ([], [])),  # Podman's, which is in no pod
+        # A user has made it, below his own service's cgroup, or a container below its own
+        ([(APP, {"cgroup": "/user.slice/user@1000.service/kubepods/pod{uid}/crio-{id}"})], ([], [])),
+        ([(APP, {"cgroup": "/user.slice/user@1000.service/pod{uid}/{id}"})], ([], [])),
+        ([(APP, {"cgroup": "/pod{uid}/my-{id}"})], ([], [])),
+        ([(APP, {"cgroup": f"/docker/docker-{SIDECAR}/pod{{uid}}/crio-{{id}}"})], ([], [])),
+        ([(APP, {"cgroup": BY_CRIO + f"/pod{OTHER}/crio-{SIDECAR}"})], ([APP], [])),
     ],
 )
 def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbox(

@@ -204,6 +204,7 @@ def test_no_lock_is_needed(node: WatchedNode) -> None:
         {"cgroup": "/kubepods/pod" + UID},
         {"cgroup": f"/kubepods/pod{UID}/crio-conmon-{ID}.scope"},
         {"cgroup": own(OTHER)},
+        {"cgroup": f"{own()}/x/crio-{OTHER}.scope"},
         {"cgroup": f"/elsewhere/crio-{ID}.scope"},
         {"cgroup": "/../" + ID},
         {"group": "gold"},

@@ -35,6 +35,7 @@ from hook import __main__ as program
 from hook.errors import HookError
 from hook.install.install import Refused
 from hook.node import files
+from hook.report import explain
 
 import cluster
 import host
@@ -151,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         before = float(os.environ.get("REMOVED_AT") or "inf")
         VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before))
     except (Refused, HookError, cluster.Failed, OSError) as error:
-        return _report(str(error))
+        return _report(str(explain(error) if isinstance(error, HookError) else error))
     return 0
 
 
