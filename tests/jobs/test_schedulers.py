@@ -36,7 +36,7 @@ exec atd -s
 
 def await_line(node: BatchNode, key: str) -> dict[str, Any]:
     """Return the line of a job; the timer's `reconcile` writes it."""
-    wait(lambda: node.hook.ask("reconcile").status == 0 and bool(node.lines(key)))
+    node.await_lines(key, 1)
     (line,) = node.lines(key)
     return line
 
