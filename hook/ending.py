@@ -2,7 +2,7 @@
 """The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
 A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
-Imported only when a key ends whose record names a file. node_models.Job is the model of a line.
+Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
 """
 
 from __future__ import annotations
@@ -95,6 +95,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "key": state.key,
         "namespace": state.pod_namespace,
         "pod": state.pod_name,
+        "labels": state.job_labels,
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
         "begin": begin[0] or None,

@@ -2,7 +2,8 @@
 """`run --wait`: the parent of a job's command, which stays until that has ended and then takes it off its job.
 
 The child joins and executes the command, as `run` does without a parent. Both are in one process group: what the
-terminal sends reaches both, and what is sent to the parent alone is passed on.
+terminal sends reaches both, and what is sent to the parent alone is passed on. Until the command has ended the file of
+the program may be replaced, so all that poststop needs is imported here.
 """
 
 from __future__ import annotations
@@ -11,15 +12,10 @@ import os
 import signal
 from contextlib import suppress
 
-# What is imported late on the way out is imported now: the file of the program may be another one by then.
-from hook import counters, ending, identity, reclaim, report, retry, system  # noqa: F401
-from hook.entry import Context
-from hook.errors import HookError
+from hook import jobs, report, system
 from hook.models import Options
 from hook.node.processes import name_job_process
 from hook.poststop import poststop
-from hook.resctrl import Resctrl
-from hook.store import RunDir
 
 
 def fork(options: Options) -> int | None:
@@ -38,46 +34,39 @@ def fork(options: Options) -> int | None:
         signal.signal(signal.SIGCHLD, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return None
-    context, process = None, ""
-    with suppress(HookError, OSError):  # the child fails alike, and says so
-        _close_files()
+    process = ""
+    with suppress(OSError):
         process = name_job_process(pid, system.starttime(pid) or 0)
-        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        _close_files()
     status = _wait(pid)
-    if context is not None:
-        try:
-            poststop(context, process)
-        except (HookError, OSError) as error:
-            context.run.complain("the command has ended, and reconcile takes it off its job", error)
-        for problem in context.run.complaints:
-            report.say(f"warning: {report.explain(problem)}", to_syslog=False)
+    # A failure is in syslog, and leaves it to reconcile; of a process that could not join, the child has said so.
+    with suppress(Exception), jobs.open_node("run", options, None) as context:
+        poststop(context, process)
     return status
 
 
 def _close_files() -> None:
     """Close all files but stderr: what reads from the command, or writes to it, waits until nothing has them open."""
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
-    os.dup2(null, 1)
-    os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    os.closerange(0, 2)
+    os.closerange(3, max(map(int, system.list_directory("/proc/self/fd"))) + 1)
+    system.ensure_standard_descriptors()
 
 
 def _wait(pid: int) -> int:
     """Pass signals on to a child until it has ended; return its exit status. All signals are blocked."""
     while True:
         sent = signal.sigwaitinfo(signal.valid_signals())
-        if sent.si_signo != signal.SIGCHLD:
-            # The kernel's own are the terminal's, which the child has, but for an alarm that was set before the fork.
-            # The child's own are for all of its process group.
-            if (sent.si_code <= 0 or sent.si_signo == signal.SIGALRM) and sent.si_pid != pid:
-                os.kill(pid, sent.si_signo)
-            continue
-        while change := os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG):
-            if change.si_code == os.CLD_EXITED:
-                return change.si_status
-            if change.si_code != os.CLD_STOPPED:
-                return 128 + change.si_status
-            _stop()
+        if sent.si_signo == signal.SIGCHLD:
+            while change := os.waitid(os.P_PID, pid, os.WEXITED | os.WSTOPPED | os.WNOHANG):
+                if change.si_code == os.CLD_EXITED:
+                    return change.si_status
+                if change.si_code != os.CLD_STOPPED:
+                    return 128 + change.si_status
+                _stop()
+        # The kernel's own are the terminal's, which the child has, but for an alarm that was set before the fork.
+        # The child's own are for all of its process group.
+        elif (sent.si_code <= 0 or sent.si_signo == signal.SIGALRM) and sent.si_pid != pid:
+            os.kill(pid, sent.si_signo)
 
 
 def _stop() -> None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, names, poststop, reclaim, report, system, validation
+from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import HookError, Reason
@@ -152,8 +152,18 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
         raise error
 
 
+def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> None:
+    """End a key at once, whether or not its members live, with all its groups. Raises HookError, OSError."""
+    end(context, locked, validation.replace(state, recovering=False), is_own=True)
+    for container in state.members:
+        context.run.remove(Index, container)
+    if state.recovering:  # its record may lack groups, which have its name
+        for above in resctrl.list_ctrl_groups(context.resctrl.root):
+            remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+
+
 def end_released(context: Context, state: KeyState) -> bool:
-    """Remove the groups that a completed job still has, with the tasks in them: its release was killed before that.
+    """Remove the groups that a completed key still has, with the tasks in them: its end was killed before that.
 
     Returns whether there was one. Raises HookError, OSError.
     """
@@ -205,17 +215,18 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
         if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
-    indexes = filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))
+    indexes = [*filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))]
     files = [state.history_file, *(index.history_file for index in indexes)]
     file = next(filter(None, files), history_of(context, state))
-    members: dict[str, Member] = {}
+    labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
+    members = state.members
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
-    locked.commit(change(state, groups, kind=kind, members={**members, **state.members}, history_file=file))
+    locked.commit(change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
-            create.begin(context, locked, group.path, made=False, empty=False)
+            create.begin(context, locked, group.path, made=False)
     rebuilt = locked.state or state
     if kind != "job" and _has_unknown(seen, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
@@ -320,7 +331,7 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     is_needed = any(action.verb == "retry" for action in diagnose_failure(seen, name))
     if not is_needed or failure.starttime not in (None, container.starttime):
         return False
-    container.history_file = failure.history_file
+    container.history_file, container.labels = failure.history_file, failure.labels
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
@@ -409,8 +420,6 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
             seen.refusal = error
-        if key is not None:
-            _show_again(context, key.name)
         if error.reason != Reason.TASK_GONE:  # else it has ended
             _record(context, container, error, key, is_monitored=False)
         raise
@@ -434,17 +443,6 @@ def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
-
-
-def _show_again(context: Context, key: str) -> None:
-    """Restore the view of a key, which createRuntime has invalidated before it failed to make a group again."""
-    try:
-        with context.run.lock(key, system.monotonic()) as locked:
-            if locked.state is not None:
-                context.view.show(locked.state)
-    except HookError as error:
-        if error.reason != Reason.LOCK_TIMEOUT:  # then the hook that holds it shows it
-            raise
 
 
 def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:

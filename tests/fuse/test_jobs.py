@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import shutil
@@ -16,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.support.cgroups import container_cgroup
+from tests.support.containers import REPOSITORY
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
@@ -87,16 +90,27 @@ def test_exit_status_and_signals_are_the_commands_own(hook: Hook, script: str, s
     assert hook.ask("run", "--", "sh", "-c", script).status == status
 
 
+SETTING = """\
+import os, signal, sys
+for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_IGN if number in (signal.SIGUSR1, signal.SIGCHLD) else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+os.umask(0o027)
+os.chdir("/usr")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Executes a program with a umask, signals and a directory of its own."""
+
+
 def test_command_has_the_environment_of_run(hook: Hook) -> None:
     """The umask, ignored signals, open files and the directory are those that run was started with."""
-    script = "umask; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; env | sort"
-    shell = ["sh", "-c", script]
-    setting = ["sh", "-c", 'umask 027; trap "" USR1 CHLD; cd /usr; exec "$@"', "sh"]
-    wanted = subprocess.run([*setting, *shell], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
-    for words in ([], ["--wait"]):
-        outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *shell, env={"PLACE": "x"}))
-        assert (outcome.status, outcome.stderr) == (0, "")
-        assert outcome.stdout == wanted.stdout
+    shell = ["sh", "-c", "umask; ls /proc/self/fd | wc -l; pwd; env | sort"]
+    status = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]  # a shell changes them
+    setting = [sys.executable, "-ISc", SETTING]
+    for words, command in itertools.product(([], ["--wait"]), (shell, status)):
+        wanted = subprocess.run([*setting, *command], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
+        outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *command, env={"PLACE": "x"}))
+        assert (outcome.status, outcome.stderr, outcome.stdout) == (0, "", wanted.stdout)
 
 
 def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
@@ -136,6 +150,22 @@ def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
     (line,) = map(json.loads, file.read_text().splitlines())
     assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
     assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
+
+
+def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
+    words = [f"--label={name}={text}" for name, text in labels.items()]
+    with running(hook, "--key=nightly", f"--history={file}", *words) as process:
+        assert hook.answer("list")["keys"][0]["labels"] == hook.answer("show", "nightly")["labels"] == labels
+        assert r'user=alice,project=J\xf6rg\x20"x"' in hook.ask("list").stdout
+        assert r'label_user="alice",label_project="J\\xf6rg \"x\""' in hook.ask("metrics").stdout
+        refused(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
+    hook.ask("reconcile")
+    (line,) = map(json.loads, file.read_text().splitlines())
+    jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
+    assert line["labels"] == labels
+    assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 
 # --- Whose a process is
@@ -279,9 +309,13 @@ signal.pthread_sigmask(signal.SIG_BLOCK, caught)
 print(os.getpid(), flush=True)
 while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
     print(number, flush=True)
+    if number == signal.SIGUSR1 and os.getpgrp() == os.getppid():
+        os.kill(0, signal.SIGRTMIN)
 sys.exit(7)
 """
-"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2."""
+"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2.
+
+At SIGUSR1 it sends another one to its process group, if that is one of its own and its parent's."""
 ALARMING = """\
 import os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
@@ -336,7 +370,7 @@ def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
     hook: Hook, tmp_path: Path, script: str, status: int
 ) -> None:
     """Also if its caller ignores SIGCHLD, and what the command has left behind lives."""
-    hook = replace(hook, wrapper=["sh", "-c", 'trap "" CHLD; exec "$@"', "sh"])
+    hook = replace(hook, wrapper=[sys.executable, "-ISc", SETTING])
     words = [f"--history={tmp_path / 'jobs'}", "--", "sh", "-c", f"sleep 600 >&- 2>&- & echo $!; {script}"]
     outcome = hook.ask("run", "--wait", "--key=a", *words)
     assert (outcome.status, outcome.stderr) == (status, "")
@@ -387,7 +421,7 @@ def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_bo
         assert states == ["T", "T"]
         os.write(go_on, b".")
         os.kill(parent, signal.SIGUSR1)
-        assert read_lines(process, 1) == [signal.SIGUSR1]  # and no second SIGINT before
+        assert read_lines(process, 2) == [signal.SIGUSR1, signal.SIGRTMIN]  # and no second SIGINT before
         os.kill(parent, signal.SIGTSTP)
         assert process.stdout.readline() == b"stopped\n"
         os.write(go_on, b".")
@@ -457,7 +491,7 @@ def test_released_processes_leave_alone_and_a_child_is_refused(hook: Hook) -> No
         outcome = hook.ask("release", "--key=a", str(first.pid), str(other.pid), "--json")
         assert (outcome.status, f"process {other.pid} is no member" in outcome.stderr) == (0, True)
         rows = {row["pid"]: row["outcome"] for row in json.loads(outcome.stdout)["pids"]}
-        assert rows == {first.pid: "released", other.pid: "no member"}
+        assert rows == {first.pid: "released", other.pid: "not released"}
         assert (members(hook, "a"), hook.tasks("oci-a")) == ({second.pid}, {second.pid})
         assert hook.ask("release", "--key=a", str(second.pid)) == WELL
         hook.assert_clean()

@@ -15,10 +15,12 @@ import pytest
 from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Container
-from hook.models import Failure
+from hook.identity import Container, Key
+from hook.jobs import wait
+from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
+from hook.report import explain, make_failure, record
 from hook.show.lists import name_failed
 from hook.show.snapshot import take_snapshot
 from tests.simulator.kernel import RESCTRL
@@ -80,6 +82,61 @@ def test_container_does_not_join_a_job(node: Node) -> None:
     with pytest.raises(HookError, match="other kind"):
         create_runtime(node.context(), Container("web", 8, "/nowhere", {}))
     assert (node.groups(), node.members("web")) == ({"oci-web": {7}}, {"job-7-100": 7})
+
+
+# --- Labels
+
+ALICE = {"user": "alice", "project": "x y"}
+
+
+def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
+    """A later call gives some of them, or none. One of other labels is refused, also for a process of the job."""
+    for pid in (7, 8, 9):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    jobs.assign(node.context(), "a", [8])
+    jobs.assign(node.context(), "a", [8], {"user": "alice"})
+    before = node.state("a")
+    assert (before.job_labels, len(before.members)) == (ALICE, 2)
+    for labels in ({"user": "bob"}, {**ALICE, "task": "1"}, {"task": "1"}):
+        for pid in (7, 9):
+            with pytest.raises(HookError) as caught:
+                jobs.assign(node.context(), "a", [pid], labels)
+            assert caught.value.reason == Reason.BAD_KEY
+            assert "labels user=alice, project=x y, not" in str(explain(caught.value))
+    assert (node.state("a"), node.groups()) == (before, {"oci-a": {7, 8}})
+    node.assert_settled()
+
+
+@pytest.mark.parametrize("ttl", [0, 300])
+def test_next_run_of_a_job_has_the_labels_of_its_first_call(node: Node, ttl: int) -> None:
+    node.spawn(7, "/user.slice")
+    for labels in (ALICE, {"user": "bob"}, {}):
+        jobs.assign(node.context(), "a", [7], labels)
+        assert node.state("a").job_labels == labels
+        jobs.release(node.context(snapshot_ttl=ttl), "a")
+
+
+def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: Node) -> None:
+    """The second one saw no job yet: the lock of the key decides."""
+    for pid in (7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    other = Container("job-8-100", 8, "", {}, [])
+    other.labels = {"user": "bob"}
+    with pytest.raises(HookError, match="other labels"):
+        create_runtime(node.context(), other, Key("a", "job"))
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
+
+
+def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    process = Container("job-7-100", 7, "", {}, [])
+    process.labels = ALICE
+    failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
+    record(node.context().run, failure)
+    assert "retry" in node.verbs()
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
 # --- Processes that cannot join
@@ -521,11 +578,27 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
+@pytest.mark.parametrize("was", ["alive", "lingering", "recovering"])
+def test_release_ends_a_job_at_once_whatever_linger_says(node: Node, was: str) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(linger=60), "a", [7])
+    node.spawn(8, "/user.slice", group="mon_groups/oci-a")
+    if was == "lingering":
+        node.kernel.die(7)
+        node.repair(options={"linger": 60})
+        assert node.state("a").lingering_since is not None
+    elif was == "recovering":
+        node.edit("groups/a.json", recovering=True, groups=[])
+    assert jobs.release(node.context(linger=60), "a")
+    assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
+    node.assert_settled()
+
+
 def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [7])
     node.kernel.die(7)
-    jobs.release(node.context(linger=60), "a")
+    node.repair(options={"linger": 60})
     assert node.state("a").lingering_since is not None
     node.spawn(8, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [8])
@@ -565,7 +638,7 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
 def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     node.spawn(7, "/user.slice/session-3.scope")
     node.spawn(8, "/user.slice/session-3.scope")
-    jobs.assign(node.context(), "session-3", [7])
+    jobs.assign(node.context(), "session-3", [7], ALICE)
     member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
@@ -578,6 +651,7 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     assert node.state("session-3").kind == "job"
     assert node.state("session-3").members.items() >= member.items()
     assert node.groups() == {"oci-session-3": {7, *joins}}
+    assert node.state("session-3").job_labels == ALICE
     node.assert_settled()
 
 
@@ -601,16 +675,20 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(system, "set_umask", lambda: None)
     seen: list[object] = []
+    find = jobs._find
 
     def execute(*_: object) -> None:
         seen.extend((node.groups(), node.failures()))
+        # asked once more, /proc would hide why it cannot start
+        monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
 
     monkeypatch.setattr(os, "execve", execute)
     for rmids, then in ((8, [{"oci-a": {7}}, {}]), (0, [{}, {"job-7-100": Reason.NO_RMIDS}])):
         node.kernel.rmids = rmids
+        monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
-            jobs.run(node.options(), "a", ["/bin/sh"])
+            jobs.run(node.options(), "a", ["/bin/sh"], {})
         assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
         seen.clear()
 
@@ -658,7 +736,7 @@ def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> N
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", [6, 7])
     node.kernel.fork(7, 70)
-    with pytest.raises(HookError, match="process 70 is of the job a") as caught:
+    with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
         jobs.release(node.context(), "a", {6: "", 70: ""})
     assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
 
@@ -689,3 +767,16 @@ def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None
         node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
     assert jobs.release(node.context(), "a", {8: ""})
     assert node.failures().keys() == {"job-9-100"}
+
+
+# --- run --wait, which tests/fuse/test_jobs.py is about
+
+
+def test_without_another_process_the_command_runs_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
+    assert wait.fork(Options()) is None
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
+    assert capfd.readouterr().err.count("nothing waits for the command") == 1

@@ -119,6 +119,12 @@ def make_one_package(node: NodeFiles) -> None:
     node.record("c1", groups=[{**HERE, "begin": {**BEGIN, second: "Unavailable"}}])
 
 
+def make_job(node: NodeFiles) -> None:
+    """A job with labels, and a key without."""
+    node.live("nightly", kind="job", job_labels={"user": "alice", "project": "a b,J\u00f6rg\n"})
+    node.record("c1")
+
+
 def make_no_begin(node: NodeFiles) -> None:
     node.record("c1", groups=[{**HERE, "begin": None}])
 
@@ -143,7 +149,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         [
             "not monitored: no_rmids: 1 container: c1",
             "monitored, with problems: usage: 1 container: c2",
-            "never hooked, as of 2026-01-02T03:04:05Z (see doctor, and list unmonitored): 1 container: shop/web-0 app",
+            "never hooked, as of 2026-01-02T03:04:05Z (see list unmonitored): 1 container: shop/web-0 app",
             f"at least 2 failures {LOST}",
             "18 threads outside of their group, as of reconcile: shop/x (c3): 17, c5: 1",
             "unreadable: /run/resctrl-mon-hook/groups/torn.json: Expecting property name",
@@ -173,7 +179,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "list unmonitored",
         [
             "c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
-            "shop/web-0 app (c4): without the hook, as of 2026-01-02T03:04:05Z (see doctor)",
+            "shop/web-0 app (c4): without the hook, as of 2026-01-02T03:04:05Z",
         ],
         "outside",
     ),
@@ -202,6 +208,17 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         ],
         "stranger",
     ),
+    (
+        make_job,
+        "list -o wide",
+        [
+            "NAME KEY STATE CTRL_GROUPS LABELS ALIVE AGE",
+            r"- nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
+            "- c1 live - - 0/0",
+        ],
+        "J\u00f6rg",
+    ),
+    (make_job, "show nightly", ["label user alice", r"label project a b,J\xf6rg\n"], "J\u00f6rg"),
     (lambda it: it.completed("c1"), "show c1", [f"{TRAFFIC} bytes 1000 5000 - 4000"], "NOW"),
     (
         make_no_begin,
@@ -424,7 +441,7 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "unhooked": {
             "since": "2026-01-02T03:04:05Z",
             "unchecked": 2,
-            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
+            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app", "uid": None}],
         },
         "outside": {"c1": 17},
         "elsewhere": {},
@@ -435,7 +452,8 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "dropped_snapshots": 0,
     }
     assert key == {
-        **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "state": "live"},
+        **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "labels": {}},
+        "state": "live",
         **{"created_at": "2026-01-02T03:00:00Z", "completed_at": None, "age_seconds": 100.0},
         **{"members_alive": 1, "members_dead": 0, "taken": {}, "ctrl_groups": ["/"]},
         "use": {
