@@ -2,7 +2,7 @@
 """The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
 A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
-Imported only when a key ends whose record names a file. node_models.Job is the model of a line.
+Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,14 @@ from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, lock_process
+from hook.reconcile.act import (
+    LONGEST_KEY,
+    bring_in,
+    check_job_processes,
+    end_released,
+    end_with_members,
+    lock_process,
+)
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
@@ -56,9 +63,10 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
     `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and on no record.
     """
     program, environment = _find_program(command[0]), _read_environment()
-    own, key, context = os.getpid(), None, None
+    own, key, context, process = os.getpid(), None, None, None
     try:
         with open_node("run", options, name, [own], is_recorded=not is_strict) as context:
+            process = _find(own)  # asked later, /proc could hide why the command cannot start
             key = assign(context, name, [own])
     except Exception as error:
         if is_strict:
@@ -72,8 +80,7 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
-        if context is not None:
-            process = _find(own)
+        if context is not None and process is not None:
             if key is not None:
                 _undo(context, key, [process])
             forget_failure(context.run, process.id, own)
@@ -131,7 +138,7 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
 
 
 def release(context: Context, name: str, outcomes: dict[int, str] | None = None) -> bool:
-    """End a job: its group goes, or lingers, also if its processes live. Returns False if there is none of this name.
+    """End a job at once: its groups go, also if its processes live. Returns False if there is none of this name.
 
     With `outcomes`, which gets a word for each of its pids that is a member, only these leave, as by their poststop,
     and what descends from them. What failed to join does not join later. Raises HookError (`bad_key`: the key is no
@@ -156,7 +163,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
         if outcomes is not None:
             _release_members(context, locked, state, outcomes)
         else:
-            drop(context, locked, [*state.members], is_own=True)
+            end_with_members(context, locked, state)
     return True
 
 

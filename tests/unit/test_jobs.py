@@ -522,11 +522,27 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
+@pytest.mark.parametrize("was", ["alive", "lingering", "recovering"])
+def test_release_ends_a_job_at_once_whatever_linger_says(node: Node, was: str) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(linger=60), "a", [7])
+    node.spawn(8, "/user.slice", group="mon_groups/oci-a")
+    if was == "lingering":
+        node.kernel.die(7)
+        node.repair(options={"linger": 60})
+        assert node.state("a").lingering_since is not None
+    elif was == "recovering":
+        node.edit("groups/a.json", recovering=True, groups=[])
+    assert jobs.release(node.context(linger=60), "a")
+    assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
+    node.assert_settled()
+
+
 def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [7])
     node.kernel.die(7)
-    jobs.release(node.context(linger=60), "a")
+    node.repair(options={"linger": 60})
     assert node.state("a").lingering_since is not None
     node.spawn(8, "/user.slice")
     jobs.assign(node.context(linger=60), "a", [8])
@@ -602,14 +618,18 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(system, "set_umask", lambda: None)
     seen: list[object] = []
+    find = jobs._find
 
     def execute(*_: object) -> None:
         seen.extend((node.groups(), node.failures()))
+        # asked once more, /proc would hide why it cannot start
+        monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
 
     monkeypatch.setattr(os, "execve", execute)
     for rmids, then in ((8, [{"oci-a": {7}}, {}]), (0, [{}, {"job-7-100": Reason.NO_RMIDS}])):
         node.kernel.rmids = rmids
+        monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
             jobs.run(node.options(), "a", ["/bin/sh"])
         assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
