@@ -104,7 +104,7 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name)
-    found = [_find(pid) for pid in dict.fromkeys(pids)]
+    found = [_find(pid, context.options.history) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -179,8 +179,7 @@ def open_node(
             report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
         for pid in pids if is_recorded and failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
-                process = _find(pid)
-                process.history_file = options.history
+                process = _find(pid, options.history)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
                     report.record(run, report.make_failure(failure, verb, process, key))
@@ -213,8 +212,8 @@ def _check_key(context: Context, name: str) -> None:
         raise _bad_key(name, "a container on record has this ID")
 
 
-def _find(pid: int) -> Container:
-    """Return a live process as a member to be. Raises HookError."""
+def _find(pid: int, history: str = "") -> Container:
+    """Return a live process as a member to be, with the file of its history. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     fields = system.stat_fields(pid)
@@ -228,6 +227,7 @@ def _find(pid: int) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process.history_file = history
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process

@@ -520,15 +520,19 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
-def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
+@pytest.mark.parametrize("history", ["", "/own.jsonl"])
+def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
+    node: Node, monkeypatch: pytest.MonkeyPatch, history: str
+) -> None:
+    """Reconcile has those of hooks.d."""
+    lines: list[str] = []
+    monkeypatch.setattr(system, "append_lines", lambda path, _: lines.append(path))
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [7])
+    assign(node, "a", 7, history=history)
     node.kernel.die(7)
-    jobs.release(node.context(linger=60), "a")
-    assert node.state("a").lingering_since is not None
-    node.spawn(8, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [8])
-    assert (node.groups(), node.state("a").runs) == ({"oci-a": {8}}, 2)
+    assert node.repair({"linger": 60, "history": "/of-containers.jsonl"}).failed == []
+    assert (node.groups(), node.state("a").completed_at is not None) == ({}, True)
+    assert lines == [history] * bool(history)
 
 
 def test_reconcile_ends_a_job_when_its_processes_and_what_they_left_are_dead(node: Node) -> None:
