@@ -17,8 +17,9 @@
                              build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
                              dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
                              accept them
-  python3 build.py compile   compile the pydantic models (hook/models.py, node_models.py, hook/cli/options.py) to
-                             plain Python: a *_compiled.py beside each; and make packaging/completions
+  python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
+                             plain Python: a *_compiled.py beside each; make packaging/completions, and the chart's
+                             copy of packaging/prometheus/rules.yaml
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman; those of the ELF file if
                              its Python has been built
@@ -50,6 +51,9 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import pwd
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,6 +67,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse", "tests/packages")
+ALL_UNIT = ("tests/unit", "-p", "no:cacheprovider")
+"""The run of `--all` that is an ordinary user's, to whom this checkout may be read-only."""
 QUICKLY = ("-m", "not slow")
 QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
@@ -87,6 +93,8 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
     for shell, text in completions.make_completions().items():
         (ROOT / "packaging/completions" / shell).write_text(text, encoding="ascii")
+    # Helm refuses a link that leads out of the chart.
+    shutil.copy(ROOT / "packaging/prometheus/rules.yaml", ROOT / "packaging/kubernetes/chart")
     return 0
 
 
@@ -121,7 +129,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
         # The lane with the guests often waits, so that three keep two cores busy.
         lanes = [
             [[*(f"--ignore={tier}" for tier in APART), newest]],
-            [["tests/unit"], ["tests/packages", newest]],
+            [[*ALL_UNIT], ["tests/packages", newest]],
             [["tests/fuse", f"--form={form}"] for form in forms],
         ]
         if forms[-1] != "pyz":
@@ -129,18 +137,65 @@ def _run_tests(arguments: Sequence[str]) -> int:
     else:
         if "--form=native" in arguments:
             _build_forms(must=True, can_wait=True)
-        return _run("pytest", arguments)
+        status = _run("pytest", arguments)  # with this terminal (--pdb); pytest itself ends with what failed
+        if status < 0:
+            print(f"\n{_word_end(arguments, status)}")
+        return int(bool(status))
     with ThreadPoolExecutor() as pool:
         runs = list(pool.map(_run_lane, lanes, [True] + [False] * (len(lanes) - 1)))
     print(*(line for lane in runs[1:] for _, lines in lane for line in lines), sep="\n")
-    done = [run for lane in runs for run in lane]
-    failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
-    print(*failed, sep="\n")
-    return int(any(status for status, _ in done))  # the status of a killed pytest is negative
+    done = [(words, *run) for lane, results in zip(lanes, runs) for words, run in zip(lane, results)]
+    for words, status, lines in done:
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
+        if status and not failed:
+            last = [line for line in lines if line][-1:]
+            failed = [": ".join([_word_end(words, status), *last])]
+        print(*failed, sep="\n", end="\n" * bool(failed))
+    return int(any(status for _, status, _ in done))  # the status of a killed pytest is negative
+
+
+def _word_end(words: Sequence[str], status: int) -> str:
+    """How a run ended that names no test."""
+    how = f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+    return f"FAILED pytest {' '.join(words)}: {how}"
 
 
 def _run_lane(lane: Sequence[Sequence[str]], aloud: bool) -> list[tuple[int, list[str]]]:
-    return [_run_and_read([sys.executable, "-m", "pytest", *words], aloud) for words in lane]
+    results = []
+    for words in lane:
+        user = _become_ordinary() if tuple(words) == ALL_UNIT else []
+        results.append(_run_and_read([*user, sys.executable, "-m", "pytest", *words], aloud))
+    return results
+
+
+def _become_ordinary() -> list[str]:
+    """What root puts before a command, so that it runs as an ordinary user.
+
+    That user reads what root may, for this checkout and its Python may lie below /root; what tools keep from one run to
+    the next has a directory of its own.
+    """
+    from tests import provision  # noqa: PLC0415  as above
+
+    if os.geteuid() != 0:
+        return []
+    user = pwd.getpwnam("nobody")
+    kept = provision.cache(user.pw_name)
+    kept.mkdir(parents=True, exist_ok=True)
+    scratch = tempfile.mkdtemp()
+    for place in (kept, scratch):
+        shutil.chown(place, user.pw_uid, user.pw_gid)
+    places = {"TMPDIR": scratch, "MYPY_CACHE_DIR": kept / "mypy", "RUFF_CACHE_DIR": kept / "ruff"}
+    places |= {"HYPOTHESIS_STORAGE_DIRECTORY": kept / "hypothesis"}
+    who = [f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+    # Without no_setuid_fixup access(2) would not know what open(2) may do.
+    reads = [f"--{kind}-caps=-all,+dac_read_search" for kind in ("inh", "ambient")]
+    command = ["setpriv", *who, *reads, "--securebits=+no_setuid_fixup"]
+    if not os.environ.get("CI"):  # with CI the run itself fails
+        tried = subprocess.run([*command, "true"], stderr=subprocess.PIPE, text=True, check=False)
+        if tried.returncode:
+            print(f"build.py: root runs the unit tests: {tried.stderr.strip()}", file=sys.stderr)
+            return []
+    return [*command, "env", "USER=nobody", "LOGNAME=nobody", *(f"{name}={place}" for name, place in places.items())]
 
 
 def _build_forms(*, must: bool, can_wait: bool) -> list[str]:

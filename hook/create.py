@@ -39,20 +39,14 @@ class Attempt:
         self.deadline = system.monotonic() + context.options.lock_timeout
         # Until then the pid of a new container is its own: see _PROMPT.
         self.prompt_until = system.monotonic() + _PROMPT
-        # The mon_groups that this call made and that have no task yet.
-        self.made: set[str] = set()
-        # The container is on record.
-        self.recorded = False
-        # The record already listed this container when this call first had the lock.
-        self.was_member = False
-        # The key lingered then.
-        self.took_back = False
         # This call has tried to free RMIDs, which it does once.
         self.has_reclaimed = False
         # How often this call came back because another program had removed the group.
         self.returns = 0
         # How often it came back because the process had moved to another ctrl_group.
         self.moves = 0
+        # The group of the try that failed last. Whether the key has it, and needs it, is read again.
+        self.left: str | None = None
         # When the wait for RMIDs in limbo ends; None before it has begun.
         self.limbo_end: float | None = None
 
@@ -91,18 +85,20 @@ def create_runtime(
             from hook import retry
 
             if not retry.can_help(attempt, error):
-                retry.undo(attempt)
                 raise
         else:
             return key
 
 
 def _try_once(attempt: Attempt) -> None:
-    """Put the container into its group, under its key's lock. Raises what `retry` can retry."""
+    """Put the container into its group, under its key's lock. Raises what `retry` can retry.
+
+    A try that fails leaves the key as it was before, since other containers may join and leave once the lock is free.
+    """
     context, container, key = attempt.context, attempt.container, attempt.key
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
-        state = locked.state
+        before = state = locked.state
         _check_kind(key, state)
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         is_new = state is None or (state.completed_at is not None and not state.groups)
@@ -119,46 +115,45 @@ def _try_once(attempt: Attempt) -> None:
         if file != state.history_file:
             state = replace(state, history_file=file)
         former = state.members.get(container.id)
-        if not attempt.recorded:
-            attempt.took_back = state.lingering_since is not None
-            attempt.recorded, attempt.was_member = True, former is not None and container.is_member(former)
-        # The index before the member: killed in between, poststop finds a key without this member and tidies up.
-        # In the other order a poststop without annotations would never find the member.
-        context.run.write_index(container.id, key.name, file)
-        # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
-        # poststop of the last other member sees that the group is still needed.
         state, group = _join(state, own, container, former, mon_group)
-        if is_new and context.resctrl.has_live_task(group.path):
-            # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
-            state = replace(state, recovering=True)
-        locked.commit(state)
-        # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
-        if group.begin is not None and context.resctrl.inode(group.path) != group.inode:
-            try:
-                context.view.invalidate(key.name)
-            except OSError as error:
-                context.run.complain(f"could not hide the outdated counters of key {key.name}", error)
-        made = context.resctrl.make(group.path)
-        was_empty = group.path in attempt.made
-        if made:
-            attempt.made.add(group.path)
-        # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
-        begin(context, locked, group.path, made=made, empty=was_empty)
-        # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-        is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
-        context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
-        attempt.made.discard(group.path)
-        if attempt.made:  # in another ctrl_group, by an earlier try
+        made = False
+        try:
+            # The index before the member: killed in between, poststop finds a key without this member and tidies up.
+            # In the other order a poststop without annotations would never find the member.
+            context.run.write_index(container.id, key.name, file)
+            if is_new and context.resctrl.has_live_task(group.path):
+                # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
+                state = replace(state, recovering=True)
+            # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
+            locked.commit(state)
+            # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
+            if group.begin is not None and context.resctrl.inode(group.path) != group.inode:
+                try:
+                    context.view.invalidate(key.name)
+                except OSError as error:
+                    context.run.complain(f"could not hide the outdated counters of key {key.name}", error)
+            made = context.resctrl.make(group.path)
+            # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
+            begin(context, locked, group.path, made=made)
+            # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
+            is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+            context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
+        except (HookError, OSError):
             from hook import retry
 
-            retry.drop_made(attempt, locked)
+            retry.undo(attempt, locked, before, group.path, made=made)
+            raise
+        if attempt.left is not None:
+            from hook import retry
+
+            retry.drop_left(attempt, locked)
 
 
-def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
+def begin(context: Context, locked: LockedKey, path: str, *, made: bool) -> None:
     """Read and commit the counters of a group before its first member is in it, and update the view.
 
     The begin on record stays valid unless the group's directory was replaced: it has another inode, or this call has
-    `made` it (inodes repeat after a new mount of resctrl). `empty` says that the former directory had no member yet.
+    `made` it (inodes repeat after a new mount of resctrl).
     """
     state = locked.state
     if state is None:
@@ -168,7 +163,7 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
     group, inode = groups[place], context.resctrl.inode(path)
     known = group.begin
     if group.inode != inode or made:
-        if known is not None and not empty:
+        if known is not None:
             from hook import counters
 
             group = counters.remake_group(group)

@@ -2,7 +2,7 @@
 """The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
 A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
-Imported only when a key ends whose record names a file. node_models.Job is the model of a line.
+Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "begin": begin[0] or None,
         "end": system.format_utc(system.unix_time() - (now - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
-        "runs": state.runs,
+        # Of a job, how many processes joined, one after another or side by side.
+        "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,
         "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),

@@ -87,10 +87,10 @@ def run_stage(verb: str, words: list[str]) -> int:
         if system.in_user_namespace():
             return 0
         try:
-            if is_whole:
+            if len(text) < STDIN_LIMIT or is_whole:  # a caller that does not close stdin may have written all of it
                 state = State.model_validate(system.loads(text.decode()))
         except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
-            error = caught
+            error = caught if is_whole else error
         given = parse(words)
         try:
             if state is not None:

@@ -35,7 +35,7 @@ class Pod:
     """The container's pod; a field is None if no trustworthy source has it.
 
     `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container; then
-    `name` and `container` are Podman's (see `podman`), and there is no namespace.
+    `name` and `container` are Podman's (see hook/conmon.py), and there is no namespace.
     """
 
     def __init__(

@@ -37,21 +37,17 @@ def drop(context: Context, locked: LockedKey, containers: list[str], *, is_own: 
     members = without(state.members, containers) if state is not None else {}
     if state is not None:
         left = note_left(state, containers) if history_of(context, state) else {}
-        go_on_or_end(context, locked, state, {"members": members, **left}, state.groups if is_own else None)
+        # A record that is recovering may lack members, and so the last one.
+        stopped = not state.recovering if is_own else state.stopped and members == state.members
+        fields = {"members": members, "stopped": stopped, **left}
+        if members or state.recovering:
+            locked.commit(replace(state, **fields))
+        elif not context.options.linger or not _linger(context, locked, state, fields):
+            end(context, locked, replace(state, **fields))
     # Last: killed before it, a second poststop finds the key, without this member.
     for container in containers:
         if container not in members:
             context.run.remove(Index, container)
-
-
-def go_on_or_end(
-    context: Context, locked: LockedKey, state: KeyState, fields: dict[str, object], going: list[MonGroup] | None
-) -> None:
-    """Save the fields of a state that members have left; without any member the key lingers or ends."""
-    if fields["members"] or state.recovering:
-        locked.commit(replace(locked.state or state, **fields))
-    elif not context.options.linger or not _linger(context, locked, state, fields):
-        end(context, locked, state, going)
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
@@ -86,20 +82,30 @@ def history_of(context: Context, state: KeyState) -> str:
 # --- The key ends
 
 
-def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGroup] | None = None) -> None:
-    """Remove the mon_groups of a key without members. Raises HookError, OSError.
+def end(context: Context, locked: LockedKey, state: KeyState, *, is_own: bool = False) -> None:
+    """Remove the mon_groups of a key whose members have ended, as far as that may be. Raises HookError, OSError.
 
-    Without `going`, the groups to remove, all go that have no live task. The others stay on record.
+    `is_own` says that all go: a job is released, or an administrator takes the hook off the node.
     """
-    if going is None:
-        going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
     noted = note_left(state, state.members) if history_of(context, state) else {}
-    over = [finish_group(context, group, had_member=bool(noted.get("left"))) for group in going]
-    before = replace(locked.state or state, members={}, runs=state.runs, **noted)
+    # A dead member that is on record has had no poststop.
+    before = replace(state, members={}, stopped=is_own or (state.stopped and not state.members), **noted)
+    removable = find_removable(context, before)
+    over = [finish_group(context, group, had_member=bool(noted.get("left"))) for group in removable]
     if state.groups and not over:
         locked.commit(before)
     else:
         drop_groups(context, locked, before, over)
+
+
+def find_removable(context: Context, state: KeyState) -> list[MonGroup]:
+    """Find the mon_groups that may be removed of a key without members: those without a live task.
+
+    All may be, if the last member left by its own poststop.
+    """
+    if state.stopped:
+        return state.groups
+    return [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
 
 
 def finish_group(context: Context, group: MonGroup, *, had_member: bool = False) -> MonGroup:

@@ -209,6 +209,8 @@ class KeyState(Model):
     cgroup: str | None = None
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
+    # The last member that left did so by its own poststop, so that a task which outlived it does not keep the groups.
+    stopped: bool = False
     # The CPU seconds that its tasks had used before reconcile or watch moved them into its groups.
     late_cpu: Seconds = 0.0
     # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.

@@ -101,6 +101,7 @@ KeyState = Form("KeyState", (
     ("cgroup", "cgroup", None, TEXT_OR_NONE),
     ("lingering_since", "lingering_since", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("lingering_until", "lingering_until", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
+    ("stopped", "stopped", False, FLAG),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("taken", "taken", False, FLAG),
     ("history_file", "history_file", "", (check_named, (), names.file)),

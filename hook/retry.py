@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decides after a failed try of createRuntime: wait, reclaim RMIDs, try again, or undo.
+"""After a failed try of createRuntime: undoes it, and decides whether to wait, to reclaim RMIDs, and to try again.
 
 Imported only after a failure, when a container changes its key or its ctrl_group, and by the tools.
 """
@@ -10,13 +10,14 @@ from hook import key, names, reclaim, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Index
 from hook.validation import replace
+from hook.view import next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.create import Attempt
     from hook.entry import Context
     from hook.identity import Container
-    from hook.models import Member, MonGroup
+    from hook.models import KeyState, Member
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -58,59 +59,63 @@ def _wait_for_limbo(attempt: Attempt) -> bool:
     return True
 
 
-def undo(attempt: Attempt) -> None:
-    """Remove what a failed createRuntime has recorded. If that fails, too, it is reported beside the first failure."""
+def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str, *, made: bool) -> None:
+    """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
+
+    `path` is the group, and `made` whether the try made it. A container that was a member before stays one.
+    """
     context, container = attempt.context, attempt.container
-    if not attempt.recorded or attempt.was_member:
-        return
+    attempt.left = path
     try:
-        with context.run.lock(attempt.key.name, attempt.deadline) as locked:
-            state = locked.state
-            member = state.members.get(container.id) if state else None
-            # Leave the record alone in two cases: the ID belongs to another live process (we had not replaced it yet),
-            # or reconcile has already put our process into the group.
-            if state is not None and not container.displaces(member) and not _is_in_group(context, member):
-                groups = [_end_unused_group(group) if group.path in attempt.made else group for group in state.groups]
-                members = key.without(state.members, [container.id])
-                # As it would be without this call: the container was never in a group of it.
-                fields = {"members": members, "runs": state.runs - (attempt.took_back and not members)}
-                key.go_on_or_end(context, locked, replace(state, groups=groups, **fields), fields, None)
-                if container.id not in members:
-                    context.run.remove(Index, container.id)  # last: as in key.drop
-            reclaim.retire(context, locked)  # groups that were recorded before mkdir, which then failed
-            if attempt.made:
-                drop_made(attempt, locked)
+        if before is not None and container.is_member(before.members.get(container.id)):
+            context.view.show(locked.state or before)  # the try has hidden the view if the group was gone
+        elif not _is_needed(context, container, path, made=made):
+            _restore(attempt, locked, before, path, made=made)
+            if before is None or container.id not in before.members:
+                context.run.remove(Index, container.id)  # last: as in key.drop
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         context.run.complain("a failed start could not be undone", error)
 
 
-def _is_in_group(context: Context, member: Member | None) -> bool:
-    """Whether a member's first process is in its group; True if the kernel does not say."""
-    if member is None or not context.resctrl.has_live_task(member.group):
-        return False
-    return member.pid in (system.try_call(context.resctrl.tasks, member.group) or {member.pid})
+def _is_needed(context: Context, container: Container, path: str, *, made: bool) -> bool:
+    """Whether reconcile has moved the process into the group, or a new group has another task, or that is unknown."""
+    tasks = system.try_call(context.resctrl.tasks, path) or {container.pid}
+    return context.resctrl.has_live_task(path) and (made or container.pid in tasks)
 
 
-def drop_made(attempt: Attempt, locked: LockedKey) -> None:
-    """Remove the mon_groups that this call made and no member is in: each holds an RMID.
+def _restore(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str, *, made: bool) -> None:
+    """Restore the record and the view of a key, and remove the group that was made, unless the key had it before."""
+    context, now = attempt.context, locked.state
+    if before is not None and now is not None and made:
+        had = any(group.path == path and group.end is None for group in before.groups)
+        if had and (path, context.resctrl.inode(path)) in [(group.path, group.inode) for group in now.groups]:
+            # It was made again, and its begin was read.
+            before, made = replace(before, groups=now.groups, generation=now.generation and next_generation(now)), False
+    if before is None or not before.generation:
+        context.view.remove(attempt.key.name)
+    elif not context.view.is_current(before):  # no two views of a key have one generation
+        before = replace(before, generation=next_generation(now or before))
+    # The record before rmdir, and the view before its links dangle. Killed in between: a group without a record and
+    # without a task, which reconcile removes.
+    if before is not None:
+        locked.commit(before)
+        context.view.show(before)
+    if made:
+        key.remove_group(context, path)
+    if before is None and now is not None:
+        locked.clear()  # after rmdir: as in key.drop_groups
 
-    A failure is reported, and the container is monitored all the same; then the groups go with their key.
+
+def drop_left(attempt: Attempt, locked: LockedKey) -> None:
+    """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
+
+    A failure is reported, and the container is monitored all the same; then the group goes with its key.
     """
-    context, state = attempt.context, locked.state
-    if state is None or state.completed_at is not None:
-        return
-    unneeded = attempt.made - {member.group for member in state.members.values()}
-    over = [
-        _end_unused_group(group)
-        for group in state.groups
-        if group.path in unneeded and not context.resctrl.has_live_task(group.path)
-    ]
     try:
-        if 0 < len(over) < len(state.groups):
-            key.drop_groups(context, locked, state, over)
+        reclaim.retire(attempt.context, locked, left=attempt.left)
     except (HookError, OSError) as error:
-        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
+        attempt.context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
 def give_up(context: Context, former: str, container: Container, *, is_job: bool) -> None:
@@ -127,12 +132,6 @@ def give_up(context: Context, former: str, container: Container, *, is_job: bool
             locked.commit(replace(state, members=displace(state.members, container.id)))
         else:
             key.drop(context, locked, [container.id])
-
-
-def _end_unused_group(group: MonGroup) -> MonGroup:
-    """End a group that never had a member: its directory used 0 of each counter."""
-    nothing = dict.fromkeys(group.before, "0")
-    return replace(group, inode=None, begin=nothing, end=nothing, last=None)
 
 
 # --- Members of one container ID

@@ -104,8 +104,9 @@ def ensure_standard_descriptors() -> None:
     for descriptor in (0, 1, 2):
         try:
             posix.fstat(descriptor)
-        except OSError:
-            posix.open("/dev/null", posix.O_RDWR)  # takes the lowest free number: this one
+        except OSError:  # open takes the lowest free number: this one
+            if try_call(posix.open, "/dev/null", posix.O_RDWR) is None:
+                posix.open("/", posix.O_RDONLY)  # always exists, and each read and write of a directory fails
 
 
 umask_before = 0o022
@@ -212,7 +213,7 @@ def read_start(path: str, size: int) -> str:
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
-    """The names in a directory, which must not be a link; never of one that grows with the node."""
+    """The names in a directory, which must not be a link. A hook lists none that grows with the node."""
     return sorted(_use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 

@@ -31,6 +31,7 @@ ROOT = HERE.parent
 NAME = "resctrl-mon-hook"
 # Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
+PROVE = HERE / "prove.sh"  # what the scripts of both do first
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, and its digest
@@ -177,8 +178,10 @@ def deb(what: Source, work: Path) -> Path:
     _write(tree / "DEBIAN/control", _filled(HERE / "deb" / "control", **values).encode())
     _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
+    prove = PROVE.read_text(encoding="utf-8")
     for script in ("preinst", "postinst", "prerm", "postrm"):
-        _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
+        text = (HERE / "deb" / script).read_text(encoding="utf-8").replace("@PROVE@\n", prove)
+        _write(tree / "DEBIAN" / script, text.encode(), 0o755)
     out = work / f"{NAME}_{what.version}_{what.for_dpkg}.deb"
     # One thread: else xz would cut its blocks by the number of cores
     environment = {"SOURCE_DATE_EPOCH": str(what.epoch), "DPKG_DEB_THREADS_MAX": "1"}
@@ -218,6 +221,7 @@ def rpm(what: Source, work: Path) -> Path:
         "program_version": what.version,
         "maintainer": MAINTAINER,
         "changes": work / "changes",
+        "prove": PROVE,
         "changelog_date": what.date("%a %b %d %Y"),
         # No values of this machine
         "_buildhost": "localhost",
@@ -253,6 +257,8 @@ KINDS = {
             *("lintian", "--fail-on=error,warning,info,pedantic", "--display-info", "--pedantic", "--allow-root"),
             # watch is optional, and another init can start it by hand as well
             "--suppress-tags=package-supports-alternative-init-but-no-init.d-script",
+            # Of the program's path, for as long as dpkg unpacks: see preinst
+            "--suppress-tags=package-uses-local-diversion",
             # One static file is what is wanted. Texts and sections are those of CPython and glibc
             "--suppress-tags=statically-linked-binary,embedded-library",
             "--suppress-tags=spelling-error-in-binary,binary-has-unneeded-section",

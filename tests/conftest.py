@@ -2,8 +2,8 @@
 """Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
 
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With
-`--require fuse,podman,containerd,packages,kernel` (the default where CI is set) a skip in those tiers is a failure. CI
-has no cluster, so the tier `cluster` is skipped there, and says so.
+`--require fuse,podman,containerd,jobs,packages,kernel` (the default where CI is set) a skip in those tiers is a
+failure. CI has no cluster, so the tier `cluster` is skipped there, and says so.
 
 `--form=native` runs the black-box tests on the ELF file instead of the .pyz. A test that is of one form, marked
 `form(name)`, is left out of the other's run.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ import pytest
 from tests import provision
 from tests.support.hook import FORM, FORMS, shipped
 
-TIERS = ("unit", "fuse", "podman", "containerd", "packages", "kernel", "cluster")
-REQUIRED_IN_CI = "fuse,podman,containerd,packages,kernel"
+TIERS = ("unit", "fuse", "podman", "containerd", "jobs", "packages", "kernel", "cluster")
+REQUIRED_IN_CI = "fuse,podman,containerd,jobs,packages,kernel"
 _HERE = Path(__file__).resolve().parent
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
@@ -79,7 +80,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """A line for each tier. pytest writes its own closing line after this."""
+    """A line for each tier. pytest names what failed after this."""
     terminalreporter.section("tiers")
     for tier in TIERS:
         counts = Counter({outcome: len(_reports(config, tier, outcome)) for outcome in _OUTCOMES})
@@ -88,6 +89,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         reasons = Counter(_reason(report) for report in _reports(config, tier, "skipped"))
         for reason, count in sorted(reasons.items()):
             terminalreporter.write_line(f"    skipped {count}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_terminal_summary")
+def pytest_summary_of_required(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+    """Name the required tiers that were skipped, after the names of the tests that failed."""
+    yield
     for line in _broken_promises(config):
         terminalreporter.write_line(line, red=True)
 

@@ -250,26 +250,27 @@ def top(given: options.Top, request: Request) -> None:
 
 
 @_verb("history", options.History, exclusive=("csv", "json"))
-def show_history(given: options.History, request: Request) -> None:
+def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    since, until = _parse_times(given)
+    found = history.Jobs(given.history, given.name, *_parse_times(given))
     try:
-        found = history.read(given.history, given.name, since, until)
+        rows = history.make_rows(found, given.by, given.sort, given.limit)
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
-    if found.absent:
-        raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
-    rows = history.make_rows(found.list_jobs(), given.by, given.sort, given.limit)
+    absent = f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}" if found.absent else ""
+    if absent and len(found.absent) == len(given.name):
+        raise Usage("; ".join(filter(None, [absent, found.explain()])))  # the job may be in a file that was not read
     if request.is_json:
-        print_answer(history.rows_to_json(given.history, found, rows))
+        write(history.rows_to_json(found, rows))
     elif given.csv:
         write(history.format_csv(rows))
-        if text := found.explain():
-            report.say(text, to_syslog=False)
     else:
         print_answer(history.format_rows(found, rows, get_screen()))
+    for problem in filter(None, [found.explain() if given.csv else "", absent]):
+        report.say(problem, to_syslog=False)
+    return 2 if absent else int(bool(found.problems))
 
 
 def _parse_times(given: options.History) -> tuple[str, str]:
@@ -417,6 +418,11 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    if given.wait:
+        from hook.jobs import wait
+
+        if (status := wait.fork(request.hook)) is not None:
+            return status
     try:
         jobs.run(request.hook, given.key, given.command, is_strict=given.strict)
     except jobs.Unstartable as error:
@@ -430,10 +436,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
-    for text in given.pid:
-        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
-            raise Usage(f"assign: {text[:80]!r} is no pid")
-    outcomes = dict.fromkeys(map(int, given.pid), "failed")
+    outcomes = _read_pids("assign", given.pid, "failed")
     with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
         jobs.assign(context, given.key, [*outcomes], outcomes)
 
@@ -444,11 +447,20 @@ def release_job(given: options.Release, request: Request) -> None:
 
     if given.key is None:
         raise Usage("release: wants --key=NAME")
-    with _answer(request, given.key) as answer:
+    outcomes = _read_pids("release", given.pid, "not released") if given.pid else None
+    with _answer(request, given.key, outcomes) as answer:
         with jobs.open_node("release", request.hook, given.key) as context:
-            answer["released"] = jobs.release(context, given.key)
+            answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
             report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+
+
+def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
+    """Read the pids on a command line; returns the present outcome of each."""
+    for text in texts:
+        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
+            raise Usage(f"{verb}: {text[:80]!r} is no pid")
+    return dict.fromkeys(map(int, texts), outcome)
 
 
 @contextmanager
@@ -475,11 +487,13 @@ def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
 
     places = _choose_places(given, paths.USR)
-    targets: tuple[str, ...] = paths.TARGETS
-    if given.targets != "both":
-        targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
-    if not targets:
-        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+    targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
+    if not (targets or given.targets):
+        remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
+        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
+    if not targets and request.words:
+        problem = f"--for=jobs writes no hooks.d file that could keep {request.words[0]}"
+        raise Usage(f"{problem}; remedy: give options of the hook to run and assign")
     wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 

@@ -29,7 +29,7 @@ from hook import system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import CONTAINERDS, INSTALL, MARK, NAME, STUB, TARGETS, Places, find_origin
+from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 from hook.report import explain
@@ -103,11 +103,11 @@ Taken = list[tuple[Step, "str | None"]]
 
 
 def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
-    """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
+    """Write a file. Before it is in place, `check` gets its temporary path and may raise Refused."""
 
     def make(temporary: str) -> None:
         files.write_durably(temporary, content, mode)
-        if check is not None and os.path.lexists(path):
+        if check is not None:
             check(temporary)
 
     def is_right() -> bool:
@@ -223,7 +223,7 @@ class Wanted(NamedTuple):
 
     shipped: Program
     places: Places
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # none: for jobs alone
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     adopt: bool = False  # the timer's reconcile gets --adopt
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
@@ -237,9 +237,9 @@ def install(wanted: Wanted, *, dry_run: bool) -> Taken:
         raise Refused(*problems)
     refuse_others(places, force=wanted.force)
     directory = places.at(places.program_dir)
-    take_steps([make_directory(directory, 0o755)], dry_run=dry_run)
+    made = take_steps([make_directory(directory, 0o755)], dry_run=dry_run)
     with lock_directories(directory, places.at(places.hooks_dir)):
-        return take_steps(plan_install(wanted), dry_run=dry_run)
+        return made + take_steps(plan_install(wanted), dry_run=dry_run)
 
 
 def refuse_others(places: Places, *, force: bool) -> None:
@@ -259,10 +259,11 @@ def plan_install(wanted: Wanted) -> list[Step]:
         # Remove an unwanted JSON first, as in uninstall.
         *(remove_file(at(places.json(target))) for target in TARGETS if target not in wanted.targets),
         remove_file(at(places.stub_tmpfiles)),  # before the program: it names what the next boot removes
-        # An upgrade tries the new program before it replaces the old one. A hook that starts at that time runs either.
-        # No hooks.d file calls a first installation yet, so that one is tried in place.
+        # A program is tried before it is in place: until then runtimes run the former one, or skip a JSON whose program
+        # is missing. One that is in place already is tried before a hooks.d file names it.
         write_file(at(places.program), wanted.shipped.data, 0o755, None if places.top else try_program),
         *([] if places.top else [Step("try", places.program, lambda: try_program(places.program))]),
+        *_remove_bytecode(places),
         make_link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
         *(write_file(at(unit), _make_unit(wanted, unit).encode()) for unit in places.units),
@@ -292,7 +293,8 @@ def _make_unit(wanted: Wanted, path: str) -> str:
     text = wanted.shipped.text(f"packaging/systemd/{os.path.basename(path)}")
     if wanted.adopt:
         text = text.replace(f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n")
-    return text.replace(f"={Places().link} ", f"={wanted.places.link} ")
+    mark = "" if wanted.targets else f"{JOBS_MARK}\n"
+    return mark + text.replace(f"={Places().link} ", f"={wanted.places.link} ")
 
 
 def _plan_activation(wanted: Wanted) -> list[Step]:
@@ -333,15 +335,23 @@ def find_problems(wanted: Wanted) -> list[str]:
 
 # --- Whether the program works
 
-_BLOCKERS = "see whether its file system is mounted noexec, or SELinux (ausearch -m avc) or fapolicyd forbids it"
+_BLOCKERS = "see whether its interpreter is there, and whether SELinux (ausearch -m avc) or fapolicyd forbids it"
 
 
 def try_program(path: str) -> None:
     """Run the program like a runtime. Raises Refused if it fails, since containers would fail, too."""
     with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-        ended = programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED)
+        check_end(path, programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_STOPPED))
+
+
+def check_end(path: str, ended: programs.Exit) -> None:
+    """Raise Refused, with the cause, if the program ended with a failure or a message, or did not start."""
     if problem := ended.problem or ended.error.strip():
-        raise Refused(f"{path} does not run: {problem}; remedy: {_BLOCKERS}")
+        remedy = f"take the file for {os.uname().machine}" if problem.endswith("ENOEXEC") else _BLOCKERS
+        mount = system.try_call(os.statvfs, directory := os.path.dirname(path))
+        if mount is not None and mount.f_flag & os.ST_NOEXEC:
+            remedy = f"its file system is mounted noexec: mount -o remount,exec $(findmnt -n -o TARGET -T {directory})"
+        raise Refused(f"{path} does not run: {problem}; remedy: {remedy}")
 
 
 # --- The removal
@@ -377,7 +387,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         taken += take(_plan_rest(places, is_finished=not remains.unfinished))
     left = [f"{path} was not installed by {NAME}" for path in foreign]
     if files.list_if_there(at(places.log_dir)):
-        left.append(f"{at(places.log_dir)}, the history of what containers have used")
+        left.append(f"{at(places.log_dir)}, the history of what containers and jobs have used")
     return taken, Remains(remains.unfinished, left + remains.left)
 
 
@@ -407,8 +417,16 @@ def _plan_rest(places: Places, *, is_finished: bool) -> list[Step]:
         remove_directory(places.at(places.log_dir)),
         remove_file(places.at(places.link)),
         *(stub or [remove_file(program)]),  # of a killed step
+        *_remove_bytecode(places),
         remove_file(places.at(places.owner)),
     ]
+
+
+def _remove_bytecode(places: Places) -> list[Step]:
+    """Remove what former versions made beside the program, for the node's Python."""
+    directory = places.at(places.program_dir)
+    names = [name for name in files.list_if_there(directory) if name.startswith(f"{hooksd.PROGRAM}.cpython-")]
+    return [remove_file(f"{directory}/{name}") for name in names]
 
 
 def plan_stub(places: Places) -> list[Step]:

@@ -26,11 +26,18 @@ from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, lock_process
+from hook.reconcile.act import (
+    LONGEST_KEY,
+    bring_in,
+    check_job_processes,
+    end_released,
+    end_with_members,
+    lock_process,
+)
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
-from hook.store import RunDir
+from hook.store import LockedKey, RunDir
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
@@ -56,9 +63,10 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
     `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and on no record.
     """
     program, environment = _find_program(command[0]), _read_environment()
-    own, key, context = os.getpid(), None, None
+    own, key, context, process = os.getpid(), None, None, None
     try:
         with open_node("run", options, name, [own], is_recorded=not is_strict) as context:
+            process = _find(own)  # asked later, /proc could hide why the command cannot start
             key = assign(context, name, [own])
     except Exception as error:
         if is_strict:
@@ -72,8 +80,7 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
-        if context is not None:
-            process = _find(own)
+        if context is not None and process is not None:
             if key is not None:
                 _undo(context, key, [process])
             forget_failure(context.run, process.id, own)
@@ -130,17 +137,19 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
     return key
 
 
-def release(context: Context, name: str) -> bool:
-    """End a job: its group goes, or lingers, also if its processes live. Returns False if there is none of this name.
+def release(context: Context, name: str, outcomes: dict[int, str] | None = None) -> bool:
+    """End a job at once: its groups go, also if its processes live. Returns False if there is none of this name.
 
-    No process joins it later because it failed to do so before. Raises HookError (`bad_key`: the key is no job's),
-    OSError.
+    With `outcomes`, which gets a word for each of its pids that is a member, only these leave, as by their poststop,
+    and what descends from them. What failed to join does not join later. Raises HookError (`bad_key`: the key is no
+    job's; `usage`: a pid is in the group, and no member), OSError.
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
     for process in filter(parse_job_process, context.run.names(Failure)):
         failure = context.run.glance(Failure, process)
-        if failure is not None and (failure.key, failure.kind) == (name, "job"):
+        is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
+        if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
             with lock_process(context, process):  # reconcile holds it while it tries again
                 context.run.remove(Failure, process)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
@@ -151,8 +160,23 @@ def release(context: Context, name: str) -> bool:
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
             return end_released(context, state)
-        drop(context, locked, [*state.members], is_own=True)
+        if outcomes is not None:
+            _release_members(context, locked, state, outcomes)
+        else:
+            end_with_members(context, locked, state)
     return True
+
+
+def _release_members(context: Context, locked: LockedKey, state: KeyState, outcomes: dict[int, str]) -> None:
+    leaving = {name: member.pid for name, member in state.members.items() if member.pid in outcomes}
+    tids = {tid for group in state.groups for tid in context.resctrl.tasks(group.path) or ()}
+    for pid in outcomes.keys() - leaving.values():
+        problem = f"process {pid} is no member of the job {state.key}"
+        if pid in tids:
+            raise HookError(Reason.USAGE, f"{problem}, and in its group: release the member that it descends from")
+        context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
+    _take_out(context, locked, state, [*leaving], is_own=True)
+    outcomes.update(dict.fromkeys(leaving.values(), "released"))
 
 
 @contextmanager
@@ -258,13 +282,24 @@ def _undo(context: Context, key: str, joined: list[Container]) -> None:
             if state is None or state.completed_at is not None:
                 return
             ours = [process.id for process in joined if process.is_member(state.members.get(process.id))]
-            now = look()
-            now.add(state.members.items())
-            for member in map(state.members.__getitem__, ours):
-                for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
-                    with suppress(HookError):
-                        context.resctrl.expel(member.group, tid)
-            if ours:
-                drop(context, locked, ours)
+            _take_out(context, locked, state, ours, is_own=False)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
         context.run.complain("a failed start could not be undone", error)
+
+
+def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: list[str], *, is_own: bool) -> None:
+    """Move members, with their threads and what descends from them, out of their group; then they leave the key.
+
+    In this order: killed in between, they are on record, and reconcile moves them in again.
+    """
+    deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
+    while not is_whole and system.monotonic() < deadline:
+        now, is_whole = look(), True  # what they have forked since is in the next look
+        now.add(state.members.items())
+        for member in map(state.members.__getitem__, leaving):
+            for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
+                with suppress(HookError):
+                    context.resctrl.expel(member.group, tid)
+                    is_whole = False
+    if leaving:
+        drop(context, locked, leaving, is_own=is_own)

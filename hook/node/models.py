@@ -30,6 +30,8 @@ class ReconcileRecord(Model):
     failed: Natural = 0
     # the problems that it may not change
     left: Natural = 0
+    # the keys that could not end for the live tasks in their groups: a run names those that the last one has not
+    held: list[Key] = []
     # the threads that are still outside their group, by container, for at most a hundred containers; and of all
     outside: dict[str, Natural] = {}
     outside_total: Natural = 0
@@ -72,6 +74,8 @@ class UnhookedContainer(Model):
     pod: str | None = None
     # its name in the pod
     name: str | None = None
+    # of the pod, in the chart, which knows no names
+    uid: str | None = None
 
 
 class Unhooked(Model):
@@ -90,8 +94,10 @@ class Unhooked(Model):
     others: list[str]
     # the containers that hold a pod's sandbox
     sandboxes: list[str] = []
-    # in the chart: when the last of `containers` started (Unix time, s), unless one with a record started later
+    # in the chart: when the last of `containers` started (Unix time, s), unless a later one had the hook
     last_started_at: Seconds | None = None
+    # in the chart: when the last container that had the hook started (CLOCK_BOOTTIME, s), also if it has ended
+    last_hooked: Seconds = 0.0
 
 
 class JobContainer(Model):
@@ -117,7 +123,8 @@ class Job(Model):
     begin: str | None = None
     end: str
     seconds: Seconds | None = None
-    # how many runs of its containers this line adds up: a run ends when the last container leaves
+    # how many runs of its containers this line adds up: a run ends when the last container leaves; of a job, how many
+    # processes joined
     runs: Natural = 1
     # by event, in base units: what is known of it
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
@@ -136,7 +143,7 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """The conditions of a hooks.d file, all of which a container must meet; `hooksd` evaluates them."""
+    """The conditions of a hooks.d file, all of which hold for a container that gets its hook."""
 
     always: bool | None = None
     annotations: dict[str, str] | None = None

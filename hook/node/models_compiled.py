@@ -19,6 +19,7 @@ ReconcileRecord = Form("ReconcileRecord", (
     ("seconds", "seconds", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("failed", "failed", 0, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", 0, (check_int, (), 0, 9223372036854775807)),
+    ("held", "held", [], (check_list, (), (check_named, (), names.container_id))),
     ("outside", "outside", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
     ("outside_total", "outside_total", 0, (check_int, (), 0, 9223372036854775807)),
     ("elsewhere", "elsewhere", {}, (check_dict, (), TEXT, (check_int, (), 0, 9223372036854775807))),
@@ -42,6 +43,7 @@ UnhookedContainer = Form("UnhookedContainer", (
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
+    ("uid", "uid", None, TEXT_OR_NONE),
 ))
 Unhooked = Form("Unhooked", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -52,6 +54,7 @@ Unhooked = Form("Unhooked", (
     ("others", "others", ABSENT, (check_list, (), TEXT)),
     ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
     ("last_started_at", "last_started_at", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
+    ("last_hooked", "last_hooked", 0.0, (check_float, (), 0, 1000000000000.0)),
 ))
 JobContainer = Form("JobContainer", (("id", "id", ABSENT, TEXT), ("name", "name", None, TEXT_OR_NONE),))
 Job = Form("Job", (

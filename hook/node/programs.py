@@ -16,7 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hook import system
-from hook.report import errno_name
+from hook.node import files
+from hook.report import errno_name, printable
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
@@ -71,7 +72,11 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
         )
     except OSError as error:
-        return Exit(None, "", f"cannot start: {errno_name(error)}")
+        first, *_ = (system.try_call(files.read_head, command[0], 256) or b"").splitlines() or [b""]
+        script = (
+            f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
+        )  # what is missing
+        return Exit(None, "", f"cannot start: {errno_name(error)}{script}")
     finally:
         is_starting = False
     try:

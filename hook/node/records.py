@@ -152,9 +152,8 @@ def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
 
 def name_unhooked(seen: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    found = [(str(of.namespace), str(of.pod), str(of.name), container) for container, of in seen.containers.items()]
-    in_order = ((container, seen.containers[container]) for *_, container in sorted(found))
-    return [who(container, of.namespace, of.pod, of.name) for container, of in in_order]
+    rows = ((of.namespace, of.pod or (of.uid and f"pod {of.uid}"), of.name, id_) for id_, of in seen.containers.items())
+    return [who(container, *names) for *names, container in sorted(rows, key=lambda row: [*map(str, row)])]
 
 
 def list_recorded(states: Iterable[KeyState]) -> set[str]:

@@ -34,6 +34,7 @@ _DIRECTORIES = (
     "/var/lib/rancher/k3s/data/current/bin",
     "/var/lib/rancher/rke2/bin",
     "/var/lib/k0s/bin",
+    "/adopt",  # of the chart's image, which makes a runtime there: packaging/kubernetes/image/runtime.py
 )
 _ROOTS = (
     "/run/runc",  # runc's own for root: CRI-O (runtime_root in its configuration), Podman, plain runc
@@ -199,7 +200,9 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         if find_runtimes().roots or options.namespace or options.annotation or options.monitor != "all":
             run.remove(Unhooked, "unhooked")
             return None
-        found = _find_by_cgroup(processes, candidates)
+        # A container that came and went between two looks, as a Job's, has left its key's record.
+        gone = (key.created_boottime or 0.0 for key in run.list_states() if key.kind == "pod" and not key.members)
+        found = _find_by_cgroup(processes, candidates, max([former.last_hooked, *gone]))
     else:
         sandboxes = candidates.intersection(former.sandboxes)
         if former.rules != digest:
@@ -216,31 +219,31 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
             containers={**known, **fresh},
             others=sorted(others.union(new.others)),
             sandboxes=sorted(sandboxes.union(new.sandboxes)),
+            last_hooked=former.last_hooked,
         )
     found = replace(found, since=system.now_utc(), rules=digest)
     run.write(Unhooked, "unhooked", found)
     return found
 
 
-def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
+def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: float) -> Unhooked:
     """Find the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
     Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
     sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
-    container is the first only where that has ended.
+    container is the first only where that has ended. `last_hooked` is when the last one with the hook started that is
+    known from before, for it may have ended.
     """
     located = {places: _locate(places) for places in {process.cgroups for process in processes.by_pid.values()}}
     pods: dict[str, dict[str, list[Process]]] = {}
     for process in processes.by_pid.values():
         if (place := located[process.cgroups]) is not None:
             pods.setdefault(place[0], {}).setdefault(place[1], []).append(process)
-    ours = processes.by_pid.get(os.getpid())
-    own = located[ours.cgroups] if ours is not None else None
-    found: dict[str, float] = {}
+    own = _locate(system.cgroups(os.getpid()))
+    found: dict[str, tuple[float, str]] = {}
     sandboxes: list[str] = []
-    last_hooked = 0.0
     for uid, containers in pods.items():
-        born = {name: min(process.starttime for process in inside) for name, inside in containers.items()}
+        born = {name: min(one.starttime for one in inside) / system.TICKS for name, inside in containers.items()}
         last_hooked = max([last_hooked, *(at for name, at in born.items() if name not in candidates)])
         if own is not None and uid == own[0]:
             continue
@@ -250,12 +253,12 @@ def _find_by_cgroup(processes: Processes, candidates: set[str]) -> Unhooked:
             is_alone = len(containers[name]) == init.threads == 1
             if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
-            elif processes.boottime - born[name] / system.TICKS > _YOUNG:
-                found[name] = born[name]
-    last = max(found.values(), default=0.0)
-    at = system.unix_time() - processes.boottime + last / system.TICKS if last > last_hooked else None
-    unnamed = dict.fromkeys(found, UnhookedContainer())
-    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at)
+            elif processes.boottime - born[name] > _YOUNG:
+                found[name] = born[name], uid
+    last, _ = max(found.values(), default=(0.0, ""))
+    at = system.unix_time() - processes.boottime + last if last > last_hooked else None
+    unnamed = {name: UnhookedContainer(uid=uid) for name, (_, uid) in found.items()}
+    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, names, poststop, reclaim, report, system, validation
+from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.entry import Context
 from hook.errors import HookError, Reason
@@ -152,8 +152,18 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
         raise error
 
 
+def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> None:
+    """End a key at once, whether or not its members live, with all its groups. Raises HookError, OSError."""
+    end(context, locked, validation.replace(state, recovering=False), is_own=True)
+    for container in state.members:
+        context.run.remove(Index, container)
+    if state.recovering:  # its record may lack groups, which have its name
+        for above in resctrl.list_ctrl_groups(context.resctrl.root):
+            remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+
+
 def end_released(context: Context, state: KeyState) -> bool:
-    """Remove the groups that a completed job still has, with the tasks in them: its release was killed before that.
+    """Remove the groups that a completed key still has, with the tasks in them: its end was killed before that.
 
     Returns whether there was one. Raises HookError, OSError.
     """
@@ -215,7 +225,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     locked.commit(change(state, groups, kind=kind, members={**members, **state.members}, history_file=file))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
-            create.begin(context, locked, group.path, made=False, empty=False)
+            create.begin(context, locked, group.path, made=False)
     rebuilt = locked.state or state
     if kind != "job" and _has_unknown(seen, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
@@ -409,8 +419,6 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
             seen.refusal = error
-        if key is not None:
-            _show_again(context, key.name)
         if error.reason != Reason.TASK_GONE:  # else it has ended
             _record(context, container, error, key, is_monitored=False)
         raise
@@ -434,17 +442,6 @@ def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
-
-
-def _show_again(context: Context, key: str) -> None:
-    """Restore the view of a key, which createRuntime has invalidated before it failed to make a group again."""
-    try:
-        with context.run.lock(key, system.monotonic()) as locked:
-            if locked.state is not None:
-                context.view.show(locked.state)
-    except HookError as error:
-        if error.reason != Reason.LOCK_TIMEOUT:  # then the hook that holds it shows it
-            raise
 
 
 def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:

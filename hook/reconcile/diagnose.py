@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hook import counters, identity, names, reclaim, resctrl, system, validation
 from hook.entry import Context
 from hook.errors import HookError
-from hook.key import history_of
+from hook.key import find_removable, history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, processes, records, runtimes
 from hook.node.models import ReconcileRecord
@@ -84,6 +84,8 @@ class Survey:
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
         self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
         self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container
+        # The keys that are to end, and cannot: a live task is in each of their groups.
+        self.held: set[str] = set()
         # By key: why it could not be looked at.
         self.unread: dict[str, OSError] = {}
         # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
@@ -331,10 +333,12 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
-    elif state.lingering_since is None:
-        yield Action("end", key, why="it has no members")
-    elif is_listed is False or reclaim.has_lingered(seen.context, state):
-        yield Action("end", key, why="its linger time is over, or its pod is gone")
+    elif state.lingering_since is None or is_listed is False or reclaim.has_lingered(seen.context, state):
+        if state.groups and not find_removable(seen.context, state):
+            seen.held.add(key)
+            return
+        why = "it has no members" if state.lingering_since is None else "its linger time is over, or its pod is gone"
+        yield Action("end", key, why=why)
 
 
 def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
@@ -360,9 +364,9 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
 
 
 def _diagnose_released(seen: Survey, state: KeyState) -> Iterator[Action]:
-    """List the action that a completed key needs: a job's release may have been killed before it removed its groups."""
-    if state.kind == "job" and any(seen.context.resctrl.exists(group.path) for group in state.groups):
-        yield Action("end", state.key, why="its release did not come to its end")
+    """List the action that a completed key needs, if what ended it was killed before it removed a group with a task."""
+    if state.stopped and any(seen.context.resctrl.has_live_task(group.path) for group in state.groups):
+        yield Action("end", state.key, why="its end was interrupted")
 
 
 def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:

@@ -243,11 +243,12 @@ def limit_late(context: Context, container: str) -> float:
     return system.boottime() - context.looked_at if container in context.left_outside else 0.0
 
 
-def note_last_look(context: Context) -> None:
-    """Read from the record of reconcile what limit_late asks for."""
+def note_last_look(context: Context) -> ReconcileRecord:
+    """Read from the record of reconcile what limit_late asks for; return the record."""
     last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
     is_of_this_boot = last.looked_at <= system.boottime()
     context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
+    return last
 
 
 def count_late_cpu(context: Context, key: str, seconds: float) -> None:

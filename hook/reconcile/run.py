@@ -14,14 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hook import reclaim, report, resctrl, system, validation
+from hook import names, reclaim, report, resctrl, system, validation
 from hook.entry import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.key import end, remove_group
-from hook.models import Index, KeyState, Options, State
+from hook.models import KeyState, Options, State
 from hook.node import processes, records, runtimes
 from hook.node.models import Unhooked
-from hook.reconcile.act import act, end_released, write_owed
+from hook.reconcile.act import act, end_released, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, change_record, explain_outside, move_until, note_last_look, save_late
 from hook.report import format_count, printable, short_id, who
@@ -58,8 +57,10 @@ class Repairs:
     def __init__(self, note: Callable[[Outcome], object] | None = None) -> None:
         self.outcomes: list[Outcome] = []
         self.left: list[str] = []  # a line for each problem that reconcile may not change
+        self.held: list[str] = []  # the keys that cannot end yet; before the look, those that the last run has named
         self.outside: dict[str, int] = {}  # by container, its threads outside its group at the last look
-        self.unread = 0  # of how many keys, cgroups and processes that look did not read what it should have
+        self.unread = 0  # of how many keys, cgroups and processes it did not read what it should have
+        self.unanswered = 0  # the containers that --adopt could not ask a runtime about, each a failed adoption
         self.undone = 0  # the planned actions of this pass that have not ended
         self.at: Action | None = None  # the action that has begun
         self.ended: str | None = None  # why it stopped early: a signal, its time limit
@@ -75,7 +76,7 @@ class Repairs:
     @property
     def is_whole(self) -> bool:
         """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
-        return self.ended is None and not self.failed and not self.unread
+        return self.ended is None and not (self.failed or self.unread or self.unanswered)
 
     def act(self, seen: Survey, actions: list[Action]) -> None:
         """Do these actions, then wait for the threads of all their containers together.
@@ -99,6 +100,16 @@ class Repairs:
         for outcome, _ in waiting:
             self._end(outcome)
 
+    def fail_repeated(self, planned: list[Action]) -> None:
+        """Count an action as failed that was done in an earlier pass and is needed again: it has changed nothing.
+
+        More threads may come into a container at any time.
+        """
+        by_id = {done.action.id: done.problem for done in self.outcomes}
+        for action in planned:
+            if action.verb not in BRING_IN and by_id.get(action.id, "") is None:
+                self._end(Outcome(action, "it was done, and is needed again"))
+
     def conclude(self, seen: Survey, planned: list[Action]) -> None:
         """Note what the last look shows. What is outside by then is a failed action, since no pass follows."""
         self.outside = {name: look.to_move for (_key, name), look in seen.looks.items() if look.to_move}
@@ -111,7 +122,8 @@ class Repairs:
 
     def read_left(self, seen: Survey) -> None:
         """Note what a look leaves as it is, and what it could not read."""
-        self.left = [*_list_left(seen)]
+        self.left = [*_list_left(seen, seen.held.difference(self.held))]
+        self.held = sorted(seen.held)
         cgroups = sum(look.unread for look in seen.looks.values())
         self.unread = cgroups + len(seen.unread) + seen.processes.unread
 
@@ -203,7 +215,7 @@ def repair(
     done = repairs or Repairs()
     context = _open_node(options, linger)
     began = system.monotonic()
-    note_last_look(context)
+    held = done.held = note_last_look(context).held
     _save(context, [], started_at=system.unix_time())
     try:
         for line in report.sum_up_failures(context.run):
@@ -220,8 +232,9 @@ def repair(
         done.outcomes,
         ended_at=system.unix_time(),
         seconds=system.monotonic() - began,
-        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed),
-        left=len(done.left),
+        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
+        left=len(done.left) + len({*held}.intersection(done.held)),
+        held=done.held,
         unread=done.unread,
         outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
         outside_total=sum(done.outside.values()),
@@ -238,6 +251,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
     while True:
         seen = Survey(context, live)
         planned = diagnose(seen)
+        done.fail_repeated(planned)
         failed = {outcome.action.id for outcome in done.outcomes if outcome.problem is not None}
         actions = [action for action in planned if action.id not in failed]  # a run does not try again
         if not actions or passes == _MOST_PASSES:
@@ -250,6 +264,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
     if asks is not None:  # last: the containers of rebuilt keys are known by now
         adoptable, problems = _find_adoptable(seen, asks)
         done.left += problems
+        done.unanswered = len(problems)
         done.adopt(seen, adoptable)
     done.left += _list_unhooked(seen)
     return seen
@@ -300,8 +315,11 @@ def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[
     return [Action("adopt", container=state.id, why=why, state=state) for state in states], problems
 
 
-def _list_left(seen: Survey) -> Iterator[str]:
+def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
+    for state in map(seen.states.__getitem__, sorted(held)):
+        name = who(state.key, state.pod_namespace, state.pod_name, names.find_name(state))
+        yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
     for (key, container), look in seen.looks.items():
         name = _name_place(seen, key, container)
         if look.taker is not None:
@@ -339,7 +357,7 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
         yield f"cannot look for containers that never got the hook: {report.explain(error)}"
         return
     if found is not None and (names := records.name_unhooked(found)):
-        yield f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"
+        yield f"{format_count(len(names), 'running container')} never got the hook: {', '.join(names)}"
 
 
 # --- The end of all keys, also of those with live containers: an administrator takes the hook off the node
@@ -401,15 +419,9 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
             if state is not None and state.completed_at is None:
-                end(context, locked, state, state.groups)
-                for container in state.members:
-                    run.remove(Index, container)
-                if state.recovering:  # its record may lack groups, which have its name
-                    for above in resctrl.list_ctrl_groups(options.resctrl_root):
-                        remove_group(context, f"{above}/mon_groups/{options.group_prefix}{key}")
+                end_with_members(context, locked, state)
             elif state is not None:
-                if state.kind == "job":
-                    end_released(context, state)
+                end_released(context, state)
                 write_owed(context, locked, state)
             if locked.state is None or locked.state.owed is None:
                 reclaim.forget(context.view, locked)

@@ -113,7 +113,7 @@ def format_unmonitored(seen: Inventory) -> list[str]:
     failures = sorted(seen.failures, key=lambda failure: (failure.reason, name_failed(failure)))
     lines = [line for failure in failures for line in _format_failure(failure)]
     if seen.unhooked is not None:
-        why = f"without the hook, as of {seen.unhooked.since} (see doctor)"
+        why = f"without the hook, as of {seen.unhooked.since}"
         lines += [f"{name}: {why}" for name in name_unhooked(seen.unhooked)]
     return [*lines, *_list_missing(seen)] or ["none"]
 
@@ -220,7 +220,7 @@ def _list_findings(seen: Inventory) -> Iterator[str]:
         outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
         yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
     if unhooked is not None and (never := name_unhooked(unhooked)):
-        yield f"never hooked, as of {unhooked.since} (see doctor, and list unmonitored): {_name_some(never)}"
+        yield f"never hooked, as of {unhooked.since} (see list unmonitored): {_name_some(never)}"
 
 
 def _name_some(names: Sequence[str]) -> str:

@@ -4,8 +4,8 @@
 Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on that, cleaned of all
 groups before and after. What needs the model itself, for its faults and its log of events, asks for `resctrl`.
 
-On the model, this machine's own containers do not show: reconcile would ask their runtimes for them, which come and go
-as other tests have it. So where only this tier runs, it has a /run of its own.
+On the model, this machine's own containers do not show: reconcile would ask their runtimes for them, or take a pod of
+another run for never hooked. They come and go. So where only this tier runs, it has a /run of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"mode=755"),
         ]
         assert not any(done), os.strerror(ctypes.get_errno())
+        os.mkdir("/run/runc")  # of a runtime that has no container: reconcile goes by no cgroups of others' pods
 
 
 @pytest.fixture

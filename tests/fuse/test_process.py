@@ -44,11 +44,17 @@ def in_shell(hook: Hook, code: str) -> Hook:
     return replace(hook, wrapper=("sh", "-c", code, "sh"))
 
 
+# A /dev with nothing in it but a directory in which pytest may have its files.
+WITHOUT_DEVICES = "mount -t tmpfs x /mnt; mkdir /mnt/shm; mount --rbind /dev/shm /mnt/shm; mount --move /mnt /dev; "
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT_DEVICES], ids=["usual", "no /dev/null"])
 @pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2), (1, 2)])
-def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...]) -> None:
+def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...], before: str) -> None:
     """What is opened first would become stdin, stdout or stderr: no message may land in a file of ours."""
     closed = " ".join(f"{number}<&-" for number in missing)
-    wrapped = in_shell(hook, f'exec "$@" {closed}').with_options("--no-such-option")
+    code = f'set -e; {before}exec "$@" {closed}'
+    wrapped = replace(hook, wrapper=("unshare", "-m", "sh", "-c", code, "sh")).with_options("--no-such-option")
     outcome = wrapped(created("c1", init.pid, pod_uid=UID))
     assert outcome.status == 0
     if 0 in missing:
@@ -201,6 +207,17 @@ def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
     assert done.returncode == 0
     assert "bad_state: no container state on stdin: Bad file descriptor: EBADF" in done.stderr
     assert set(hook.reasons().values()) == {"bad_state"}
+
+
+def test_a_complete_state_on_a_stdin_that_is_not_closed_is_served(hook: Hook, init: Task) -> None:
+    """After the wait of STDIN_PATIENCE."""
+    with subprocess.Popen(hook.command("createRuntime"), stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        process.stdin.write(json.dumps(created("c1", init.pid)).encode())
+        process.stdin.flush()
+        assert (process.wait(DEADLINE), process.stderr.read()) == (0, b"")
+    assert hook.tasks("oci-c1") == {init.pid}
 
 
 def test_ps_shows_what_the_documents_quote(hook: Hook) -> None:

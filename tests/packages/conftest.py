@@ -23,7 +23,7 @@ from tests.resctrlfs import mounted
 from tests.support import debian
 from tests.support.containers import REPOSITORY
 from tests.support.debian import CannotMake
-from tests.support.machine import AT_BOOT, PROGRAM
+from tests.support.machine import AT_BOOT, HOOKS_DIR, PROGRAM
 
 NEWER = "1000.0"
 SUITES = {12: "bookworm", 13: "trixie"}
@@ -37,6 +37,33 @@ DEBIAN = (
 )
 USUAL = 12
 """The version of Debian of all tests but those of `fresh`."""
+
+
+OLDER = "0.0.1"
+PODMAN = "10-resctrl-mon-hook-podman.json"
+OLDER_CONTROL = f"""\
+Package: resctrl-mon-hook
+Version: {OLDER}
+Architecture: all
+Maintainer: none <none@resctrl-mon-hook.invalid>
+Description: an early version
+"""
+OLDER_SPEC = f"""\
+Name: resctrl-mon-hook
+Version: {OLDER}
+Release: 1
+Summary: an early version
+License: Apache-2.0
+AutoReqProv: no
+%global debug_package %{{nil}}
+%global __os_install_post %{{nil}}
+%description
+%install
+cp -a %{{tree}}/. %{{buildroot}}/
+%files
+{PROGRAM}
+{HOOKS_DIR}/{PODMAN}
+"""
 
 
 class Packages(NamedTuple):
@@ -94,11 +121,31 @@ def _packages(program: Path, version: str, output: Path) -> Packages:
     return Packages(version, deb, rpm)
 
 
+@pytest.fixture(scope="session")
+def older(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """Packages that ship the program at its path, as early ones did, and the JSON that calls the program."""
+    directory = tmp_path_factory.mktemp("older")
+    tree = directory / "tree"
+    for source, path in (program, PROGRAM), (REPOSITORY / "oci-hooks" / PODMAN, f"{HOOKS_DIR}/{PODMAN}"):
+        target = tree / path[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    spec = directory / "spec"
+    spec.write_text(OLDER_SPEC)
+    macros = {"tree": tree, "_rpmdir": directory, "_rpmfilename": "older.rpm", "_build_id_links": "none"}
+    defines = [f"--define={name} {value}" for name, value in macros.items()]
+    subprocess.run(["rpmbuild", "-bb", f"--define=_topdir {directory}/top", *defines, spec], check=True, timeout=300)
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(OLDER_CONTROL)
+    subprocess.run(["dpkg-deb", "--build", tree, directory / "older.deb"], check=True, timeout=300)
+    return Packages(OLDER, directory / "older.deb", directory / "older.rpm")
+
+
 MakeMachine = Callable[[Path, int], "AbstractContextManager[Machine]"]
 
 
 @pytest.fixture(scope="session")
-def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
+def make_machine(packages: Packages, newer: Packages, older: Packages) -> MakeMachine:
     """Machines with a version of Debian that have the packages at hand, each in a directory of its own."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
@@ -110,7 +157,7 @@ def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
         except CannotMake as reason:
             pytest.skip(str(reason))
         with mounted(directory) as resctrl, closing(Machine(base, directory, resctrl)) as machine:
-            for file in (*packages[1:], *newer[1:]):
+            for file in (*packages[1:], *newer[1:], *older[1:]):
                 shutil.copy(file, machine.shared)
             yield machine
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -269,15 +271,79 @@ def test_the_program_is_there_before_the_json_and_the_stub_comes_after_its_end(
 ) -> None:
     """And no step of any of it unlinks the program's path."""
     program, hook_file = f"hooks.d/{NAME}.pyz", f"hooks.d/10-{NAME}-podman.json"
-    install, upgrade, remove, again = (
+    install, upgrade, remove = (
         manager.machine.changes(*command)
-        for command in (manager.command(packages), manager.command(newer), manager.command(), manager.command(packages))
+        for command in (manager.command(packages), manager.command(newer), manager.command())
     )
+    manager.machine.at(PROGRAM).write_bytes(b"")  # a shell takes an empty file for a script, and the kernel for nothing
+    again = manager.machine.changes(*manager.command(packages))
     assert install.index(program) < install.index(hook_file)
     assert program in upgrade
     assert remove.index(f"unlink {hook_file}") < remove.index(program)
-    assert program in again
+    assert again.index(program) < again.index(hook_file), "a file that cannot run is not left there either"
     assert f"unlink {program}" not in [*install, *upgrade, *remove, *again]
+
+
+def test_an_upgrade_from_a_package_that_shipped_the_path_only_renames_the_new_program_over_it(
+    manager: Manager, older: Packages, packages: Packages
+) -> None:
+    """And what that version made beside the program goes, so that a purge leaves nothing of it."""
+    machine = manager.machine
+    manager.install(older)
+    machine.at(f"{PROGRAM}.cpython-311").touch()
+    container = machine.podman_run("web")
+    program = f"hooks.d/{NAME}.pyz"
+    changes = [line for line in machine.changes(*manager.command(packages)) if line.split()[-1] == program]
+    assert changes == [program]
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
+    assert machine.groups() == {f"oci-{container}": [machine.pid("web")]}
+    machine.podman_rm("web")
+    manager.remove()
+    assert in_usr(machine) == [PROGRAM]
+    assert NAME not in machine.run("dpkg-divert", "--list").stdout
+
+
+# --- What cannot run
+
+
+@contextmanager
+def noexec(machine: Machine) -> Iterator[None]:
+    """No program can run in the directory of the hooks' programs."""
+    place = os.path.dirname(PROGRAM)
+    machine.run("mkdir", "-p", place)
+    machine.run("mount", "--bind", place, place)
+    machine.run("mount", "-o", "remount,bind,noexec", place)
+    try:
+        yield
+    finally:
+        machine.run("umount", place)
+
+
+def test_where_no_program_can_run_the_package_is_refused_and_containers_start(
+    manager: Manager, packages: Packages, newer: Packages
+) -> None:
+    """Until the remedy that it names. A version of before stays, and runs again after that."""
+    machine = manager.machine
+    with noexec(machine):
+        refused = machine.from_outside(*manager.command(packages), check=False)
+        assert refused.returncode != 0
+        assert f"no program runs as {PROGRAM}: Permission denied: containers would fail" in refused.stdout
+        assert ours(machine) == []
+        machine.podman_run("before")
+        assert machine.groups() == {}
+        remedy = re.search(r"remedy: .* is mounted noexec: (.*); then install the package again", refused.stdout)
+        assert remedy is not None
+        machine.run(*remedy[1].split())
+        manager.install(packages)
+    kept = ours(machine)
+    with noexec(machine):
+        assert machine.from_outside(*manager.command(newer), check=False).returncode != 0
+    assert ours(machine) == kept
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
+    container = machine.podman_run("web")
+    assert machine.groups() == {f"oci-{container}": [machine.pid("web")]}
+    manager.install(newer)
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
 
 
 @pytest.mark.parametrize("damage", ["head -c 1000000", "head -c -1", "sed s/hook/hooj/"])

@@ -33,8 +33,8 @@ def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
 _TAKES_LOCK = "system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)"
 _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)\n"
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
-_MAKES_GROUP = "        made = context.resctrl.make(group.path)\n"
-_COMMITS = "        locked.commit(state)\n"
+_MAKES_GROUP = "            made = context.resctrl.make(group.path)\n"
+_COMMITS = "            locked.commit(state)\n"
 _TELLS = "        after = _add_to_history(context, state, after, over)\n"
 _ENDS = "            locked.commit(after)\n"
 MUTANTS = {
@@ -91,7 +91,15 @@ MUTANTS = {
     ),
     "M16": BrokenRule(
         "no reconcile ends a release that was killed", "j21 | q | r",
-        {'if state.kind == "job" and any(': "if False and any("},
+        {"if state.stopped and any(": "if False and any("},
+    ),
+    "M17": BrokenRule(
+        "a task that outlived the last poststop keeps a key that has lingered", "linger=60; c1 f1 | p1 | r t100 r",
+        {"stopped=is_own or (state.stopped and not state.members)": "stopped=is_own"},
+    ),
+    "M18": BrokenRule(
+        "the last poststop counts as come where reconcile has dropped a container", "linger=60; c1 f1 | d1 | r t100 r",
+        {"else state.stopped and members == state.members": "else True"},
     ),
     "M19": BrokenRule(
         "two jobs may have one process", "B21 | J21 | J21@other | r",

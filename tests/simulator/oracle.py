@@ -39,7 +39,7 @@ class StepOracle:
     def look(self, call: str, path: str) -> None:
         """Look at what this call may have changed."""
         lane = self._node.run.lane
-        life = lane.life if lane is not None else None
+        life = lane.life if lane is not None else self._node.run.life
         actor, is_faulty = (life.what, life.had_fault) if life is not None else ("other tool", False)
         try:
             if path.startswith(RESCTRL):
@@ -59,11 +59,13 @@ class StepOracle:
             self._node.run.problem = problem
 
     def _look_at_removal(self, path: str, actor: str, is_faulty: bool) -> None:
-        """No group with a live task is removed, but by the last member's own poststop, and as the hook is taken off."""
+        """No group with a live task is removed, but at the end that the last member's own poststop, or the release of a
+        job, has begun, and as the hook is taken off.
+        """
         if is_faulty or self._node.is_off:  # what is shown could not be brought up to date, or is ended for good
             self._node.taken.add(path)
         fallen = self._kernel.fallen - self._node.strangers - self._node.released
-        may = actor.startswith(("poststop", "uninstall"))
+        may = actor.startswith(("poststop", "uninstall")) or self._node.is_over(path.rpartition("/" + OURS)[2])
         expect(not fallen or may, actor, "removed", path, "with live tasks", fallen)
 
     def _look_at_entry(self, call: str, path: str, actor: str, is_faulty: bool) -> None:
@@ -104,6 +106,14 @@ class StepOracle:
                 it.is_lost = it.is_out = True  # its namesake's, which looks the same
             else:
                 expect(it.is_lost, actor, "took", it, "out of the record of", it.key)
+        for it in self._node.lives:
+            state = self._read_state(it.key)
+            if state is not None and state["members"]:
+                self._node.filled.add(it.key)
+            elif state is not None and it.key in self._node.filled:
+                self._node.filled.discard(it.key)
+                if actor not in [f"createRuntime of {of.number}" for of in self._node.lives if of.key == it.key]:
+                    self._node.emptied_by[it.key] = actor  # else it leaves the key as it was before
 
     def _look_at_index(self, actor: str) -> None:
         """A live member is in the index, by which its poststop finds it."""
@@ -220,6 +230,9 @@ class LastOracle:
         strangers = tasks & self._node.strangers if are_known else set()
         expect(not strangers, path, "still has tasks of no container", strangers)
         expect(own or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
+        is_due = state is not None and (state["lingering_until"] or 0.0) <= self._kernel.now
+        is_held = is_due and not own and self._node.is_over(name[len(OURS) :])
+        expect(not is_held, path, "is held by what outlived its last poststop:", ghosts)
 
     def _judge_record(self, key: str, state: Any) -> None:  # noqa: ANN401  JSON
         expect(state is not None, "the record of", key, "is unreadable")

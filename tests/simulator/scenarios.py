@@ -56,6 +56,23 @@ SCENARIOS = (
     "linger=60; c1 p1 D1 | r | c2",
     "linger=60; c1 | p1 D1 | r",
     "linger=60; c1 d1 k1 | c2 p2 | r",
+    # a task outlives the init of a container: its poststop ends it, but no lost one's drop does
+    "linger=60; c1 f1 | p1 | r t100 r",
+    "linger=60; c1 f1 p1 t100 | r | c2",
+    "linger=60; c1 c2 f1 | d1 r | p2 t100 r",
+    "linger=60; c1 f1 | d1 | r t100 r",
+    "linger=60 rmids=1; c1 f1 p1 t100 | c5 | r",
+    "linger=60 snapshot_ttl=0; c1 f1 p1 t100 | r | c2",
+    "linger=60; c1 f1 p1 | U",
+    "linger=60; j21 f21 | q | r",
+    "c1 f1 | p1 | r | c2",
+    # another container joins and leaves while a hook waits, or after it was refused
+    "history=1 rmids=3 limbo=1; c5 p5 | C1@gold d1 | c2 p2 | r",
+    "history=1 rmids=3 limbo=5; c5 p5 | C1@gold d1 | c2 p2 | r",
+    "history=1; | C1@gold d1 | c2 p2 | x1",
+    "history=1; | z c1 d1 | c2 p2 | r",
+    "history=1; c3 | z c1 d1 | c2 p2 | x3 p3",
+    "history=1 linger=60; c3 p3 | z c1 d1 | c2 p2 t100 | g",
     # two ctrl_groups
     "c1 | c2@gold | p1",
     "c1 c2@gold | p1 | p2 | r",
@@ -173,9 +190,9 @@ SCENARIOS = (
     "history=1 rmids=1; c9 n21 | d9 r | d21 r",
     "rmids=1; c9 j21 d21 | r | n22",
     # a pid is a process's and its start time's: another one has the number by the time of the put
-    "c1 m1@gold | r | z1",
-    "c1 m1@gold | y1 | z1",
-    "shows_groups=0; j21 x21 | r | z21",
+    "c1 m1@gold | r | N1",
+    "c1 m1@gold | y1 | N1",
+    "shows_groups=0; j21 x21 | r | N21",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",

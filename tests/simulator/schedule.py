@@ -100,6 +100,7 @@ class SimulatedRun(SimulatedMachine):
         self._rates = {kind: random.choice(rates) for kind, (rates, _) in _CHANCES.items()} if random else {}
         self._lanes: list[Lane] = []
         self.lane: Lane | None = None
+        self.life: SimulatedProcess | None = None  # the process that runs beside no other
         self._main = threading.Lock()
         self._main.acquire()
 
@@ -126,6 +127,8 @@ class SimulatedRun(SimulatedMachine):
         former, self.caller = self.caller, life.caller
         if lane is not None:
             lane.life = life
+        else:
+            self.life = life
         try:
             life.result = life.body()
         except ProcessKilled:
@@ -135,6 +138,7 @@ class SimulatedRun(SimulatedMachine):
         self.release(life.caller)
         if lane is not None:
             lane.life = None
+        self.life = None
         self.caller = former
         return life
 

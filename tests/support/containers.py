@@ -477,8 +477,9 @@ def remove(base: Path) -> None:
         if target.startswith(f"{base}/"):
             detach(Path(target))
     for record in (*Path("/run/runc").glob("*/state.json"), *Path("/run/crun").glob("*/status")):
-        if os.fsencode(base) in record.read_bytes():  # of a container whose conmon was killed
-            shutil.rmtree(record.parent)
+        with suppress(FileNotFoundError):  # others' containers come and go
+            if os.fsencode(base) in record.read_bytes():  # of a container whose conmon was killed
+                shutil.rmtree(record.parent)
     shutil.rmtree(base)
 
 

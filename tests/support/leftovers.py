@@ -93,7 +93,10 @@ def _is_of_others(kind: str, name: str) -> bool:
         with suppress(OSError):
             pids = [Path(run[0], ".lock").read_text(encoding="ascii")]  # pytest keeps its pid there
     for pid in pids:
-        with suppress(OSError):
-            if not _is_ours(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            try:
+                if not _is_ours(pid):
+                    return True
+            except PermissionError:  # another user's
                 return True
     return False

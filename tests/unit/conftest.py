@@ -8,9 +8,11 @@ import importlib
 import os
 import pkgutil
 import re
+import shlex
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, AnyStr
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
+from pyfakefs.helpers import set_gid, set_uid
 
 import hook
 from hook import report, system
@@ -29,7 +32,8 @@ from hook.node.files import Unreadable
 from hook.report import printable
 from pyz import archive, bytecode
 from pyz.bytecode import Bytecode
-from tests.unit.files import FOUND, MOST_OF_DEV, ROOT
+from tests.support.hook import NATIVE
+from tests.unit.files import ELSEWHERE, FOUND, MOST_OF_DEV, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
 # How long an example takes is the machine's: it may be busy. `build.py test` takes "dev" (tests/unit/files.py).
@@ -37,6 +41,47 @@ settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("dev", settings.get_profile("unit"), max_examples=MOST_OF_DEV)
 settings.load_profile("unit")
 OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$)")
+OF_THE_NODE = re.compile("(/run/resctrl-mon-hook|/var/log/resctrl-mon-hook|/sys/fs/resctrl)(/|$)")
+STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn")
+PLACES = {option.partition("=")[0] for option in ELSEWHERE}
+WITHOUT_PLACES = {"--help", "help", "completion"}
+
+_touches: list[str] = []
+
+
+def _note_touches(event: str, arguments: tuple[Any, ...]) -> None:
+    """Note what a test does with the node's own directories, or a process of the program that it starts may do."""
+    if event in STARTS:
+        words = [os.fsdecode(word) for word in arguments[1] or ()]
+        if starts_on_the_node(words):
+            _touches.append(shlex.join(words))
+    elif event == "open" or event.startswith("os."):
+        used = arguments[1:] if event == "os.symlink" else arguments  # what it leads to is only its content
+        paths = (os.fsdecode(path) for path in used if isinstance(path, (str, bytes)))
+        _touches.extend(f"{event} {path}" for path in paths if OF_THE_NODE.match(path))
+
+
+def starts_on_the_node(words: Sequence[str]) -> bool:
+    """Whether a command starts the program, and leaves it the places that it has by default."""
+    for place, word in enumerate(words):
+        if word.endswith((".pyz", NATIVE.name)) or list(words[place - 1 : place + 1]) == ["-m", "hook"]:
+            verb, *options = words[place + 1 :] or ["--help"]
+            named = {option.partition("=")[0] for option in options}
+            needed = {*PLACES, *(["--history"] if verb == "history" else [])}
+            is_away = verb.startswith("-") or {verb, *named} & WITHOUT_PLACES or needed <= named
+            return not is_away
+    return False
+
+
+sys.addaudithook(_note_touches)
+
+
+@pytest.fixture(autouse=True)
+def touches() -> Iterator[list[str]]:
+    """Fail a test that touches the run directory, the history or the resctrl of the machine that it runs on."""
+    _touches.clear()
+    yield _touches
+    assert _touches == []
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +101,9 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     """
     for name in os.listdir("/"):  # pyfakefs copies the machine's directory for temporary files, wherever that is
         fs.remove_object(f"/{name}")
+    set_uid(0)  # as a node's programs are root's, so is every file; the fixture of the next test gives this back
+    set_gid(0)
+    monkeypatch.setattr(system, "user_id", lambda: 0)
     fs.create_dir("/tmp", 0o1777)
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(system, "posix", FakePosix(fs))
@@ -109,12 +157,18 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     if "fs" in request.fixturenames:
         yield
         return
-    opened, list_directory, lexists = files.opened, system.list_directory, os.path.lexists
+    opened, list_names = files.opened, files.list_names
+    list_directory, lexists = system.list_directory, os.path.lexists
 
     def open_other(path: str, *kind: int) -> AbstractContextManager[int]:
         if OF_THE_MACHINE.match(path):
             raise Unreadable(path, "ENOENT", errno.ENOENT)
         return opened(path, *kind)
+
+    def list_names_of_other(path: str) -> list[str]:
+        if OF_THE_MACHINE.match(path):
+            raise Unreadable(path, "ENOENT", errno.ENOENT)
+        return list_names(path)
 
     def list_other(path: str, dir_fd: int | None = None) -> list[str]:
         if dir_fd is None and OF_THE_MACHINE.match(path):
@@ -127,6 +181,7 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # `monkeypatch` itself would be undone after a test's own fixtures
         patch.setattr(os.path, "lexists", lexists_other)
         patch.setattr(files, "opened", open_other)
+        patch.setattr(files, "list_names", list_names_of_other)
         patch.setattr(system, "list_directory", list_other)
         yield
 

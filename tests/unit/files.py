@@ -21,6 +21,8 @@ each_python = pytest.mark.parametrize(
     [pytest.param(str(it.path), marks=[pytest.mark.slow] if it is not FOUND[-1] else []) for it in FOUND],
     ids=[f"{it.version}" for it in FOUND],
 )
+ELSEWHERE = ("--run-dir=/proc/nowhere", "--resctrl-root=/proc/nowhere")
+"""Options for a start of the program, so that it stays away from the node's own directories."""
 MOST_OF_DEV = 20
 """So many examples has a property in `build.py test`, whose profile of hypothesis is "dev"."""
 

@@ -18,7 +18,7 @@ from hook import entry
 from hook.cli.verbs import VERBS
 from pyz import BuildError, archive
 from tests.support import interpreters
-from tests.unit.files import FOUND, broken, each_python, start
+from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
@@ -95,7 +95,7 @@ def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> Non
         done = start([*way, "--help"], cwd=directory)
         assert (done.returncode, done.stderr) == (0, ""), way
         assert "resctrl-mon-hook" in done.stdout, way
-        assert start([*way, "no-such-verb"], cwd=directory).returncode == 2, way
+        assert start([*way, "no-such-verb", *ELSEWHERE], cwd=directory).returncode == 2, way
 
 
 def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFactory, source: Path) -> None:
@@ -122,7 +122,7 @@ def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(pyz: Path
     assert start([python, "-ISc", boot, pyz, "--version"]).stdout.startswith("resctrl-mon-hook ")
     cut = pyz.with_name("old kernel.pyz")
     cut.write_bytes(pyz.read_bytes()[:900])
-    assert start([python, "-ISc", boot, cut, "hook"]).returncode == 0
+    assert start([python, "-ISc", boot, cut, "hook", *ELSEWHERE]).returncode == 0
 
 
 RELEASED = ["import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))"]
@@ -161,10 +161,10 @@ def cuts(data: bytes) -> list[int]:
 def test_a_truncated_file_says_so_and_exits_with_0_for_a_runtime_and_2_for_people(pyz: Path) -> None:
     data = pyz.read_bytes()
     for cut in cuts(data):
-        done = broken(pyz, data[:cut], "cut.pyz", "hook", "--run-dir=/proc/nowhere")
+        done = broken(pyz, data[:cut], "cut.pyz", "hook", *ELSEWHERE)
         assert done.returncode == 0, cut
         assert done.stderr, cut
-        done = broken(pyz, data[:cut], "cut.pyz", "list", "--run-dir=/nowhere")
+        done = broken(pyz, data[:cut], "cut.pyz", "list", *ELSEWHERE)
         assert done.returncode == 2 or "RMIDs" in done.stdout or "not mounted" in done.stdout, cut
         assert done.stderr or done.stdout, cut
 
@@ -182,7 +182,7 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
         contents = {it: code for it, code in sources.items() if it != name}
         contents |= {} if text is None else {name: text.encode()}
         for verb, status in (("createRuntime", 0), ("list", 2)):
-            done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb)
+            done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb, *ELSEWHERE)
             last = done.stderr.splitlines()[-1]
             assert (done.returncode, last.partition(": ")[0]) == (status, "resctrl-mon-hook")
             assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
@@ -205,7 +205,7 @@ def test_a_python_that_is_too_old_says_so_and_exits_with_0_for_runtimes_and_2_fo
 ) -> None:
     version = ".".join(map(str, old.version[:2]))
     for verb in (*PERSON, *RUNTIME):
-        done = start([old.path, pyz, verb])
+        done = start([old.path, pyz, verb, *ELSEWHERE])
         assert (done.returncode, done.stdout) == (0 if verb in RUNTIME else 2, "")
         (line,) = done.stderr.splitlines()
         skipped = f"{verb}: nothing was done for this container: " if verb in RUNTIME else ""

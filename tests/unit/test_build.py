@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_all_runs_fuse_lives_and_a_guest_on_both_forms_and_the_rest_on_the_elf_f
         "tests/fuse --form=pyz",
         "tests/packages --form=native",
         f"tests/podman tests/containerd {build.A_GUEST} --form=pyz",
-        "tests/unit",
+        " ".join(build.ALL_UNIT),
     ]
 
 
@@ -94,7 +95,12 @@ def test_without_an_elf_file_all_runs_on_the_pyz_and_says_so_but_fails_in_ci(
     assert build._run_tests(["--all"]) == 0
     assert capsys.readouterr().err == "build.py: no test of the ELF file: no gcc\n"
     others = "--ignore=tests/unit --ignore=tests/fuse --ignore=tests/packages --form=pyz"
-    assert sorted(runs) == [others, "tests/fuse --form=pyz", "tests/packages --form=pyz", "tests/unit"]
+    assert sorted(runs) == [
+        others,
+        "tests/fuse --form=pyz",
+        "tests/packages --form=pyz",
+        " ".join(build.ALL_UNIT),
+    ]
     monkeypatch.setenv("CI", "true")
     with pytest.raises(BuildError, match="no ELF file: no gcc"):
         build._run_tests(["--all"])
@@ -111,20 +117,35 @@ def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
         assert f"-m not slow tests/podman/test_life.py {files} --form={form}" in runs
 
 
+def test_root_runs_the_unit_tests_of_all_as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    users: list[list[str]] = []  # of each run: what is before its Python
+
+    def run(command: list[str], aloud: bool) -> tuple[int, list[str]]:
+        assert not aloud
+        users.append(command[: command.index(sys.executable)])
+        return 0, []
+
+    monkeypatch.setattr(build, "_run_and_read", run)
+    monkeypatch.setattr(build, "_become_ordinary", lambda: ["as", "nobody"])
+    build._run_lane([[*build.ALL_UNIT], ["tests/packages"], ["tests/unit", "--hypothesis-profile=dev"]], aloud=False)
+    assert users == [["as", "nobody"], [], []]
+
+
 # --- The linters: what they report is never just advice
 
 LINTERS = {
     "ruff check": ["ruff", "check", "--quiet", "--output-format=concise"],
     "ruff format": ["ruff", "format", "--check", "--quiet", "--diff"],
-    # Its cache lies outside the checkout: a clean checkout would begin with none.
-    "mypy": ["mypy", "--strict", "--no-error-summary", f"--cache-dir={provision.cache('mypy')}"],
+    "mypy": ["mypy", "--strict", "--no-error-summary"],
 }
 
 
 @pytest.mark.parametrize("linter", LINTERS)
 def test_linter_is_content(linter: str) -> None:
     command = [sys.executable, "-m", *LINTERS[linter]]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # mypy's cache lies outside the checkout: a clean checkout would begin with none.
+    environment = {"MYPY_CACHE_DIR": str(provision.cache("mypy")), **os.environ}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{linter}:\n{done.stdout}{done.stderr}"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pyz import BuildError, archive, bytecode
 from pyz.bytecode import START, Bytecode, find_imports, module_name
-from tests.unit.files import broken, each_python, imported, loaded, start
+from tests.unit.files import ELSEWHERE, broken, each_python, imported, loaded, start
 
 
 def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path, pythons: list[str]) -> None:
@@ -40,7 +40,7 @@ def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Pat
 
 @each_python
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook", "--run-dir=/proc/nowhere"]]
+    "arguments", [["--help"], ["no-such-verb", *ELSEWHERE], ["list", *ELSEWHERE], ["hook", *ELSEWHERE]]
 )
 def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
     assert "hook.errors" not in imported(pyz, python, arguments)
@@ -80,7 +80,7 @@ def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Pa
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
     contents = {**archive.read_sources(source), f"hook/{name}.py": text}
     data = archive.join(contents, archive.shebang(python), bytecode.compile_all(contents, [python]))
-    done = broken(tmp_path / "x", data, "broken.pyz", "list")
+    done = broken(tmp_path / "x", data, "broken.pyz", "list", *ELSEWHERE)
     assert f'"hook/{name}.py", line {len(text.splitlines())}' in done.stderr
 
 
@@ -94,7 +94,7 @@ def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people
     spoilt = replace(code, content=code.content[:at] + b"\0" * (len(code.content) - at))
     data = archive.join(contents, archive.shebang(python), [spoilt])
     for verb, status in (("hook", 0), ("list", 2), ("--help", 2))[at > 0 :]:  # hooks take no more than the first part
-        done = broken(pyz, data, "spoilt.pyz", verb)
+        done = broken(pyz, data, "spoilt.pyz", verb, *ELSEWHERE)
         assert done.returncode == status
         assert "resctrl-mon-hook: " in done.stderr.splitlines()[-1]
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from hook import ending, system
+from hook import ending, retry, system
 from hook.entry import run_stage
-from hook.errors import Reason
+from hook.errors import HookError, Reason
 from hook.key import MOST_LEFT
 from hook.models import Index, KeyState
 from hook.node import records
@@ -24,12 +24,13 @@ from hook.node.models import Job
 from hook.poststop import poststop
 from hook.reconcile import run
 from hook.report import explain
+from hook.resctrl import Resctrl
 from hook.show.snapshot import sum_key, take_snapshot
 from hook.store import LockedKey
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
-from tests.unit.test_create import ENERGY, refused, use
+from tests.unit.test_create import ENERGY, move, refused, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
@@ -101,6 +102,51 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
         node.stop(name, pid, **ON)
     (line,) = read(node)
     assert ([it["id"] for it in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
+
+
+@pytest.mark.parametrize("comes_in", [None, "waits", "is refused"])
+def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_fails_is_in_the_history(
+    node: Node, comes_in: str | None
+) -> None:
+    """The first one had made the group, and could not be put in: another tool has moved it, or the kernel refuses."""
+    node.kernel.add_class("gold")
+    node.context().run.note_freed()
+    make, visits = Resctrl.make, list[str]()
+
+    def visit(*_: object) -> bool:
+        node.kernel.now += 0.1
+        if not visits:
+            visits.append("the other container")
+            node.start(OTHER, 8, **ON)
+            use(node, 8.0)
+            node.stop(OTHER, 8, **ON)
+        return False
+
+    def make_if_free(kernel: Resctrl, path: str) -> bool:
+        if "/gold/" in path and (comes_in is None or not visits):
+            raise HookError(Reason.RMIDS_IN_LIMBO, "limbo")
+        return make(kernel, path)
+
+    node.patch.setattr(Resctrl, "make", make_if_free)
+    node.patch.setattr(system, "sleep", visit)
+    if comes_in == "is refused":
+        node.machine.refusals["put"] = [errno.EACCES]
+        node.patch.setattr(retry, "can_help", visit)
+    else:
+        node.machine.before_put = move(node, 7, "gold")
+    node.spawn(7)
+    if comes_in == "waits":
+        node.start(**ON)
+        use(node, 5.0, f"{RESCTRL}/gold/mon_groups/oci-{UID}")
+        node.stop(ID, 7, **ON)
+    else:
+        refused(lambda: node.start(**ON))
+    lines = read(node)
+    assert [(line["use"], line["unknown"]) for line in lines] == [
+        ({"core_energy": joules}, []) for joules in ([5.0, 2.0] if comes_in == "waits" else [5.0])
+    ]
+    assert node.groups() == {}
+    node.assert_settled()
 
 
 # --- Several runs of a key

@@ -61,11 +61,21 @@ def test_what_would_not_work_is_refused_with_a_remedy(fs: FakeFilesystem, shippe
     )
 
 
-def test_a_program_that_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for ended, problem in ((Exit(1, "", "broken"), "exit status 1: broken"), (Exit(0, "", "usage: x\n"), "usage: x")):
-        monkeypatch.setattr(programs, "run_program", lambda _words, ended=ended, **_more: ended)
-        with pytest.raises(Refused, match=f"^/x does not run: {problem}; remedy: see whether its file system is"):
-            try_program("/x")
+@pytest.mark.parametrize(
+    ("ended", "problem", "remedy"),
+    [
+        (Exit(1, "", "broken"), "exit status 1: broken", "see whether its interpreter is there, and whether SELinux"),
+        (Exit(0, "", "usage: x\n"), "usage: x", "see whether"),
+        (Exit(None, "", "cannot start: EACCES"), "cannot start: EACCES", "see whether"),
+        (Exit(None, "", "cannot start: ENOEXEC"), "cannot start: ENOEXEC", f"take the file for {os.uname().machine}"),
+    ],
+)
+def test_a_program_that_does_not_run_is_refused_with_the_cause(
+    monkeypatch: pytest.MonkeyPatch, ended: Exit, problem: str, remedy: str
+) -> None:
+    monkeypatch.setattr(programs, "run_program", lambda _words, **_more: ended)
+    with pytest.raises(Refused, match=f"^/x does not run: {problem}; remedy: {remedy}"):
+        try_program("/x")
 
 
 # --- Steps
@@ -121,17 +131,18 @@ def test_a_temporary_file_of_a_killed_step_is_removed() -> None:
 
 
 @FILES
-def test_a_file_that_fails_its_check_replaces_nothing() -> None:
+@pytest.mark.parametrize("before", [None, b"old"])
+def test_a_file_that_fails_its_check_replaces_nothing(before: bytes | None) -> None:
     def refuse(path: str) -> None:
         assert path != str(FILE)
         assert Path(path).read_bytes() == b"new"
         raise Refused("no")
 
-    take(write_file(str(FILE), b"old", check=refuse))  # no hooks.d file calls it yet
+    if before is not None:
+        take(write_file(str(FILE), before))
     with pytest.raises(Refused, match="no"):
         take(write_file(str(FILE), b"new", check=refuse))
-    assert FILE.read_bytes() == b"old"
-    assert os.listdir(DIRECTORY) == ["x"]
+    assert [(path.name, path.read_bytes()) for path in DIRECTORY.iterdir()] == ([("x", before)] if before else [])
 
 
 def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
-from hook.models import Failure
+from hook.jobs import wait
+from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.show.lists import name_failed
@@ -520,6 +522,18 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_release_ends_a_job_at_once_with_what_outlived_its_processes(node: Node, *, is_recovering: bool) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    node.spawn(8, "/user.slice", group="mon_groups/oci-a")
+    if is_recovering:
+        node.edit("groups/a.json", recovering=True, groups=[])
+    assert jobs.release(node.context(), "a")
+    assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
+    node.assert_settled()
+
+
 @pytest.mark.parametrize("history", ["", "/own.jsonl"])
 def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
     node: Node, monkeypatch: pytest.MonkeyPatch, history: str
@@ -604,14 +618,18 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(system, "set_umask", lambda: None)
     seen: list[object] = []
+    find = jobs._find
 
     def execute(*_: object) -> None:
         seen.extend((node.groups(), node.failures()))
+        # asked once more, /proc would hide why it cannot start
+        monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
 
     monkeypatch.setattr(os, "execve", execute)
     for rmids, then in ((8, [{"oci-a": {7}}, {}]), (0, [{}, {"job-7-100": Reason.NO_RMIDS}])):
         node.kernel.rmids = rmids
+        monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
             jobs.run(node.options(), "a", ["/bin/sh"])
         assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
@@ -631,3 +649,77 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
         with pytest.raises(type(error)):
             run(node.options(), "a", ["/bin/sh"], is_strict=True)
     assert executed == ["/bin/sh"] * 4
+
+
+# --- release of processes
+
+
+def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(node: Node) -> None:
+    for pid in (6, 7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7, 8])
+    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.fork(7, 70)
+    node.kernel.fork(8, 80).parent = 1
+    node.kernel.die(8)
+    outcomes = {7: "failed", 8: "failed", 9: "failed"}
+    assert jobs.release(node.context(), "a", outcomes)
+    assert outcomes == {7: "released", 8: "released", 9: "failed"}
+    assert (node.groups(), node.members("a")) == ({"oci-a": {6, 80}}, {"job-6-100": 6})
+    assert node.kernel.group_of(7) == node.kernel.group_of(70) == RESCTRL
+    node.assert_settled()
+    assert jobs.release(node.context(), "a", {6: ""})
+    assert node.groups() == {}
+    node.assert_settled()
+    assert not jobs.release(node.context(), "a", {6: ""})
+
+
+def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    node.kernel.fork(7, 70)
+    with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
+        jobs.release(node.context(), "a", {6: "", 70: ""})
+    assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
+
+
+def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    put, forks = node.kernel.put, iter([70, 71])
+
+    def fork_first(path: str, data: bytes) -> None:
+        if (pid := next(forks, None)) is not None:
+            node.kernel.fork(7, pid)
+        put(path, data)
+
+    node.kernel.put = fork_first  # type: ignore[method-assign]
+    assert jobs.release(node.context(), "a", {7: ""})
+    assert node.groups() == {"oci-a": {6}}
+
+
+def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    node.spawn(8, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    for pid in (8, 9):
+        record = {"version": 1, "container": f"job-{pid}-100", "stage": "assign", "reason": "no_rmids", "problem": "p"}
+        record |= {"key": "a", "kind": "job", "pid": pid, "starttime": 100}
+        node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
+    assert jobs.release(node.context(), "a", {8: ""})
+    assert node.failures().keys() == {"job-9-100"}
+
+
+# --- run --wait, which tests/fuse/test_jobs.py is about
+
+
+def test_without_another_process_the_command_runs_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
+    assert wait.fork(Options()) is None
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
+    assert capfd.readouterr().err.count("nothing waits for the command") == 1

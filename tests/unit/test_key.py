@@ -15,7 +15,8 @@ import pytest
 from hook import key, reclaim, retry, system
 from hook.entry import Context
 from hook.errors import HookError, Reason
-from hook.models import Failure
+from hook.models import Failure, KeyState
+from hook.reconcile import run as reconcile
 from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
@@ -23,6 +24,7 @@ from hook.validation import replace
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
+from tests.unit.stops import stops
 from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, move, refused, use
 
 __all__ = ["node"]  # fixture
@@ -186,6 +188,81 @@ def test_a_key_that_has_lingered_is_ended_and_what_it_used_stays(node: Node, hap
     assert_over(node)
 
 
+def stop_again(node: Node) -> None:
+    node.context().run.write_index(ID, UID)
+    node.stop()
+
+
+ENDERS: dict[str, Callable[[Node], object]] = {
+    "reconcile": lambda node: node.verbs(options=LINGER),
+    "a start that lacks an RMID": lambda node: start_without_rmid(node),  # noqa: PLW0108  it is below
+    "poststop again, without --linger": stop_again,
+    "uninstall": lambda node: reconcile.end_all_keys(node.options()),
+}
+
+
+@pytest.mark.parametrize("end", ENDERS.values(), ids=ENDERS)
+def test_key_that_has_lingered_ends_though_a_task_outlived_its_container(
+    node: Node, end: Callable[[Node], object]
+) -> None:
+    node.start(**LINGER)
+    node.kernel.fork(7, 9)
+    node.stop(ID, 7, **LINGER)
+    assert node.verbs(options=LINGER) == []
+    assert node.groups() == {GROUP: {9}}
+    node.kernel.now += 61
+    end(node)
+    assert (GROUP in node.groups(), node.kernel.group_of(9)) == (False, RESCTRL)
+
+
+def test_key_that_comes_back_and_loses_its_poststop_keeps_what_outlived_its_containers(node: Node) -> None:
+    """Its former poststop says nothing of the next container."""
+    for pid in (7, 8):
+        node.start(ID, pid, **LINGER)
+        node.kernel.fork(pid, pid + 10)
+        if pid == 7:
+            node.stop(ID, 7, **LINGER)
+    node.kernel.die(8)
+    assert node.verbs(options=LINGER) == ["drop"]
+    node.kernel.now += 61
+    assert start_without_rmid(node) == Reason.NO_RMIDS
+    assert (node.verbs(options=LINGER), node.groups()) == ([], {GROUP: {17, 18}})
+    node.kernel.die(17)
+    node.kernel.die(18)
+    assert (node.verbs(options=LINGER), node.groups()) == (["end"], {})
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_end_with_a_task_that_outlived_its_container_is_finished_after_a_kill_at_each_step(
+    node: Node, lingers: bool
+) -> None:
+    options = LINGER if lingers else {}
+    for stop in stops(node.machine):
+        node.start(**LINGER)
+        node.kernel.fork(7, 9)
+        node.kernel.die(7)
+        if lingers:
+            node.stop(**LINGER)
+            node.kernel.now += 61
+        with stop:
+            (reclaim.reclaim(node.context(), OTHER) if lingers else node.stop())
+        node.machine.release(node.machine.caller)
+        if UID in node.context().run.names(KeyState) and node.state().members:
+            node.stop()  # it was killed before its commit, as if it had not been called
+        node.repair(options=options)
+        assert node.groups() == {}
+        node.kernel.die(9)
+    assert stop.at > 20
+
+
+def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_it(node: Node) -> None:
+    node.start()
+    node.kernel.fork(7, 9)
+    node.machine.refusals["rmdir"] = [errno.EACCES]
+    assert refused(lambda: node.stop(ID, 7)).reason == Reason.DENIED
+    assert (node.verbs(), node.groups()) == (["end", "forget"], {})
+
+
 @pytest.mark.parametrize("why", ["its pod's cgroup is gone", "another pid namespace"])
 def test_what_does_not_linger(node: Node, why: str) -> None:
     if why == "another pid namespace":
@@ -227,7 +304,7 @@ def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(node: Node) ->
     node.spawn(8)
     with node.patch.context() as patch:
         patch.setattr(Resctrl, "make", fails(errno.EIO))
-        patch.setattr(retry, "undo", lambda _: None)  # killed
+        patch.setattr(retry, "undo", lambda *_, **__: None)  # killed
         with pytest.raises(OSError, match="Input/output"):
             node.start(pid=8)
     node.machine.refusals["mkdir"] = [errno.EACCES] * 9
@@ -371,7 +448,7 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(node: Node, dead
 
 @pytest.mark.parametrize("has_freed", [True, False])
 def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(node: Node, has_freed: bool) -> None:
-    """The wait for it was over already: what was freed was lost, and what could not start stayed on record."""
+    """The wait for it was over already, and what was freed was lost. Where nothing was, there is no need to wait."""
     if has_freed:
         node.start()
         node.kernel.die(7)
@@ -393,7 +470,7 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(nod
         node.start(OTHER, 20, OTHER_UID)
     else:
         assert refused(lambda: node.start(OTHER, 20, OTHER_UID)).reason == Reason.NO_RMIDS
-    assert held == [], "it was waited for"
+    assert (held == []) is has_freed, "it was waited for"
     assert node.groups() == ({f"oci-{OTHER_UID}": {20}} if has_freed else {})
     assert (node.find_state(OTHER_UID) is not None) is has_freed
 
@@ -500,10 +577,33 @@ def test_a_group_is_recorded_while_its_key_has_it(node: Node) -> None:
     assert [reclaim.is_recorded(node.context(), path) for path in paths] == [True, False]
 
 
-def test_a_start_that_fails_leaves_the_runs_of_a_key_that_lingers(node: Node) -> None:
-    node.start()
-    node.stop(ID, 7, linger=60)
+@pytest.mark.parametrize("call", ["mkdir", "put"])
+@pytest.mark.parametrize("was", ["live", "lingering", "completed"])
+def test_a_start_that_fails_leaves_its_key_as_it_was(node: Node, was: str, call: str) -> None:
+    node.start(OTHER, 7)
+    if was != "live":
+        node.stop(OTHER, 7, linger=60 * (was == "lingering"))
+    before, groups = node.state(), node.groups()
+    node.kernel.now += 1
+    node.machine.refusals[call] = [errno.EACCES]
+    assert refused(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
+    assert (replace(node.state(), generation=before.generation), node.groups()) == (before, groups)
+    assert node.context().view.is_current(node.state())
+    assert node.context().run.read_index(ID) is None
+    node.assert_settled()
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+def test_a_group_that_a_failed_start_has_made_again_is_its_keys(node: Node, lingers: bool) -> None:
+    node.start(OTHER, 7)
+    use(node, 10)
+    if lingers:
+        node.stop(OTHER, 7, linger=60)
+    node.remove_groups()
     node.machine.refusals["put"] = [errno.EACCES]
-    with pytest.raises(HookError):
-        node.start(ID, 8, linger=60)
-    assert (node.state().runs, node.state().lingering_since is not None) == (1, True)
+    assert refused(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
+    assert (node.groups(), node.members()) == ({GROUP: set()}, {} if lingers else {OTHER: 7})
+    assert (node.state().lingering_since is not None, node.context().view.is_current(node.state())) == (lingers, True)
+    assert [group.before for group in node.state().groups] == [{ENERGY: "7" if lingers else "Unavailable"}]
+    assert {*node.verbs()} == (set() if lingers else {"adopt"})
+    assert node.groups() == {GROUP: set() if lingers else {7}}

@@ -16,7 +16,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.install.install import Refused
 from hook.node import hooksd
-from hook.node.paths import is_stub
+from hook.node.paths import STUB, is_stub
+from hook.node.programs import Exit
 from hook.reconcile.run import Remains
 
 import host
@@ -33,6 +34,7 @@ RESCTRL = "/sys/fs/resctrl"
 def _host(fs: FakeFilesystem, shipped: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host without keys, as far as a container has it mounted."""
     monkeypatch.setattr(host, "end_all_keys", lambda _options: Remains([], []))
+    monkeypatch.setattr(host, "run_program", lambda _words: Exit(0, "", ""))
     root = host.HOST
     for path in (os.path.dirname(PROGRAM), HOOKS_DIR):
         fs.create_dir(f"{root}{path}")
@@ -85,6 +87,42 @@ def test_a_file_that_is_cut_or_changed_is_refused_and_nothing_changes(shipped: b
         with pytest.raises(Refused, match=f"{host.SHIPPED} is damaged.*; remedy: make the image again"):
             node()
     assert [at(path).stat().st_ino for path in files()] == before
+
+
+@pytest.mark.parametrize("before", ["nothing", "an older version", "a stub"])
+def test_a_program_that_does_not_run_is_refused_and_runtimes_start_what_they_did(
+    monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    if before == "an older version":
+        node().install()
+        at(PROGRAM).write_text("an older hook/__init__.py")
+    elif before == "a stub":
+        at(PROGRAM).write_bytes(STUB)
+    kept = {path: at(path).read_bytes() for path in files()}
+    answers = [Exit(None, "", "cannot start: EACCES"), *[Exit(0, "", "")] * 2]
+    tried: list[str] = []
+
+    def run(words: list[str]) -> Exit:
+        tried.append(words[0])
+        return answers.pop(0)
+
+    monkeypatch.setattr(host, "run_program", run)
+    with pytest.raises(Refused, match="does not run: cannot start: EACCES; remedy: "):
+        node().install()
+    assert {path: at(path).read_bytes() for path in files()} == kept
+    node().install()
+    assert node().is_installed(), "the cause is gone"
+    new = f"{at(PROGRAM).parent}/.{at(PROGRAM).name}.new"
+    assert tried == [new, new, *([] if JSON in kept else [str(at(PROGRAM))])]
+
+
+def test_a_program_in_place_that_does_not_run_gets_no_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    node().install()
+    at(JSON).unlink()
+    monkeypatch.setattr(host, "run_program", lambda words: Exit(None, "", f"cannot start: {words[0]}"))
+    with pytest.raises(Refused, match=f"{at(PROGRAM)} does not run: cannot start: {at(PROGRAM)}; remedy: "):
+        node().install()
+    assert files() == sorted([OWNER, PROGRAM])
 
 
 # --- Files of others

@@ -101,11 +101,12 @@ def test_reconcile_is_not_ready_once_the_last_container_that_started_has_no_hook
     if installed is not None:
         fs.create_file(ready.INSTALLED)
         os.utime(ready.INSTALLED, (installed, installed))
-    containers: dict[str, dict[str, None]] = {"a1" * 32: {}, "b2" * 32: {}}
+    containers = {name * 32: {"uid": f"pod-{name}"} for name in ("a1", "b2", "c3", "d4")}
     fs.create_file(f"{RUN}/unhooked.json", contents=json.dumps({"containers": containers, "last_started_at": last}))
     problem = ready.find_problem("reconcile", WORDS)
     assert (problem is None) is is_ready
-    assert is_ready or "2 containers run without it" in str(problem)
+    assert is_ready or "4 containers run without it" in str(problem)
+    assert is_ready or "UIDs pod-a1, pod-b2, pod-c3, ... (the log of reconcile has all)" in str(problem)
     assert is_ready or "read hooksDir=/etc/hooks.d?" in str(problem)
 
 

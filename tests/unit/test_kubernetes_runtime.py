@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any, Callable
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import identity
 from hook.models import State
-from hook.node import processes
+from hook.node import processes, runtimes
 from tests.unit.nodes import NodeFiles, add_process
 
 import node as image
@@ -48,6 +51,12 @@ def directory(node: NodeFiles) -> Path:
     for path in (runtime.BUNDLES, f"{runtime.ROOTS[0]}/{ID}"):
         Path(path).mkdir(parents=True)
     return Path(runtime.ROOTS[0], ID)
+
+
+@pytest.fixture(autouse=True)
+def _script(fs: FakeFilesystem) -> None:
+    """The script is there, as in the image."""
+    fs.add_real_file(runtime.__file__)
 
 
 def ask(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -101,9 +110,12 @@ def test_reconcile_adopts_only_with_the_directory_for_it_and_forgets_the_bundles
     bundle = Path(ask(capsys)["bundle"])
     assert image._adopt() == ["--adopt", *(f"--runtime-root={root}" for root in runtime.ROOTS)]
     assert bundle.is_dir()
+    assert Path(runtime.PROGRAM).read_text().startswith(f"#!{sys.executable}\n# SPDX")
+    assert runtimes.find_runtimes().programs == [runtime.PROGRAM]
     (directory / "state.json").unlink()
     directory.rmdir()
     image._adopt()
     assert not bundle.exists()
+    os.remove(runtime.PROGRAM)
     Path(runtime.BUNDLES).rmdir()
     assert image._adopt() == []

@@ -50,7 +50,7 @@ def test_a_program_that_fails_has_a_problem(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_program_that_cannot_start_has_a_problem(tmp_path: Path) -> None:
     assert programs.run_program([str(tmp_path / "x")]).problem == "cannot start: ENOENT"
-    for text, problem in (("#!/nowhere\n", "ENOENT"), ("", "ENOEXEC")):
+    for text, problem in (("#!/nowhere x\n", "ENOENT (#!/nowhere x)"), ("", "ENOEXEC")):
         (tmp_path / "x").write_text(text)
         (tmp_path / "x").chmod(0o755)
         assert programs.run_program([str(tmp_path / "x")]).problem == f"cannot start: {problem}"

@@ -280,6 +280,11 @@ def test_a_group_on_record_with_another_prefix_is_not_another_tools(node: Node, 
     assert node.groups() == {GROUP: {7, pid}, "k8s-c1": set()}
 
 
+def test_a_container_whose_runtime_does_not_answer_for_adopt_is_a_failed_action(node: Node) -> None:
+    done = node.repair(asks=lambda _known: ([], ["/adopt/runc: cannot start: ENOENT (#!/usr/bin/env python3)"]))
+    assert (done.is_whole, len(done.left), node.reconciled().failed) == (False, 1, 1)
+
+
 # --- A container below another one's cgroup, as `--cgroup-parent` makes it
 
 
@@ -658,11 +663,101 @@ def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followe
     assert {(outcome.action.verb, outcome.problem is not None) for outcome in first.outcomes} == {
         ("end", True),
         ("show", False),
+        ("show", True),  # the next pass finds that it has changed nothing
     }
-    assert ([outcome.action.verb for outcome in first.failed], first.is_whole) == (["end"], False)
+    assert ([outcome.action.verb for outcome in first.failed], first.is_whole) == (["end", "show"], False)
     node.machine.refusals.clear()
     assert node.verbs()[0] == "end"
     assert node.repair().is_whole
+
+
+@pytest.mark.parametrize("linger", [0, 60])
+def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, linger: int) -> None:
+    """It was printed three times each minute as ended."""
+    node.start()
+    node.kernel.fork(7, 9)
+    node.kernel.die(7)
+    assert node.verbs(options={"linger": linger}) == ["drop"] if linger else True
+    node.kernel.now += linger
+    runs = [node.repair() for _ in range(3)]
+    said = [[line for line in it.left if "cannot end yet" in line] for it in runs]
+    assert [len(lines) for lines in said] == [1, 0, 0]
+    assert UID[:12] in said[0][0]
+    assert [outcome.action.verb for it in runs for outcome in it.outcomes] == ([] if linger else ["drop"])
+    assert all(it.is_whole for it in runs)
+    assert (node.reconciled().left, node.groups()) == (1, {GROUP: {9}})
+    node.kernel.die(9)
+    assert (node.verbs(), node.groups()) == (["end"], {})
+    assert (node.reconciled().left, node.reconciled().held) == (0, [])
+
+
+def fail_to_monitor(node: Node) -> None:
+    node.spawn(9, own(OTHER))
+    process = {"pid": 9, "starttime": 100, "key": UID, "kind": "pod"}
+    failure = Failure(container=OTHER, stage="createRuntime", reason="io", problem="", **process)  # type: ignore[arg-type]
+    node.context().run.write(Failure, OTHER, failure)
+
+
+def lose_class(node: Node) -> None:
+    node.kernel.add_class("gold")
+    node.spawn(8, own(OTHER), "gold")
+    node.start(OTHER, 8)
+    node.kernel.rmdir(f"{RESCTRL}/gold")
+    node.stop(OTHER, 8)
+
+
+def owe(node: Node) -> None:
+    node.start(OTHER, 8, None, history="/var/log/none/history")
+    node.stop(OTHER, 8)
+    node.machine.fs.create_dir("/var/log/none")
+
+
+def end_and_wait(node: Node, seconds: int, **options: Any) -> None:  # noqa: ANN401
+    node.stop(ID, 7, **options)
+    node.kernel.now += seconds
+
+
+NEEDS: dict[str, Callable[[Node], object]] = {
+    "rebuild": lambda node: node.put(f"groups/{UID}.json", "{"),
+    "drop": lambda node: node.kernel.die(7),
+    "end": lambda node: end_and_wait(node, 6, linger=5),
+    "remove": lambda node: node.make_group("oci-lost"),
+    "evict": lambda node: node.spawn(9, "/user.slice", group=f"mon_groups/{GROUP}"),
+    "remake": Node.remove_groups,
+    "adopt": lambda node: node.spawn(9),
+    "retry": fail_to_monitor,
+    "note": lambda node: node.kernel.move(7, node.make_group("theirs")),
+    "retire": lose_class,
+    "forget": lambda node: node.context().run.write_index(OTHER, UID),
+    "name": lambda node: node.edit(f"groups/{UID}.json", kind="sandbox", pod_name=ID[:12]),
+    "prune": lambda node: end_and_wait(node, TTL),
+    "show": lambda node: node.remove(f"mon_groups/{UID}"),
+    "tidy": lambda node: node.put(f"groups/.{UID}.tmp", ""),
+    "write": owe,
+}
+
+
+@pytest.mark.parametrize("verb", diagnose.VERBS)
+def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Node, verb: str) -> None:
+    node.patch.setattr(runtimes.PodmanNames, "find_pod", lambda *_: "web")
+    node.start()
+    NEEDS[verb](node)
+    first = node.repair()
+    done = [outcome.action.id for outcome in first.outcomes if outcome.problem is None]
+    assert verb in [words.split()[0] for words in done]
+    assert len(done) == len({*done}) == len(first.outcomes)
+    second = node.repair()
+    assert (second.outcomes, second.is_whole) == ([], True)
+
+
+def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.start()
+    node.kernel.die(7)
+    monkeypatch.setattr(acting, "drop", lambda *_: None)
+    outcomes = node.repair().outcomes
+    assert [(it.action.verb, it.problem) for it in outcomes] == [
+        ("drop", None), ("drop", "it was done, and is needed again"),
+    ]  # fmt: skip
 
 
 # --- A hook that holds the lock. What else runs beside reconcile: tests/simulator

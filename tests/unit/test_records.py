@@ -47,7 +47,11 @@ def test_what_a_killed_hook_left_of_a_key_is_found(node: Node, name: str, genera
 
 # --- What reconcile keeps of containers that were never hooked. The looks themselves are in tests/fuse
 
-HOSTILE = {"5f3c" * 16: UnhookedContainer(namespace="a\n", pod="\x1b[2J", name="\xe9"), "b" * 64: UnhookedContainer()}
+HOSTILE = {
+    "5f3c" * 16: UnhookedContainer(namespace="a\n", pod="\x1b[2J", name="\xe9"),
+    "b" * 64: UnhookedContainer(),
+    "7" * 64: UnhookedContainer(uid="u1"),
+}
 SEEN = Unhooked(since="2026-01-02T03:04:05Z", containers=HOSTILE, unchecked=1, rules="rules", others=["a" * 64])
 
 
@@ -67,4 +71,5 @@ def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: py
 
 
 def test_names_of_containers_are_one_printable_line() -> None:
-    assert records.name_unhooked(SEEN) == ["bbbbbbbbbbbb", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]
+    named = ["bbbbbbbbbbbb", "pod u1 (777777777777)", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]
+    assert records.name_unhooked(SEEN) == named

@@ -143,7 +143,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         [
             "not monitored: no_rmids: 1 container: c1",
             "monitored, with problems: usage: 1 container: c2",
-            "never hooked, as of 2026-01-02T03:04:05Z (see doctor, and list unmonitored): 1 container: shop/web-0 app",
+            "never hooked, as of 2026-01-02T03:04:05Z (see list unmonitored): 1 container: shop/web-0 app",
             f"at least 2 failures {LOST}",
             "18 threads outside of their group, as of reconcile: shop/x (c3): 17, c5: 1",
             "unreadable: /run/resctrl-mon-hook/groups/torn.json: Expecting property name",
@@ -173,7 +173,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "list unmonitored",
         [
             "c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
-            "shop/web-0 app (c4): without the hook, as of 2026-01-02T03:04:05Z (see doctor)",
+            "shop/web-0 app (c4): without the hook, as of 2026-01-02T03:04:05Z",
         ],
         "outside",
     ),
@@ -424,7 +424,7 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "unhooked": {
             "since": "2026-01-02T03:04:05Z",
             "unchecked": 2,
-            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
+            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app", "uid": None}],
         },
         "outside": {"c1": 17},
         "elsewhere": {},

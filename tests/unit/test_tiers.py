@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import build
 from tests.support.hook import NATIVE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +24,9 @@ SKIPS_AS_A_WHOLE = "import pytest\n\npytest.skip('not here', allow_module_level=
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = --strict-markers\n")
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\ntestpaths = tests\naddopts = --strict-markers --import-mode=importlib\nmarkers = slow\n"
+    )
     for tier, text in {"unit": PASSES, "fuse": SKIPS, "podman": PASSES}.items():
         (tmp_path / "tests" / tier).mkdir(parents=True)
         (tmp_path / "tests" / tier / f"test_{tier}.py").write_text(text)
@@ -59,6 +64,59 @@ def test_ci_requires_every_tier_but_cluster_and_of_a_selection_of_tests(project:
     assert (status, "cluster: 1 skipped" in lines) == (0, True)
     status, lines = run(project, "-m", 'tier(name="podman")', CI="true")
     assert (status, "1 passed, 3 deselected" in lines[-1]) == (0, True)
+
+
+STARTS = {
+    "-m hook list": True,
+    "-m hook list --run-dir=/proc/x": True,
+    "-m hook list --run-dir=/proc/x --resctrl-root /proc/x": False,
+    "/x/resctrl-mon-hook.pyz hook": True,
+    "/x/resctrl-mon-hook.pyz --help": False,
+    f"/x/{NATIVE.name} history --run-dir=/proc/x --resctrl-root=/proc/x": True,
+    "build.py --output /x/resctrl-mon-hook.pyz --bytecode none": False,
+}
+
+
+@pytest.mark.parametrize("words", STARTS)
+def test_a_test_that_starts_the_program_in_the_nodes_own_directories_fails(touches: list[str], words: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        subprocess.Popen(["/proc/nowhere", *words.split()])
+    assert bool(touches) == STARTS[words]
+    touches.clear()
+
+
+def test_a_test_that_reads_or_writes_the_nodes_own_directories_fails(touches: list[str]) -> None:
+    for touch, path in (open, "/run/resctrl-mon-hook/view"), (os.listdir, b"/sys/fs/resctrl"):
+        with suppress(OSError):
+            touch(path)
+    assert touches == ["open /run/resctrl-mon-hook/view", "os.listdir /sys/fs/resctrl"]
+    touches.clear()
+
+
+def test_what_failed_is_named_last(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of runs beside each other, of which one is killed, and of one run."""
+    tests = project / "tests"
+    profile = "from hypothesis import settings\n\nsettings.register_profile('dev')\n"
+    (tests / "unit/conftest.py").write_text(profile)
+    (tests / "unit/test_unit.py").write_text("def test_it() -> None:\n    assert not 'so'\n")
+    (tests / "fuse/test_native.py").write_text(PASSES)
+    (tests / "fuse/test_fuse.py").write_text("import os\n\ndef test_it() -> None:\n    os.kill(os.getpid(), 9)\n")
+    (tests / "podman/test_life.py").write_text(SKIPS)
+    monkeypatch.setattr(build, "ROOT", project)
+    monkeypatch.setattr(build, "_build_forms", lambda **_: ["pyz"])
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")
+    assert build._run_tests([]) == 1
+    failed, killed, required = capfd.readouterr().out.splitlines()[-3:]
+    assert failed == "FAILED tests/unit/test_unit.py::test_it - AssertionError: assert not 'so'"
+    assert killed.startswith("FAILED pytest -m not slow tests/fuse: ended by SIGKILL: ")
+    assert required == (promise := "REQUIRED: podman: 1 skipped, and --require allows no skip there")
+    assert build._run_tests(["tests/fuse"]) == 1
+    assert capfd.readouterr().out.splitlines()[-1] == "FAILED pytest tests/fuse: ended by SIGKILL"
+    assert build._run_tests(["tests/unit", "tests/podman/test_life.py"]) == 1
+    assert capfd.readouterr().out.splitlines()[-3:-1] == [failed, promise]
 
 
 OF_FORMS = """\

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
 from hook.entry import Context
+from hook.models import Index, KeyState
 from hook.node import processes, runtimes
 from hook.node.models import Unhooked
 from hook.resctrl import Resctrl
@@ -44,6 +47,11 @@ class PodsOfNode:
 
     def hook(self, container: str) -> None:
         self.context.run.write_index(container, UID)
+
+    def end(self, container: str) -> None:
+        """End the last process, which is this container's, with its record."""
+        shutil.rmtree(f"/proc/{self.last}")
+        self.context.run.remove(Index, container)
 
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
         """The containers without the hook, and the sandboxes; None: reconcile does not know."""
@@ -99,33 +107,65 @@ def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbo
     assert pods.find() == expected
 
 
-def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(pods: PodsOfNode) -> None:
-    """By that the chart's probe tells a hooksDir that the runtime does not read. A sandbox is no container of a pod."""
+def look_at_readiness(pods: PodsOfNode) -> float | None:
+    """When the last container without the hook started, by a look of reconcile; None: the chart's probe is ready."""
+    pods.find()
+    found = pods.context.run.read(Unhooked, "unhooked")
+    assert found is not None
+    problem = ready.find_unhooked(f"{pods.context.run.path}/unhooked.json", "/x")
+    assert (problem is None) is (found.last_started_at is None)
+    assert problem is None or UID in problem
+    return found.last_started_at
+
+
+@pytest.fixture
+def installed_at(fs: FakeFilesystem) -> float:
+    """When the node started; its JSON is there 5 s later."""
     boot = system.unix_time() - system.boottime()
-    mark = Path(ready.INSTALLED)
-    mark.parent.mkdir()
-    mark.touch()
-    os.utime(mark, (boot + 5, boot + 5))
+    fs.create_file(ready.INSTALLED)
+    os.utime(ready.INSTALLED, (boot + 5, boot + 5))
+    return boot
 
-    def last() -> float | None:
-        pods.find()
-        found = pods.context.run.read(Unhooked, "unhooked")
-        assert found is not None
-        problem = ready.find_unhooked(f"{pods.context.run.path}/unhooked.json", "/x")
-        assert (problem is None) is (found.last_started_at is None)
-        return found.last_started_at
 
+def test_when_the_last_one_started_is_known_unless_a_later_one_has_the_hook(
+    pods: PodsOfNode, installed_at: float
+) -> None:
+    """By that the chart's probe tells a hooksDir that the runtime does not read. A sandbox is no container of a pod."""
     pods.start(SANDBOX, catches=PAUSE)
-    assert last() is None
+    assert look_at_readiness(pods) is None
     pods.start(APP, starttime=system.TICKS * 70)
     pods.start(SIDECAR, starttime=system.TICKS * 50)
-    assert last() == pytest.approx(boot + 70, abs=5)
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5)
     pods.hook(SIDECAR)
-    assert last() == pytest.approx(boot + 70, abs=5), "an earlier one has the hook"
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5), "an earlier one has the hook"
     pods.start("d4" * 32, uid=OTHER, starttime=system.TICKS * 80)
     pods.hook("d4" * 32)
-    assert last() is None
+    assert look_at_readiness(pods) is None
     assert pods.find() == ([APP], [SANDBOX]), "it is still counted"
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["seen by a look", "between two looks"])
+def test_a_node_with_a_leftover_stays_ready_when_a_later_container_with_the_hook_has_ended(
+    pods: PodsOfNode, installed_at: float, is_seen: bool
+) -> None:
+    """As Jobs come and go. A Job that ended between two looks has left the record of its key."""
+    pods.start(APP, starttime=system.TICKS * 70)
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 70, abs=5)
+    for job in range(3):
+        name = f"{job}" * 64
+        pods.start(name, uid=OTHER, starttime=system.TICKS * (80 + job))
+        pods.hook(name)
+        if is_seen:
+            assert look_at_readiness(pods) is None
+        else:
+            state = KeyState(key=OTHER, kind="pod", created_boottime=80.0 + job, completed_at="x")
+            pods.context.run.write(KeyState, OTHER, state)
+        pods.end(name)
+        assert look_at_readiness(pods) is None
+        pods.context.run.remove(KeyState, OTHER)  # as its record goes after some minutes
+        assert look_at_readiness(pods) is None
+    pods.start(SIDECAR, starttime=system.TICKS * 90)
+    assert look_at_readiness(pods) == pytest.approx(installed_at + 90, abs=5), "a later one has no hook"
 
 
 def test_what_started_just_now_may_get_its_hook_yet(pods: PodsOfNode) -> None:

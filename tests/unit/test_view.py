@@ -98,7 +98,7 @@ def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, secon
 def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
     context = node.context()
     with context.run.lock(UID, system.monotonic()) as locked:
-        create.begin(context, locked, "/g", made=True, empty=False)
+        create.begin(context, locked, "/g", made=True)
         assert locked.state is None
     assert context.run.list_part("mon_groups") == []
 

@@ -33,6 +33,7 @@ from hook.install.install import (
 from hook.models import Options
 from hook.node import hooksd
 from hook.node.paths import KUBERNETES, Places, find_prefix, is_stub, read_owner
+from hook.node.programs import run_program
 from hook.reconcile.run import end_all_keys
 
 from ready import can_monitor
@@ -108,21 +109,28 @@ class Host:
         """
         owner, program, hook_file = self._paths
         places = self.wanted.places
+        text = installing.make_hook_file(self.wanted, KUBERNETES)
         return [
             write_file(owner, f"{OWNER}\n{self.release}\n{self.hooks_dir}\n".encode()),
             remove_file(places.at(places.stub_tmpfiles)),
-            write_file(program, self.wanted.shipped.data, 0o755),
-            write_file(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
+            write_file(program, self.wanted.shipped.data, 0o755, _try),
+            write_file(hook_file, text.encode(), check=lambda _: _try(program)),  # also one that was in place already
         ]
 
     def install(self) -> list[str]:
-        """Write the files; returns a line for each step. After Refused or OSError nothing was done."""
-        owner = self._paths[0]
+        """Write the files; returns a line for each step. After Refused or OSError runtimes start what they did."""
+        owner, program, _ = self._paths
         with self._lock():
             problems = [*installing.find_problems(self.wanted), *self._in_the_way(), *self.find_unfit()]
             if problems:
                 raise Refused(*problems)
-            taken = _take(self._plan())
+            is_first = not os.path.lexists(owner)
+            try:
+                taken = _take(self._plan())
+            except Refused:
+                if is_first and (is_stub(program) or not os.path.lexists(program)):
+                    _take([remove_file(owner)])
+                raise
             os.utime(owner)  # a removal that began before this leaves it alone
             return taken
 
@@ -213,6 +221,11 @@ class Host:
         if has[:1] == [OWNER] or not files:
             return []
         return [f"{files[0]} is not the chart's: the hook was installed by other means; {_REMEDY}"]
+
+
+def _try(path: str) -> None:
+    """Raise Refused if the program does not run here. This container's file systems are mounted as the host's are."""
+    installing.check_end(path, run_program([path, "--version"]))
 
 
 def _take(planned: list[Step]) -> list[str]:

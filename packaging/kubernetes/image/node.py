@@ -227,7 +227,8 @@ def _adopt() -> list[str]:
     """Return the options by which reconcile adopts, if the chart's value says so; remove what is left of ended ones."""
     if not os.path.isdir(runtime.BUNDLES):
         return []
-    for container in os.listdir(runtime.BUNDLES):
+    runtime.write_program()
+    for container in {*os.listdir(runtime.BUNDLES)} - {os.path.basename(runtime.PROGRAM)}:
         if not any(os.path.isdir(f"{root}/{container}") for root in runtime.ROOTS):
             shutil.rmtree(f"{runtime.BUNDLES}/{container}")
     return ["--adopt", *(f"--runtime-root={root}" for root in runtime.ROOTS)]

@@ -32,6 +32,7 @@ SETTLED = 60.0
 """Seconds after the JSON is written, in which a runtime may still start containers as it knew hooksDir before."""
 _RUN_DIR, _RESCTRL = "/run/resctrl-mon-hook", "/sys/fs/resctrl"
 _PATIENCE = 5.0  # seconds for an answer of the endpoint
+_NAMED = 3  # pods in a message
 
 
 def find_problem(name: str, options: Sequence[str]) -> str | None:
@@ -74,7 +75,7 @@ def find_unhooked(file: str, hooks_dir: str) -> str | None:
     """Say that the runtime calls no hook, by what reconcile has found; None if it does, or that is unknown.
 
     The last container that started on the node must have a record, unless it started before the JSON was there. So a
-    container that was started without the hook is no reason any more once a later one has it, or once it is adopted.
+    container that was started without the hook is no reason any more once a later one had it, or once it is adopted.
     """
     found = read_record(file)
     last = found.get("last_started_at")
@@ -85,10 +86,12 @@ def find_unhooked(file: str, hooks_dir: str) -> str | None:
     if last is None or last < since + SETTLED:
         return None
     number = len(found["containers"])
+    pods = sorted({container.get("uid") or name for name, container in found["containers"].items()})
+    more = ", ..." if len(pods) > _NAMED else ""
     return (
         f"{UNCALLED}: {number} containers run without it, and none that started later has it. Does the runtime "
-        f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the program? The log of "
-        "reconcile has their IDs"
+        f"read hooksDir={hooks_dir}? containerd, k3s: does the hook-injector run, and see the program? They are of "
+        f"the pods with the UIDs {', '.join(pods[:_NAMED])}{more} (the log of reconcile has all)"
     )
 
 

@@ -1,11 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Answers `runc --root DIRECTORY state ID`, which `reconcile --adopt` asks, by the files that runc and crun keep.
 
-In the image it is the program `runc`. So no program of the node runs in the chart's container, which has nothing of
-the runtimes but their directories of state, read-only. It writes a `config.json` with what `reconcile` reads of one
-into a directory of its own: the annotations, and the cgroup that the runtime was asked for. The bundle's own is not
-visible.
+In the chart's container it is the program `runc`: node.py writes it to PROGRAM, with the image's Python in its first
+line. So no program of the node runs there, which has nothing of the runtimes but their directories of state, read-only.
+It writes a `config.json` with what `reconcile` reads of one into a directory of its own: the annotations, and the
+cgroup that the runtime was asked for. The bundle's own is not visible.
 
 Sources: runc, libcontainer/container.go (BaseState) and libcontainer/configs/config.go; crun, src/libcrun/status.c, and
 libcrun_copy_config_file in container.c. Both keep exec.fifo until the container is started.
@@ -26,8 +25,16 @@ if TYPE_CHECKING:
 
 BUNDLES = "/adopt"
 """The directory for the config.json files, which the chart mounts with `adopt=true`."""
+PROGRAM = f"{BUNDLES}/runc"
+"""Where hook/node/runtimes.py looks for it."""
 ROOTS = ("/host/run/runc", "/host/run/crun", "/host/run/containerd/runc/k8s.io")
 """The node's directories of state: of CRI-O's runc and crun, and of containerd's (also of k3s and RKE2)."""
+
+
+def write_program() -> None:
+    """Make this script a program that starts in any image."""
+    Path(PROGRAM).write_text(f"#!{sys.executable}\n{Path(__file__).read_text(encoding='utf-8')}", encoding="utf-8")
+    os.chmod(PROGRAM, 0o755)  # noqa: S103  it has no secrets
 
 
 def read_state(directory: str) -> tuple[int, int, dict[str, Any]]:

@@ -225,7 +225,7 @@ read-only; what the host has mounted below it is as the host has it.
 
 {{- /*
 With adopt: what runc and crun keep of each container (image/runtime.py), but no bundle, which has the container's file
-system mounted, and no socket. In the first one are the config.json files that are made of that.
+system mounted, and no socket. In the first one are the config.json files that are made of that, and the program that makes them.
 */ -}}
 {{- define "hook.adoptMounts" }}
 {{- if .Values.adopt }}
