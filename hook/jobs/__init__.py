@@ -131,7 +131,8 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
             if not is_member:
                 _bring_in(seen, key, process.id)
     except (HookError, OSError):
-        _undo(context, key, joined)
+        if joined:
+            _undo(context, key, joined)
         outcomes.update(dict.fromkeys((process.pid for process in joined), "failed"))
         raise
     return key
