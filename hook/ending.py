@@ -95,6 +95,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "key": state.key,
         "namespace": state.pod_namespace,
         "pod": state.pod_name,
+        "labels": state.job_labels,
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
         "begin": begin[0] or None,

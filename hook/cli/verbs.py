@@ -95,7 +95,7 @@ class Verb:
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
-_LONGEST_PID = 10
+_LONGEST_PID, _MOST_LABELS = 10, 8
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
@@ -253,7 +253,7 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    found = history.Jobs(given.history, given.name, *_parse_times(given))
+    found = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
     try:
         rows = history.make_rows(found, given.by, given.sort, given.limit)
     except files.Unreadable as error:
@@ -418,16 +418,22 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    _check_labels("run", given.label)
     if given.wait:
         from hook.jobs import wait
 
         if (status := wait.fork(request.hook)) is not None:
             return status
     try:
-        jobs.run(request.hook, given.key, given.command, is_strict=given.strict)
+        jobs.run(request.hook, given.key, given.command, given.label, is_strict=given.strict)
     except jobs.Unstartable as error:
         report.say(f"run: {error}", to_syslog=False)
         return error.status
+
+
+def _check_labels(name: str, labels: dict[str, str]) -> None:
+    if len(labels) > _MOST_LABELS:
+        raise Usage(f"{name}: {len(labels)} labels: a job has {_MOST_LABELS} at most")
 
 
 @_verb("assign", options.Assign, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
@@ -436,9 +442,11 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
+    _check_labels("assign", given.label)
     outcomes = _read_pids("assign", given.pid, "failed")
-    with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
-        jobs.assign(context, given.key, [*outcomes], outcomes)
+    node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
+    with _answer(request, given.key, outcomes), node as context:
+        jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
 
 
 @_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)

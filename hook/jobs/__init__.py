@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
-from hook.create import create_runtime
+from hook.create import check_record, create_runtime
 from hook.entry import Context
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
@@ -55,7 +55,9 @@ class Unstartable(Exception):
         self.status = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
 
 
-def run(options: Options, name: str | None, command: list[str], *, is_strict: bool = False) -> NoReturn:
+def run(
+    options: Options, name: str | None, command: list[str], labels: dict[str, str], *, is_strict: bool = False
+) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
@@ -65,9 +67,9 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
     program, environment = _find_program(command[0]), _read_environment()
     own, key, context, process = os.getpid(), None, None, None
     try:
-        with open_node("run", options, name, [own], is_recorded=not is_strict) as context:
+        with open_node("run", options, name, [] if is_strict else [own], labels) as context:
             process = _find(own)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, [own])
+            key = assign(context, name, [own], labels)
     except Exception as error:
         if is_strict:
             raise
@@ -101,7 +103,13 @@ def _find_program(command: str) -> str:
     return found
 
 
-def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[int, str] | None = None) -> str:
+def assign(
+    context: Context,
+    name: str | None,
+    pids: list[int],
+    labels: dict[str, str] | None = None,
+    outcomes: dict[int, str] | None = None,
+) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
     Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. `outcomes` gets
@@ -110,8 +118,8 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
     """
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
-        _check_key(context, name)
-    found = [_find(pid, context.options.history) for pid in dict.fromkeys(pids)]
+        _check_key(context, name, labels or {})
+    found = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -182,12 +190,16 @@ def _release_members(context: Context, locked: LockedKey, state: KeyState, outco
 
 @contextmanager
 def open_node(
-    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), *, is_recorded: bool = True
+    verb: str,
+    options: Options,
+    name: str | None,
+    pids: Iterable[int] = (),
+    labels: dict[str, str] | None = None,
 ) -> Iterator[Context]:
     """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
 
-    A failure is logged, recorded for each process unless `is_recorded` is no, and raised. There is no record of what
-    the caller has to change, nor of a process that is a member of a key; and a record has no key that is none.
+    A failure is logged, recorded for each of these processes, and raised. There is no record of what the caller has to
+    change, nor of a process that is a member of a key; and a record has no key that is none.
     """
     run = None
     try:
@@ -202,9 +214,9 @@ def open_node(
         is_bad = failure.reason == Reason.BAD_KEY
         if report.may_log(run, failure, verb if is_bad else name or verb):
             report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
-        for pid in pids if is_recorded and failure.reason != Reason.USAGE else ():
+        for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
-                process = _find(pid, options.history)
+                process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
                     report.record(run, report.make_failure(failure, verb, process, key))
@@ -222,8 +234,11 @@ def _bad_key(name: str, why: str = "") -> HookError:
     return HookError(Reason.BAD_KEY, f"{name[:80]!r} cannot be the key of a job: {why}")
 
 
-def _check_key(context: Context, name: str) -> None:
-    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's."""
+def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
+    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's.
+
+    Also for the name of a job that runs with other labels: createRuntime does not look at a process that is in it.
+    """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
@@ -235,10 +250,11 @@ def _check_key(context: Context, name: str) -> None:
         raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
+    check_record(Key(name, "job"), labels, state)
 
 
-def _find(pid: int, history: str = "") -> Container:
-    """Return a live process as a member to be, with the file of its history. Raises HookError."""
+def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> Container:
+    """Return a live process as a member to be, with the history and the labels of its job. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     fields = system.stat_fields(pid)
@@ -252,7 +268,7 @@ def _find(pid: int, history: str = "") -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
-    process.history_file = history
+    process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process

@@ -17,9 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.support.cgroups import container_cgroup
+from tests.support.containers import REPOSITORY
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
@@ -149,6 +151,22 @@ def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
     (line,) = map(json.loads, file.read_text().splitlines())
     assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
     assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
+
+
+def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
+    words = [f"--label={name}={text}" for name, text in labels.items()]
+    with running(hook, "--key=nightly", f"--history={file}", *words) as process:
+        assert hook.answer("list")["keys"][0]["labels"] == hook.answer("show", "nightly")["labels"] == labels
+        assert r'user=alice,project=J\xf6rg\x20"x"' in hook.ask("list").stdout
+        assert r'label_user="alice",label_project="J\\xf6rg \"x\""' in hook.ask("metrics").stdout
+        refused(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
+    hook.ask("reconcile")
+    (line,) = map(json.loads, file.read_text().splitlines())
+    jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
+    assert line["labels"] == labels
+    assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 
 # --- Whose a process is

@@ -15,11 +15,12 @@ import pytest
 from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Container
+from hook.identity import Container, Key
 from hook.jobs import wait
 from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
+from hook.report import explain, make_failure, record
 from hook.show.lists import name_failed
 from hook.show.snapshot import take_snapshot
 from tests.simulator.kernel import RESCTRL
@@ -81,6 +82,61 @@ def test_container_does_not_join_a_job(node: Node) -> None:
     with pytest.raises(HookError, match="other kind"):
         create_runtime(node.context(), Container("web", 8, "/nowhere", {}))
     assert (node.groups(), node.members("web")) == ({"oci-web": {7}}, {"job-7-100": 7})
+
+
+# --- Labels
+
+ALICE = {"user": "alice", "project": "x y"}
+
+
+def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
+    """A later call gives some of them, or none. One of other labels is refused, also for a process of the job."""
+    for pid in (7, 8, 9):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    jobs.assign(node.context(), "a", [8])
+    jobs.assign(node.context(), "a", [8], {"user": "alice"})
+    before = node.state("a")
+    assert (before.job_labels, len(before.members)) == (ALICE, 2)
+    for labels in ({"user": "bob"}, {**ALICE, "task": "1"}, {"task": "1"}):
+        for pid in (7, 9):
+            with pytest.raises(HookError) as caught:
+                jobs.assign(node.context(), "a", [pid], labels)
+            assert caught.value.reason == Reason.BAD_KEY
+            assert "labels user=alice, project=x y, not" in str(explain(caught.value))
+    assert (node.state("a"), node.groups()) == (before, {"oci-a": {7, 8}})
+    node.assert_settled()
+
+
+@pytest.mark.parametrize("ttl", [0, 300])
+def test_next_run_of_a_job_has_the_labels_of_its_first_call(node: Node, ttl: int) -> None:
+    node.spawn(7, "/user.slice")
+    for labels in (ALICE, {"user": "bob"}, {}):
+        jobs.assign(node.context(), "a", [7], labels)
+        assert node.state("a").job_labels == labels
+        jobs.release(node.context(snapshot_ttl=ttl), "a")
+
+
+def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: Node) -> None:
+    """The second one saw no job yet: the lock of the key decides."""
+    for pid in (7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    other = Container("job-8-100", 8, "", {}, [])
+    other.labels = {"user": "bob"}
+    with pytest.raises(HookError, match="other labels"):
+        create_runtime(node.context(), other, Key("a", "job"))
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
+
+
+def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    process = Container("job-7-100", 7, "", {}, [])
+    process.labels = ALICE
+    failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
+    record(node.context().run, failure)
+    assert "retry" in node.verbs()
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
 # --- Processes that cannot join
@@ -582,7 +638,7 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
 def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     node.spawn(7, "/user.slice/session-3.scope")
     node.spawn(8, "/user.slice/session-3.scope")
-    jobs.assign(node.context(), "session-3", [7])
+    jobs.assign(node.context(), "session-3", [7], ALICE)
     member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
@@ -595,6 +651,7 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     assert node.state("session-3").kind == "job"
     assert node.state("session-3").members.items() >= member.items()
     assert node.groups() == {"oci-session-3": {7, *joins}}
+    assert node.state("session-3").job_labels == ALICE
     node.assert_settled()
 
 
@@ -631,7 +688,7 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
         node.kernel.rmids = rmids
         monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
-            jobs.run(node.options(), "a", ["/bin/sh"])
+            jobs.run(node.options(), "a", ["/bin/sh"], {})
         assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
         seen.clear()
 
