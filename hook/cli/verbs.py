@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
-JOB = (*PLACES, "linger", "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
+JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
 """Those of `run`, `assign` and `release`, which take no more than PLACES from the hooks.d files of containers."""
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")

@@ -68,7 +68,7 @@ def run(
     own, key, context, process = os.getpid(), None, None, None
     try:
         with open_node("run", options, name, [] if is_strict else [own], labels) as context:
-            process = _find(own, labels)  # asked later, /proc could hide why the command cannot start
+            process = _find(own)  # asked later, /proc could hide why the command cannot start
             key = assign(context, name, [own], labels)
     except Exception as error:
         if is_strict:
@@ -119,7 +119,7 @@ def assign(
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name, labels or {})
-    found = [_find(pid, labels) for pid in dict.fromkeys(pids)]
+    found = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -139,7 +139,8 @@ def assign(
             if not is_member:
                 _bring_in(seen, key, process.id)
     except (HookError, OSError):
-        _undo(context, key, joined)
+        if joined:
+            _undo(context, key, joined)
         outcomes.update(dict.fromkeys((process.pid for process in joined), "failed"))
         raise
     return key
@@ -215,8 +216,7 @@ def open_node(
             report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
         for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
-                process = _find(pid, labels)
-                process.history_file = options.history
+                process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
                     report.record(run, report.make_failure(failure, verb, process, key))
@@ -253,8 +253,8 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     check_record(Key(name, "job"), labels, state)
 
 
-def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
-    """Return a live process as a member to be. Raises HookError."""
+def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> Container:
+    """Return a live process as a member to be, with the history and the labels of its job. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     fields = system.stat_fields(pid)
@@ -268,7 +268,7 @@ def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
-    process.labels = labels or {}
+    process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process

@@ -578,31 +578,31 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
-@pytest.mark.parametrize("was", ["alive", "lingering", "recovering"])
-def test_release_ends_a_job_at_once_whatever_linger_says(node: Node, was: str) -> None:
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_release_ends_a_job_at_once_with_what_outlived_its_processes(node: Node, *, is_recovering: bool) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [7])
+    jobs.assign(node.context(), "a", [7])
     node.spawn(8, "/user.slice", group="mon_groups/oci-a")
-    if was == "lingering":
-        node.kernel.die(7)
-        node.repair(options={"linger": 60})
-        assert node.state("a").lingering_since is not None
-    elif was == "recovering":
+    if is_recovering:
         node.edit("groups/a.json", recovering=True, groups=[])
-    assert jobs.release(node.context(linger=60), "a")
+    assert jobs.release(node.context(), "a")
     assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
     node.assert_settled()
 
 
-def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
+@pytest.mark.parametrize("history", ["", "/own.jsonl"])
+def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
+    node: Node, monkeypatch: pytest.MonkeyPatch, history: str
+) -> None:
+    """Reconcile has those of hooks.d."""
+    lines: list[str] = []
+    monkeypatch.setattr(system, "append_lines", lambda path, _: lines.append(path))
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [7])
+    assign(node, "a", 7, history=history)
     node.kernel.die(7)
-    node.repair(options={"linger": 60})
-    assert node.state("a").lingering_since is not None
-    node.spawn(8, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [8])
-    assert (node.groups(), node.state("a").runs) == ({"oci-a": {8}}, 2)
+    assert node.repair({"linger": 60, "history": "/of-containers.jsonl"}).failed == []
+    assert (node.groups(), node.state("a").completed_at is not None) == ({}, True)
+    assert lines == [history] * bool(history)
 
 
 def test_reconcile_ends_a_job_when_its_processes_and_what_they_left_are_dead(node: Node) -> None:
