@@ -76,7 +76,7 @@ def create_runtime(
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.give_up(context, former, container)
+        retry.give_up(context, former, container, is_job=key.kind == "job")
     attempt = Attempt(context, container, key, ctrl_group)
     while True:
         try:
@@ -219,11 +219,13 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 
 
 def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> None:
-    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's.
+    """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`).
 
     Or if the present run of a job was not begun with these labels: one run has one line in the history.
     """
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
+        if state.recovering:  # nothing says whose it is
+            raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
 
     if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():

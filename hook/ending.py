@@ -101,7 +101,8 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "begin": begin[0] or None,
         "end": system.format_utc(system.unix_time() - (now - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
-        "runs": state.runs,
+        # Of a job, how many processes joined, one after another or side by side.
+        "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,
         "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),

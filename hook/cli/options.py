@@ -176,6 +176,8 @@ class Run(Model):
 
     key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
     label: Labels = _LABEL
+    wait: bool = _field("", "stay as its parent, pass signals on, and release the job when it ends", False)
+    strict: bool = _field("", "do not run the command if it cannot join the job", False)
     command: list[str] = _field(
         "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
     )
@@ -199,6 +201,7 @@ class Release(Model):
     """
 
     key: str | None = _JOB
+    pid: list[str] = _field("PID", "take only this process out; the last one ends the job", [], alias="PID")
 
 
 class Install(Model):

@@ -21,8 +21,9 @@ from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
-from hook.report import explain, format_count, who
+from hook.report import explain, format_count
 from hook.show import name_first
+from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
@@ -370,7 +371,7 @@ def _check_failures(site: Site) -> Found:
     """Yield the containers that are not monitored, by reason."""
     by_reason: dict[str, list[str]] = {}
     for found in site.snapshot.failures:
-        by_reason.setdefault(found.reason, []).append(who(found.container, found.namespace, found.pod, found.name))
+        by_reason.setdefault(found.reason, []).append(name_failed(found))
     for reason, names in by_reason.items():
         remedy = f"list says why; then {site.call('reconcile')}"
         yield WARNING, _name_all(names, "container", f": {reason}"), remedy

@@ -125,7 +125,7 @@ class Job(Model):
     begin: str | None = Field(None, description="in UTC; null: unknown", json_schema_extra={"format": "date-time"})
     end: str = Field(description="in UTC", json_schema_extra={"format": "date-time"})
     seconds: Seconds | None = Field(None, description="from begin to end; null: unknown")
-    runs: Natural = Field(1, description="how many runs this line adds up: one ends when the last container leaves")
+    runs: Natural = Field(1, description="how many runs it adds up; of a job, how many processes joined")
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = Field({}, description="what is known, in base units")
     unknown: list[str] = Field([], description="events of which a part, or all, is unknown")
     late_cpu_seconds: Seconds = Field(0.0, description="CPU time of its tasks before they were in its group")
