@@ -227,10 +227,12 @@ def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> No
         if state.recovering:  # nothing says whose it is
             raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
-
     if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
         given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
-        raise HookError(Reason.BAD_KEY, "other labels", key=key.name, given=given, known=known)
+        # If all are dead, the run ends at the next reconcile, which then tries again.
+        dead = (system.is_dead(member.pid, member.starttime) for member in state.members.values())
+        reason = Reason.IO if all(dead) else Reason.BAD_KEY
+        raise HookError(reason, "other labels", key=key.name, given=given, known=known)
 
 
 def _join(

@@ -55,8 +55,6 @@ _PASSES = 5
 """For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
-BY = ("name", "pod", "namespace", "day")
-"""What --by adds up by, besides labels: one of such a name is only a filter."""
 _FORMULA = ("=", "+", "-", "@")
 _KWH = 3_600_000 * MILLION
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
@@ -383,7 +381,7 @@ def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit:
 
 
 def _name_sum(job: Job, by: str) -> str:
-    """Name the sum that a job belongs to, by one of BY or a label. The day is that of its end, in local time."""
+    """Name the sum that a job belongs to; else its label has this name. The day is that of its end, in local time."""
     if by == "day":
         return to_local(job.end)[:10]
     names = {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}
@@ -452,7 +450,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
     if "core_energy" in counted:
         events.append("core_energy_kwh")
-    head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
+    head = rows.by or "name" if rows.by in (None, "name", "pod", "namespace", "day") else f"label_{rows.by}"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
         columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]

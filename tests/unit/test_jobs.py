@@ -129,6 +129,23 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
+def test_job_of_other_labels_joins_once_reconcile_has_ended_the_one_before(node: Node) -> None:
+    """It was not released, and its processes are dead."""
+    for pid in (7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    node.kernel.die(7)
+    bob = {"user": "bob"}
+    with (
+        pytest.raises(HookError, match="other labels"),
+        jobs.open_node("assign", node.options(), "a", [8], bob) as context,
+    ):
+        jobs.assign(context, "a", [8], bob)
+    node.verbs()
+    node.verbs()
+    assert (node.state("a").job_labels, node.groups(), node.failures()) == (bob, {"oci-a": {8}}, {})
+
+
 def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
     node.spawn(7, "/user.slice")
     process = Container("job-7-100", 7, "", {}, [])
