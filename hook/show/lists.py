@@ -16,8 +16,8 @@ from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import name_unhooked
-from hook.report import format_count, printable, who
-from hook.show import Column, Screen, lay_out, list_pod_names, name_first, numbers
+from hook.report import format_count, is_hex, printable, who
+from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
     EVENTS,
     NOTHING,
@@ -50,7 +50,8 @@ _TOP_HEADS = {  # in the table, and in JSON
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
 _UNKNOWN = "?"
-_SHORT_KEY = 8  # characters of a key in a row with its name, on a terminal
+_SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
+_LEAST_RANDOM = 32  # digits of a UID
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -157,10 +158,20 @@ def _name_rows(rows: Iterable[KeyUse]) -> list[tuple[str, str, Uses]]:
 def _lay_out_keys(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
-    """Lay out a table of names, keys and their use, with these columns in between. A terminal gets short keys."""
+    """Lay out a table of names, keys and their use, with these columns in between.
+
+    A terminal gets short keys, and none that is the name.
+    """
     names, keys, uses = zip(*rows) if rows else ((), (), ())
-    key = Column("KEY", keys if screen.width is None else [key[:_SHORT_KEY] for key in keys])
-    return lay_out_uses([Column("NAME", names), key, *columns], uses, heads, screen)
+    if screen.width is not None:
+        keys = ["" if key == name else _shorten_key(key) for name, key in zip(names, keys)]
+    return lay_out_uses([Column("NAME", names), Column("KEY", keys), *columns], uses, heads, screen)
+
+
+def _shorten_key(key: str) -> str:
+    """Shorten a key: random digits to the first ones, and a text that another may share to both of its ends."""
+    is_random = len(key) >= _LEAST_RANDOM and is_hex(key.replace("-", ""))
+    return key[:_SHORT_KEY] if is_random else cut_name(key, 2 * _SHORT_KEY)
 
 
 def lay_out_uses(

@@ -548,6 +548,29 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     assert pipe[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
 
 
+JOBS = ["slurm-1000001", "slurm-1000002", *(f"{'x' * 58}-part{at}" for at in (1, 2))]
+
+
+def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a_terminal(
+    node: NodeFiles, run: Run
+) -> None:
+    for key in JOBS:
+        node.live(key, kind="job")
+    node.live("backup-of-the-database-1")
+    node.take()
+    seen = snapshot.take_snapshot(node.options)
+    selected = lists.select_keys(seen.keys, [], [], "name")
+    lines = lists.format_list(seen, selected, None, Screen(80))
+    assert max(map(len, lines[2:8])) <= 80
+    long = [f"xxxxxxxxxxxx...part{at}" for at in (1, 2)]
+    assert [line.split()[:2] for line in lines[3:8]] == [
+        ["-", "backup-o...ase-1"],
+        *([name, "taken"] for name in (*JOBS[:2], *long)),
+    ]
+    assert seen.keys[1].name_member(JOBS[0]) == f"{JOBS[0]} ({JOBS[0]})"
+    assert f"name        {JOBS[1]}" in run("show", JOBS[1]).splitlines()
+
+
 # --- Command lines
 
 
