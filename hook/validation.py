@@ -207,7 +207,7 @@ def check_dict(check: Check, value: object, title: str, place: Place) -> dict[ob
     _, _, of_key, of_item = check
     found: dict[object, object] = {}
     for key, item in value.items():
-        name = of_key[0](of_key, key, title, (*place, key, "[key]"))
+        name = key if type(key) in of_key[1] else of_key[0](of_key, key, title, (*place, key, "[key]"))
         found[name] = of_item[0](of_item, item, title, (*place, key))
     return found
 

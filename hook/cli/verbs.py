@@ -243,26 +243,27 @@ def top(given: options.Top, request: Request) -> None:
 
 
 @_verb("history", options.History, exclusive=("csv", "json"))
-def show_history(given: options.History, request: Request) -> None:
+def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    since, until = _parse_times(given)
+    found = history.Jobs(given.history, given.name, *_parse_times(given))
     try:
-        found = history.read(given.history, given.name, since, until)
+        rows = history.make_rows(found, given.by, given.sort, given.limit)
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
-    if found.absent:
-        raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
-    rows = history.make_rows(found.list_jobs(), given.by, given.sort, given.limit)
+    absent = f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}" if found.absent else ""
+    if absent and len(found.absent) == len(given.name):
+        raise Usage("; ".join(filter(None, [absent, found.explain()])))  # the job may be in a file that was not read
     if request.is_json:
-        print_answer(history.rows_to_json(given.history, found, rows))
+        write(history.rows_to_json(found, rows))
     elif given.csv:
         write(history.format_csv(rows))
-        if text := found.explain():
-            report.say(text, to_syslog=False)
     else:
         print_answer(history.format_rows(found, rows, get_screen()))
+    for problem in filter(None, [found.explain() if given.csv else "", absent]):
+        report.say(problem, to_syslog=False)
+    return 2 if absent else int(bool(found.problems))
 
 
 def _parse_times(given: options.History) -> tuple[str, str]:

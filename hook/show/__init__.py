@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any
 
 from hook import system
@@ -49,10 +49,14 @@ def print_answer(answer: dict[str, Any] | list[str]) -> None:
     write("".join(line + "\n" for line in answer) if isinstance(answer, list) else system.dumps(answer) + "\n")
 
 
-def write(text: str) -> None:
-    """Write text in ASCII, and flush it, because the process ends without Python's clean-up."""
-    if sys.stdout is not None:  # None: closed by the parent process
-        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+def write(text: str | Iterable[str]) -> None:
+    """Write text in ASCII, and flush it, because the process ends without Python's clean-up.
+
+    Of a text in pieces, a thousand are in memory.
+    """
+    pieces = iter([text] if isinstance(text, str) else text)
+    while sys.stdout is not None and (part := "".join(islice(pieces, 1000))):  # None: closed by the parent process
+        sys.stdout.write(part.encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()
 
 

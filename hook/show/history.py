@@ -11,14 +11,18 @@ import csv
 import errno
 import gzip
 import io
+import json
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta, timezone
-from typing import Any
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any, TypeVar
 
 from hook import system
 from hook.counters import MILLION
@@ -28,7 +32,7 @@ from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
 from hook.show import Column, Screen, list_pod_names, numbers
 from hook.show.lists import LIST_HEADS, format_command, format_ratio, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Uses, make_total, sum_uses, to_number, to_word
+from hook.show.snapshot import EVENTS, Total, Uses, to_number, to_word
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -39,48 +43,78 @@ _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
 _FORMS = 'an age (90s, 15m, 12h, 7d, 2w), a date (2026-11-24, 2026-11-24T18:30), today, yesterday or "last night"'
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-# What logrotate puts behind a name: .1, or with dateext -20261124; and what compresses a file.
-_ROTATED = re.compile(r"([.-]\d[\d.-]*(\.[a-z]\w*)?)?")
-_ROUNDS = 2  # of reading: the second one finds what logrotate moved during the first one
+_NUMBER = r"[._-]\d[\dT._:-]*"
+"""What logrotate puts into a name: .1, or with dateext -20261124."""
+_KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
+_OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
+_GZIP = b"\x1f\x8b"
+_COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+"""How the files of programs begin that the standard library of some Python cannot read."""
+_PASSES = 5
+"""For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 _FORMULA = ("=", "+", "-", "@")
 _KWH = 3_600_000 * MILLION
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
+_T = TypeVar("_T")
 
 
 @dataclass
 class Jobs:
-    """The jobs that were read and selected, by their names (none: all) and the time of their end.
+    """The selected jobs in a file and in its rotated ones, by their names (none: all) and the time of their end.
 
     They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits.
+
+    Of the lines with one ID the last one counts: a crash came between them. Only at its end a pass over the files has
+    found which lines have a later one, and what logrotate has moved. So there is another pass if it has found any. The
+    memory that this takes is 150 bytes for each selected job.
     """
 
+    path: str
     names: Sequence[str] = ()
     since: str = ""
     until: str = ""
-    by_id: dict[str, Job] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
-    problems: list[str] = field(default_factory=list)  # a line for each file that could not be read to its end
-    found: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
+    problems: list[str] = field(default_factory=list)  # a line for each file that was not read, or not to its end
+    known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
+    _replaced: dict[str, int] = field(default_factory=dict)  # by ID: how many selected lines have a later one
 
     @property
     def absent(self) -> list[str]:
         """The names that no job has."""
-        return [name for name in self.names if name not in self.found]
+        return [name for name in self.names if name not in self.known]
 
-    def list_jobs(self) -> list[Job]:
-        """List the selected jobs in the order of their ends. Only now each has its last line, and so its end."""
-        jobs = (job for job in self.by_id.values() if not self.until or job.end < self.until)
-        return sorted(jobs, key=lambda job: (job.end, job.id))
+    def collect(self, make: Callable[[Iterator[Job]], _T]) -> _T:
+        """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass.
 
-    def add(self, job: Job) -> None:
-        """Add a job, if it is selected. Of two lines with an ID the later one counts: a crash came between them."""
-        matching = {*_list_names_of(job)}.intersection(self.names)
-        self.found |= matching
-        former = self.by_id.get(job.id)
-        if (matching or not self.names) and job.end >= (former.end if former else self.since):
-            self.by_id[job.id] = job
+        Raises Unreadable if there is no file, or if the directory is unreadable.
+        """
+        while True:
+            before = self._list_files(), self._replaced
+            made = make(self._read())
+            if (self._list_files(), self._replaced) == before:
+                return made
+
+    def stream(self, order: Sequence[str]) -> Iterator[Job]:
+        """Yield the jobs with these IDs in this order, which is almost that of the files: so few of them have to wait.
+
+        If logrotate moves a file before it is read, another pass reads it.
+        """
+        places = {job: place for place, job in enumerate(order)}
+        waiting: dict[int, Job] = {}
+        following = 0
+        for _ in range(_PASSES):
+            for job in self._read():
+                place = places.get(job.id, -1)
+                if place >= following:
+                    waiting[place] = job
+                while following in waiting:
+                    yield waiting.pop(following)
+                    following += 1
+            if following == len(order):
+                return
+        yield from (waiting[place] for place in sorted(waiting))
 
     def explain(self) -> str:
         """Return one line on what was skipped, which is empty if nothing was."""
@@ -88,6 +122,63 @@ class Jobs:
         if count := sum(self.skipped.values()):
             parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
+
+    def _list_files(self) -> dict[str, tuple[int, bool]]:
+        """List the files of the history and those with a name that begins so: the inode, and whether to read it."""
+        directory, name = os.path.split(self.path)
+        stem, extension = map(re.escape, os.path.splitext(name))
+        heads = f"{stem}{extension}", f"{stem}{_NUMBER}{extension}"
+        pattern = re.compile(f"({heads[0]}({_NUMBER}{_KIND})?|{heads[1]}{_KIND})|({'|'.join(heads)})[^A-Za-z0-9].*")
+        matches = filter(None, map(pattern.fullmatch, files.list_names(directory or ".")))
+        rotated = {os.path.join(directory, match[0]): match[1] is not None for match in matches}
+        statuses = {path: system.try_call(os.stat, path) for path in rotated}
+        listed = {path: (status.st_ino, rotated[path]) for path, status in statuses.items() if status is not None}
+        if not listed:
+            raise Unreadable(self.path, "there is no such file", errno.ENOENT)
+        return listed
+
+    def _read(self) -> Iterator[Job]:
+        """Read all files; yield the selected jobs without the lines of which the last pass has found a later one."""
+        self.skipped.clear()
+        self.problems.clear()
+        former, self._replaced = self._replaced, {}
+        lines: dict[str, int] = {}
+        listed = self._list_files()
+        for path in sorted(listed, key=lambda path: (path == self.path, _find_begin(path), path)):
+            if not listed[path][1]:
+                self.problems.append(f"{os.path.basename(path)}: {_OTHER_NAME}")
+                continue
+            for job in self._read_file(path):
+                matching = {*_list_names_of(job)}.intersection(self.names) if self.names else set()
+                self.known |= matching
+                count = lines.get(job.id, 0)
+                if count:
+                    self._replaced[job.id] = count
+                if (matching or not self.names) and self.since <= job.end and (not self.until or job.end < self.until):
+                    lines[job.id] = count + 1
+                    if count >= former.get(job.id, 0):
+                        yield job
+
+    def _read_file(self, path: str) -> Iterator[Job]:
+        """Yield the jobs of a file. One that is damaged loses what is behind the damage."""
+        name, why, torn, has_job = os.path.basename(path), "", 0, False
+        try:
+            for job in _read_parts(path):
+                if job:
+                    has_job = True
+                    yield job
+                else:
+                    torn += 1
+        except Unreadable as error:
+            why = error.why
+        except (OSError, EOFError, zlib.error) as error:
+            why = f"not read to its end: {error}"
+        if torn and not has_job:
+            torn, why = 0, why or "none of its lines can be read"
+        if torn:
+            self.skipped[name] = torn
+        if why:
+            self.problems.append(f"{name}: {why}")
 
 
 def parse_time(text: str, now: float, *, is_end: bool) -> str:
@@ -125,51 +216,31 @@ def to_local(moment: str) -> str:
     return moment
 
 
-# --- Reading
+# --- Lines
 
 
-def read(path: str, names: Sequence[str], since: str = "", until: str = "") -> Jobs:
-    """Read a file and its rotated ones. Raises Unreadable if there is none of them, or if the directory is unreadable.
+def _find_begin(path: str) -> str:
+    """Return when the first job in a file ended; empty if no job in it can be read."""
+    with suppress(OSError, EOFError, zlib.error):
+        return next((job.end for job in _read_parts(path) if job), "")
+    return ""
 
-    logrotate may rename them in between: so they are listed again, and what is new is read, too. What is read twice
-    counts once, by its ID.
+
+def _read_parts(path: str) -> Iterator[Job | None]:
+    """Read a file, which may be one of gzip; yield its jobs, and None for each line of which a part is no job.
+
+    Raises Unreadable if it is no file of the history, and else OSError, EOFError or zlib.error.
     """
-    found = Jobs(names, since, until)
-    seen: set[tuple[int, int]] = set()
-    for _ in range(_ROUNDS):
-        for modified, inode, file in sorted(_list_files(path)):  # a file's last line decides, see Jobs.add
-            if (modified, inode) not in seen:
-                seen.add((modified, inode))
-                _read_file(file, found)
-    if not seen:
-        raise Unreadable(path, "there is no such file", errno.ENOENT)
-    return found
-
-
-def _list_files(path: str) -> list[tuple[int, int, str]]:
-    """List the files with this name and those that logrotate gives: when each was last written, its inode, its path."""
-    directory, name = os.path.split(path)
-    names = [other for other in files.list_names(directory or ".") if other.startswith(name)]
-    paths = [os.path.join(directory, other) for other in names if _ROTATED.fullmatch(other[len(name) :])]
-    found = ((path, system.try_call(os.stat, path)) for path in paths)
-    return [(status.st_mtime_ns, status.st_ino, path) for path, status in found if status is not None]
-
-
-def _read_file(path: str, found: Jobs) -> None:
-    """Add the jobs of a file. A file that is damaged loses what is behind the damage."""
-    name = os.path.basename(path)
-    try:
-        with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
-            for line in read_lines(gzip.GzipFile(fileobj=stream) if path.endswith(".gz") else stream):
-                jobs = parse_line(line)
-                for job in filter(None, jobs):
-                    found.add(job)
-                if None in jobs:
-                    found.skipped[name] = found.skipped.get(name, 0) + 1
-    except Unreadable as error:
-        found.problems.append(f"{name}: {error.why}")
-    except (OSError, EOFError, zlib.error) as error:
-        found.problems.append(f"{name}: not read to its end: {error}")
+    with files.opened(path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as stream:
+        head = stream.read(6)
+        stream.seek(0)
+        for magic, program in _COMPRESSED.items():
+            if head.startswith(magic):
+                raise Unreadable(path, f"compressed by {program}; only gzip can be read")
+        if not head and path.endswith(".gz"):
+            raise Unreadable(path, "empty, and no file of gzip")
+        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP) else stream):
+            yield from parse_line(line)
 
 
 def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
@@ -184,16 +255,16 @@ def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def parse_line(line: bytes) -> list[Job | None]:
-    """Parse the jobs in a line; None is a part that is no job. A torn line may be glued to a whole one."""
+    """Parse the jobs in a line; None is for all parts that are no job. A torn line may be glued to a whole one."""
     before, *parts = line.split(_BEGIN)
-    torn = [None] if before.strip() else []
-    return [*torn, *(_parse((_BEGIN + part).strip(b"\0 \t\r\n")) for part in parts)]
+    jobs = [_parse((_BEGIN + part).strip(b"\0 \t\r\n")) for part in parts]
+    return [*filter(None, jobs), *([None] if before.strip() or None in jobs else [])]
 
 
 def _parse(text: bytes) -> Job | None:
     try:
-        job = Job.model_validate(system.loads(text.decode()))
-    except ValueError:
+        job = Job.model_validate(json.loads(text.decode()))
+    except (ValueError, RecursionError):
         return None
     return job if _TIME.fullmatch(job.end) else None
 
@@ -204,10 +275,10 @@ def _parse(text: bytes) -> Job | None:
 def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
     try:
-        jobs = read(path, [name]).list_jobs()
+        end = Jobs(path, [name]).collect(lambda jobs: max((job.end for job in jobs), default=""))
     except Unreadable:
         return ""
-    return f"it ended {to_local(jobs[-1].end)}: {format_command(path, name)}" if jobs else ""
+    return end and f"it ended {to_local(end)}: {format_command(path, name)}"
 
 
 def _list_names_of(job: Job) -> Iterator[str]:
@@ -227,67 +298,80 @@ def name_job(job: Job) -> str:
     return "/".join(filter(None, (pod, names[0] if is_container else ""))) or ",".join(names) or short_id(job.key)
 
 
-def count_job(job: Job) -> Uses:
-    """Return the use of a job by event, and its seconds."""
-    values = {**dict.fromkeys([*job.use, *job.unknown]), **job.use, _ALL: job.seconds}
-    return {
-        event: make_total(None if value is None else round(value * MILLION), in_part=event in job.unknown)
-        for event, value in values.items()
-    }
-
-
 # --- Rows: jobs, or their sums
 
 
-@dataclass(frozen=True)
 class Row:
     """A row of the table, of JSON and of CSV: a job, or the sum of all with a name."""
 
-    name: str
-    use: Uses  # with the seconds under _ALL
-    begin: str  # the begin of the job, or of the last one; it may be empty
-    job: Job | None = None  # None: it is a sum
+    def __init__(self, name: str, job: Job | None = None) -> None:
+        self.name = name
+        self.job = job  # None: it is a sum
+        self.jobs = 0  # the number of jobs that it adds up
+        self.begin = ""  # of the job, or of the last one; it may be empty
+        self._known: dict[str, int] = defaultdict(int)  # by event, in millionths
+        self._unknown: set[str] = set()  # the events of which a part is unknown
+        if job:
+            self.add(job)
+
+    def add(self, job: Job) -> None:
+        """Add the use of a job."""
+        known = self._known
+        for event, value in {**job.use, _ALL: job.seconds}.items():
+            if value is not None:
+                known[event] += round(value * MILLION)
+        self._unknown.update(job.unknown if job.seconds is not None else [*job.unknown, _ALL])
+        self.begin = max(self.begin, job.begin or "")
+        self.jobs += 1
 
     @property
-    def jobs(self) -> int:
-        """The number of jobs that it adds up."""
-        return self.use[_ALL].counted + self.use[_ALL].unknown
+    def use(self) -> Uses:
+        """The use by event, with the seconds under _ALL."""
+        known, unknown = self._known, self._unknown
+        events = (*known, *unknown.difference(known))
+        return {event: Total(known.get(event, 0), int(event in known), int(event in unknown)) for event in events}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that are shown, the total of all that are selected, and how many these are."""
+    """The rows that are shown, which can be read once; the total of all that are selected, and how many these are."""
 
     by: str | None  # by what the rows are sums; None: they are jobs
-    shown: list[Row]
-    total: Row | None
+    shown: Iterable[Row]
+    total: Row
     count: int
 
 
-def make_rows(jobs: Sequence[Job], by: str | None = None, sort: str | None = None, limit: int | None = None) -> Rows:
+def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit: int | None = None) -> Rows:
     """Make a row for each job, or for each name, pod, namespace or day.
 
-    If they are not sorted, the limit leaves the last ones: the jobs that ended last.
+    If they are not sorted, the limit leaves the last ones: the jobs that ended last. Sums and places are kept, jobs are
+    not: their files are read again for the rows.
     """
-    rows = [Row(name_job(job), count_job(job), job.begin or "", job) for job in jobs]
-    total = _add_up("total", rows) if rows else None
-    if by is not None:
-        sums: dict[str, list[Row]] = {}
-        for job, row in zip(jobs, rows):
-            sums.setdefault(_name_sum(job, by), []).append(row)
-        rows = [_add_up(name, parts) for name, parts in sorted(sums.items())]
-    count = len(rows)
-    if sort == "start":
-        rows.sort(key=lambda row: row.begin, reverse=True)
-    elif sort is not None:
-        rows.sort(key=lambda row: rank_use(row.use, sort))
+
+    def rank(row: Row) -> Any:  # noqa: ANN401  what sorts depends on `sort`
+        return sort and (row.begin if sort == "start" else rank_use(row.use, sort))
+
+    def add_up(selected: Iterator[Job]) -> tuple[Row, dict[str, Row], dict[str, tuple[str, Any]]]:
+        total, sums, places = Row("total"), dict[str, Row](), dict[str, tuple[str, Any]]()
+        for job in selected:
+            total.add(job)
+            if by is None:
+                places[job.id] = job.end, sort and rank(Row("", job))
+            else:
+                name = _name_sum(job, by)
+                (sums.get(name) or sums.setdefault(name, Row(name))).add(job)
+        return total, sums, places or {name: (name, rank(row)) for name, row in sums.items()}
+
+    total, sums, places = jobs.collect(add_up)
+    order = sorted(places, key=lambda name: (places[name][0], name))
+    if sort is not None:
+        order.sort(key=lambda name: places[name][1], reverse=sort == "start")
     elif limit is not None:
-        rows = rows[-limit:]
-    return Rows(by, rows[:limit], total, count)
-
-
-def _add_up(name: str, rows: Sequence[Row]) -> Row:
-    return Row(name, sum_uses(row.use for row in rows), max(row.begin for row in rows))
+        order = order[-limit:]
+    order = order[:limit]
+    shown = (Row(name_job(job), job) for job in jobs.stream(order)) if by is None else map(sums.__getitem__, order)
+    return Rows(by, shown, total, len(places))
 
 
 def _name_sum(job: Job, by: str) -> str:
@@ -299,41 +383,49 @@ def _name_sum(job: Job, by: str) -> str:
 
 def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
     """Format a table of jobs or sums, their total, and of two rows the ratio of the second to the first."""
-    jobs = [row.job for row in rows.shown if row.job]
-    table = [*rows.shown, *([rows.total] if rows.total and rows.count > 1 else [])]
-    names = [to_word(row.name) or "-" for row in table]
-    seconds = [format_total(row.use[_ALL], lambda value: f"{value / MILLION:.1f}") for row in table]
+    names, seconds, uses = list[str](), list[str](), list[Uses]()
+    counts, ends, runs = list[str](), list[str](), list[int]()
+    for row in chain(rows.shown, [rows.total] if rows.count > 1 else []):
+        use = row.use
+        names.append(to_word(row.name) or "-")
+        seconds.append(format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}"))
+        uses.append({event: use[event] for event in (_ALL, *LIST_HEADS) if event in use})
+        counts.append(str(row.jobs))
+        if row.job:
+            ends.append(to_local(row.job.end))
+            runs.append(row.job.runs)
+    number = len(names) - (rows.count > 1)
     ratio = dict[str, str]()
-    if len(rows.shown) == 2:
-        first, second = (row.use for row in rows.shown)
-        ratio = {event: format_ratio(first.get(event), second.get(event)) for event in (_ALL, *LIST_HEADS)}
+    if number == 2:
+        ratio = {event: format_ratio(uses[0].get(event), uses[1].get(event)) for event in (_ALL, *LIST_HEADS)}
         names.append("ratio")
         seconds.append(ratio[_ALL])
     columns = [
         Column((rows.by or "name").upper(), names),
-        numbers("JOBS", [str(row.jobs) for row in table])
-        if rows.by
-        else Column("END", [to_local(job.end) for job in jobs]),
+        numbers("JOBS", counts) if rows.by else Column("END", ends),
         numbers("SECONDS", seconds),
-        *([numbers("RUNS", [str(job.runs) for job in jobs])] if any(job.runs != 1 for job in jobs) else []),
+        *([numbers("RUNS", [*map(str, runs)])] if any(count != 1 for count in runs) else []),
     ]
-    notes = [f"{len(rows.shown)} of {rows.count} shown"] if len(rows.shown) < rows.count else []
+    notes = [f"{number} of {rows.count} shown"] if number < rows.count else []
     limits = {"at or after": found.since, "before": found.until}
     if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
     notes += filter(None, [found.explain()])
-    uses = [row.use for row in table]
     return [*lay_out_uses(columns, uses, LIST_HEADS, screen, ratio), *([""] if notes else []), *notes]
 
 
-def rows_to_json(path: str, found: Jobs, rows: Rows) -> dict[str, Any]:
-    """Make the object of `history --json`."""
-    lines: dict[str, Any] = {"jobs": [*map(_to_json, rows.shown)]}
-    if rows.by is not None:
-        lines = {"by": rows.by, "sums": [{"name": row.name or None, **_to_json(row)} for row in rows.shown]}
+def rows_to_json(found: Jobs, rows: Rows) -> Iterator[str]:
+    """Make the object of `history --json`, row by row."""
+    name, by = ("jobs", {}) if rows.by is None else ("sums", {"by": rows.by})
     times = {"since": found.since or None, "until": found.until or None}
     skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
-    return {"file": path, **times, **skipped, **lines, "total": rows.total and _to_json(rows.total)}
+    total = _to_json(rows.total) if rows.count else None
+    answer = system.dumps({"file": found.path, **times, **skipped, **by, name: [], "total": total})
+    before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
+    yield before + begin
+    for number, row in enumerate(rows.shown):
+        yield (", " if number else "") + system.dumps({**({"name": row.name or None} if by else {}), **_to_json(row)})
+    yield f"{after}\n"
 
 
 def _to_json(row: Row) -> dict[str, Any]:
@@ -345,28 +437,26 @@ def _to_json(row: Row) -> dict[str, Any]:
     return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
 
 
-def format_csv(rows: Rows) -> str:
-    """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of the jobs."""
-    shown = {event for row in rows.shown for event in row.use if event != _ALL}
-    events = [*(event for event in _USUAL if event in shown), *sorted(shown - {*_USUAL})]
-    if "core_energy" in shown:
+def format_csv(rows: Rows) -> Iterator[str]:
+    """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
+    counted = {event for event in rows.total.use if event != _ALL}
+    events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
+    if "core_energy" in counted:
         events.append("core_energy_kwh")
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
         columns = [*first, *events, "unknown", "late_cpu_seconds", "id"]
     else:
         columns = [rows.by, "jobs", "seconds", *events, "unknown"]
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    table.writerow({name: _to_cell(name) for name in columns})
+    write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
+    yield write_row(map(_to_cell, columns))
     for row in rows.shown:
         fields = {rows.by or "name": row.name, **_to_json(row)}
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         cells = {**fields, **fields["use"], "containers": containers, "unknown": " ".join(fields["unknown"])}
         if "core_energy" in fields["use"]:
             cells["core_energy_kwh"] = f"{row.use['core_energy'].known / _KWH:.9f}"
-        table.writerow({name: _to_cell(cells.get(name)) for name in columns})
-    return text.getvalue()
+        yield write_row(_to_cell(cells.get(name)) for name in columns)
 
 
 def _to_cell(value: str | float | None) -> str | float | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile costs on a big node, and what one scrape of its metrics costs.
+"""What reconcile costs on a big node, what one scrape of its metrics costs, and what a long history costs.
 
-    python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N] [--keys N]
+    python3 build.py bench scale [--only TABLE...] [--members N] [--processes N] [--rounds N] [--keys N] [--lines N]
 
 CPU seconds of the shipped file as a process, on the model of resctrl, whose own are in no figure. (!) marks a missed
 target; the targets are for the default sizes.
@@ -10,12 +10,15 @@ nothing to do   `reconcile` right after another one
 after a wipe    all groups were removed: reconcile makes each again, and moves the tasks in; all runs that this takes
 growth          the CPU time with all members, by that with a quarter of the members and of the processes
 scrape          one request to `metrics --listen`, on a node whose groups are plain directories, with 24 counters each
+history         `history` of a file of that many lines with 11 events each, and of five times as many; the CPU time by
+                that of Python's json.loads of these lines, one after the other
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -28,18 +31,26 @@ from statistics import median
 from typing import NamedTuple
 from urllib.request import Request, urlopen
 
+from hook import system
+from hook.show.snapshot import EVENTS
 from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table
 from tests.bench.launcher import DEADLINE, Launcher, Step, Taken
 from tests.bench.nodes import MeasuredNode, created, fill_group, model_node, plain_node
 from tests.resctrlfs.model import Knobs
 from tests.support.cgroups import remove_of_pods
-from tests.support.hook import PYZ
+from tests.support.hook import PYZ, shipped
 
 SMALLER = 4
 TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0}
 GROWTH_TARGET = 4.4
 SCRAPE_TARGET = 0.45
+LONGER = 5
+PYTHON = "/usr/bin/python3"  # which the first line of the .pyz names
+LOADS = "import json, sys\nfor line in open(sys.argv[1], 'rb'): json.loads(line)"
+HISTORY_TARGETS = {("--by=day", 200_000): (6.0, 256.0)}
+"""The CPU time by that of json.loads, and MiB."""
+HISTORIES = ("--by=day", "--by=name", "--limit=5", "--csv", "--json", "(a table)")
 SCRAPES = {
     "text": {},
     "OpenMetrics, gzip, --created": {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"},
@@ -56,7 +67,8 @@ class Sizes(NamedTuple):
     processes: int = 10000
     rounds: int = 3
     keys: int = 500  # for a scrape
-    only: Sequence[str] = ("reconcile", "scrape")
+    lines: int = 200_000  # of a history
+    only: Sequence[str] = ("reconcile", "scrape", "history")
 
 
 @dataclass
@@ -135,6 +147,8 @@ def measure(sizes: Sizes) -> Iterator[Table]:
         yield from _measure_reconcile(sizes)
     if "scrape" in sizes.only:
         yield _measure_scrapes(sizes)
+    if "history" in sizes.only:
+        yield from _measure_history(sizes)
 
 
 def _measure_reconcile(sizes: Sizes) -> Iterator[Table]:
@@ -182,6 +196,47 @@ def _scrape(pid: int, url: str, headers: dict[str, str]) -> tuple[float, int]:
     with urlopen(Request(url, headers=headers), timeout=DEADLINE) as answer:  # noqa: S310  our own
         size = len(answer.read())
     return _read_cpu(pid) - before, size
+
+
+def _measure_history(sizes: Sizes) -> Iterator[Table]:
+    with tempfile.TemporaryDirectory(prefix="scale-") as directory:
+        file, launcher = Path(directory, "history.jsonl"), Launcher(Path(directory))
+
+        def take(*command: str) -> Taken:
+            # The launcher would keep the output.
+            shell = ["/bin/sh", "-c", 'exec "$@" > /dev/null', "sh", *command]
+            return launcher.run(Step("history", "", shell, alone=False))
+
+        for lines, rows in ((sizes.lines, HISTORIES), (LONGER * sizes.lines, HISTORIES[:1])):
+            _write_history(file, lines)
+            loads = [take(PYTHON, "-c", LOADS, str(file)).cpu for _ in range(sizes.rounds)]
+            figures = [Figure("json.loads", "CPU s", loads)]
+            for row in rows:
+                options = [row] if row.startswith("--") else []
+                command = [str(shipped()), "history", f"--history={file}", *options]
+                taken = [take(*command) for _ in range(sizes.rounds)]
+                cpu, peak = [each.cpu for each in taken], [each.memory for each in taken]
+                ratio, memory = HISTORY_TARGETS.get((row, lines), (None, None))
+                figures.append(Figure(row, "CPU s", cpu))
+                figures.append(Figure(row, "CPU / json.loads", common.ratios(cpu, loads), ratio))
+                figures.append(Figure(row, "peak memory, MiB", peak, memory, digits=0, beside=None))
+            yield Table(f"history of {lines} lines", figures)
+
+
+def _write_history(file: Path, lines: int) -> None:
+    """Write lines as hooks write them: a line of a container of Podman's every two minutes or so, of 815 bytes."""
+    chance, end = random.Random(1), 1.7e9
+    with file.open("w", encoding="ascii") as stream:
+        for number in range(lines):
+            end += chance.uniform(0, 260)
+            seconds = round(chance.uniform(1, 5000), 3)
+            container = f"{number:064x}"
+            use = {event: round(chance.uniform(1, 1e13), 6) for event in EVENTS if not EVENTS[event].gauge}
+            job = {"version": 1, "id": f"{number:016x}", "kind": "container", "key": container, "namespace": None}
+            job |= {"pod": None, "containers": [{"id": container, "name": f"job-{number % 500}"}]}
+            job |= {"more_containers": 0, "begin": system.format_utc(end - seconds), "end": system.format_utc(end)}
+            job |= {"seconds": seconds, "runs": 1, "use": use, "unknown": [], "late_cpu_seconds": 0.012}
+            stream.write(json.dumps(job) + "\n")
 
 
 def _read_cpu(pid: int) -> float:

@@ -7,9 +7,10 @@ import csv
 import gzip
 import io
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.cli import command_line as cli
 from hook.node import files
+from hook.node.models import Job
 from hook.show import history
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
@@ -53,12 +55,10 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return show
 
 
-def read(*arguments: str) -> history.Jobs:
-    return history.read(str(FILE), arguments)
-
-
-def ids(found: history.Jobs) -> list[int]:
-    return [int(job.id, 16) for job in found.list_jobs()]
+def read() -> tuple[list[int], history.Jobs]:
+    """Read the history; return the numbers of its jobs, and what else is known of it."""
+    found = history.Jobs(str(FILE))
+    return sorted(found.collect(lambda jobs: [int(job.id, 16) for job in jobs])), found
 
 
 # --- Lines
@@ -101,8 +101,9 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
     content: bytes, found: list[int], skipped: int, name: str
 ) -> None:
     write_lines(name, content)
-    read_ = read()
-    assert (ids(read_), sum(read_.skipped.values()), read_.problems) == (found, skipped, [])
+    numbers, read_ = read()
+    expected = (skipped, []) if found else (0, [f"{name}: none of its lines can be read"])
+    assert (numbers, sum(read_.skipped.values()), read_.problems) == (found, *expected)
 
 
 def test_a_long_line_takes_little_memory() -> None:
@@ -113,37 +114,70 @@ def test_a_long_line_takes_little_memory() -> None:
 # --- Files
 
 
-@pytest.mark.usefixtures("fs")
+OTHER_NAME = "not a name that logrotate gives; add a number to have the file read"
+XZ, ZSTD = bytes.fromhex("fd377a585a000004"), bytes.fromhex("28b52ffd04580000")
+
+
 @pytest.mark.parametrize(
-    ("names", "is_read"),
+    "name",
     [
-        (("history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz"), True),
-        (("history.jsonl-20261124", "history.jsonl-20261124.gz", "history.jsonl-20261124-1795000000.gz"), True),
-        (("history.jsonl-2026-11-24.gz",), True),
-        (("history.jsonl.bak", "history.jsonl~", "other.jsonl", "history.json", ".history.jsonl.1.swp"), False),
+        *("history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz"),
+        *("history.jsonl-20261124", "history.jsonl-20261124.gz", "history.jsonl-20261124-1795000000.gz"),
+        *("history.jsonl-2026-11-24.gz", "history.jsonl-2026112714", "history.jsonl.2026-11-27T14:00:00.gz"),
+        *("history-20261127.jsonl", "history.1.jsonl", "history-2026112714.jsonl.gz", "history_2026.jsonl.Z"),
     ],
 )
 @pytest.mark.parametrize("has_current", [True, False])
-def test_rotated_files_are_read_by_the_names_that_logrotate_gives(
-    names: tuple[str, ...], is_read: bool, has_current: bool
+def test_rotated_files_are_read_by_the_names_that_logrotate_gives(shown: Print, name: str, has_current: bool) -> None:
+    write_lines(name, line(make(1)), at=NOW - 1)
+    write_lines("history.jsonl" if has_current else name, line(make(2 if has_current else 1)))
+    assert "skipped" not in shown()
+    assert read()[0] == [1, 2][: 1 + has_current]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("history.jsonl.1.xz", XZ, "compressed by xz; only gzip can be read"),
+        ("history.jsonl-20261127.zst", ZSTD, "compressed by zstd; only gzip can be read"),
+        ("history-20261127.jsonl.bz2", b"BZh91AY&SY", "compressed by bzip2; only gzip can be read"),
+        ("history.jsonl.2", XZ, "compressed by xz; only gzip can be read"),
+        ("history.jsonl.1.lz", b"LZIP\1\n\n", "none of its lines can be read"),
+        ("history.jsonl.1.gz", b"no gzip", "none of its lines can be read"),
+        ("history.jsonl.1.gz", b"", "empty, and no file of gzip"),
+        *((f"history.jsonl{end}", line(make(2)), OTHER_NAME) for end in (".old", ".bak", "~", ".gz", "-backup")),
+    ],
+)
+@pytest.mark.parametrize("form", ["", "--json", "--csv", "--by=day"])
+def test_a_file_beside_the_history_that_is_not_read_is_named_with_status_1(
+    shown: Print, complaints: list[str], name: str, content: bytes, why: str, form: str
 ) -> None:
-    for number, name in enumerate(names, 1):
-        write_lines(name, line(make(number)), at=NOW - number)
-    if has_current:
-        write_lines("history.jsonl", line(make(99)))
-    if not (has_current or is_read):
-        with pytest.raises(files.Unreadable, match="no such file"):
-            read()
-        return
-    expected = [*range(1, len(names) + 1)] if is_read else []
-    assert sorted(ids(read())) == expected + ([99] if has_current else [])
+    write_lines("history.jsonl", line(make(1, "job-17", end="2026-11-17T01:02:03Z")))
+    FILE.with_name(name).write_bytes(content)
+    output = shown(*form.split(), status=1)
+    assert f"{name}: {why}" in "\n".join([output, *complaints])
+    assert "2026-11-17" in output
+    assert shown("nosuch", *form.split(), status=2) == ""
+    assert f"matches 'nosuch'; skipped: {name}: {why}" in complaints[-1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["other.jsonl", "history.json", "history.jsonlx", "history-jobs.jsonl", "historic.jsonl.1", ".history.jsonl.1.swp"],
+)
+def test_a_file_with_another_name_is_neither_read_nor_named(shown: Print, name: str) -> None:
+    write_lines(name, line(make(2)))
+    with pytest.raises(files.Unreadable, match="no such file"):
+        read()
+    write_lines("history.jsonl", line(make(1)))
+    assert "skipped" not in shown()
+    assert read()[0] == [1]
 
 
 CUT = "Compressed file ended before the end-of-stream marker was reached"
 DAMAGED: dict[str, tuple[bytes, str]] = {
     "cut short": (gzip.compress(line(make(1)) + line(make(2)))[:-4], CUT),
     "cut in its head": (gzip.compress(b"")[:5], CUT),
-    "of another kind": (b"BZh91AY&SY", "not read to its end: Not a gzipped file"),
     "garbage behind": (
         gzip.compress(line(make(1)) + line(make(2))) + b"garbage",
         "not read to its end: Not a gzipped file",
@@ -158,12 +192,12 @@ def test_a_damaged_file_is_named_and_loses_nothing_of_others(shown: Print, case:
     FILE.with_name("history.jsonl.2.gz").write_bytes(content)
     write_lines("history.jsonl.1", line(make(3)))
     write_lines("history.jsonl", b"torn\n" + line(make(4)))
-    found = json.loads(shown("--json"))
+    found = json.loads(shown("--json", status=1))
     first = [1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []
     assert [int(job["id"], 16) for job in found["jobs"]] == [*first, 3, 4]
     (said,) = found["problems"]
     assert (found["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (1, True, True)
-    assert shown().splitlines()[-1] == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
+    assert shown(status=1).splitlines()[-1] == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
 
 
 @pytest.mark.usefixtures("fs")
@@ -171,36 +205,51 @@ def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_n
     write_lines("history.jsonl.1.gz", b"")
     content = gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
     FILE.with_name("history.jsonl.1.gz").write_bytes(content)
-    assert (ids(read()), read().explain()) == ([1, 2, 3], "")
+    numbers, found = read()
+    assert (numbers, found.explain()) == ([1, 2, 3], "")
     fs.create_dir(FILE.with_name("history.jsonl.2"))
-    assert (ids(read()), read().problems) == ([1, 2, 3], ["history.jsonl.2: not a regular file"])
+    numbers, found = read()
+    assert (numbers, found.problems) == ([1, 2, 3], ["history.jsonl.2: not a regular file"])
 
 
-@pytest.mark.usefixtures("fs")
-def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is renamed and the oldest compressed after the names were listed."""
-    write_lines("history.jsonl.1", line(make(1)), at=NOW - 10)
-    write_lines("history.jsonl", line(make(2)))
-    read_file = history._read_file
+@pytest.mark.parametrize("reads", range(1, 8))
+@pytest.mark.parametrize("form", ["--json", "--json --by=name"])
+def test_what_logrotate_moves_before_any_of_the_reads_is_read(
+    shown: Print, monkeypatch: pytest.MonkeyPatch, reads: int, form: str
+) -> None:
+    """The file is renamed and the oldest compressed after the names were listed. The rows take some reads of each."""
+    write_lines("history.jsonl.1", line(make(1, "a")), at=NOW - 10)
+    write_lines("history.jsonl", line(make(2, "b", end="2026-11-17T01:02:04Z")))
+    read_parts, calls = history._read_parts, count(1)
 
-    def rotate_first(path: str, found: history.Jobs) -> None:
-        monkeypatch.setattr(history, "_read_file", read_file)
-        write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
-        FILE.rename(FILE.with_name("history.jsonl.1"))
-        write_lines("history.jsonl", line(make(3)))
-        read_file(path, found)
+    def rotate_first(path: str) -> Iterator[Job | None]:
+        if next(calls) == reads:
+            write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
+            FILE.rename(FILE.with_name("history.jsonl.1"))
+            write_lines("history.jsonl", b"")
+        return read_parts(path)
 
-    monkeypatch.setattr(history, "_read_file", rotate_first)
-    assert ids(read()) == [1, 2, 3]
+    monkeypatch.setattr(history, "_read_parts", rotate_first)
+    found = json.loads(shown(*form.split()))
+    assert [row["name"] for row in found.get("jobs", found.get("sums"))] == ["a", "b"]
+    assert (found["total"]["jobs"], found["problems"]) == (2, [])
 
 
-@pytest.mark.usefixtures("fs")
-@pytest.mark.parametrize(("is_rotated", "end"), [(False, make(1)["end"]), (True, "2026-11-17T01:05:00Z")])
-def test_of_an_id_that_stands_twice_the_last_line_counts(is_rotated: bool, end: str) -> None:
-    first, last = line(make(1, use={"core_energy": 2.0})), line(make(1, use={"core_energy": 1.0}, end=end))
-    write_lines("history.jsonl.1", first if is_rotated else b"", at=NOW - 10)
-    write_lines("history.jsonl", last if is_rotated else first + last)
-    assert [(job.end, job.use["core_energy"]) for job in read().list_jobs()] == [(end, 1.0)]
+LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
+
+
+@pytest.mark.parametrize("form", ["", "--by=day", "--sort=start", "--since=2026-11-17T01:00", "--limit=1"])
+def test_of_the_lines_with_an_id_the_last_in_the_file_counts(shown: Print, form: str) -> None:
+    """Also if the clock was set back between them, or if the last one is in a later file."""
+    for ends in product(["", LATER, EARLIER], repeat=3):
+        jobs = [line(make(1, use={"core_energy": use}, end=end)) if end else b"" for use, end in enumerate(ends, 1)]
+        write_lines("history.jsonl.1", jobs[0])
+        write_lines("history.jsonl", line(make(2, use={}, end=LATER)) + jobs[1] + jobs[2], at=NOW - 10)
+        found = json.loads(shown("--json", *form.split()))
+        use, end = max(((use, end) for use, end in enumerate(ends, 1) if end), default=(0, ""))
+        is_there = end > ("2026-11-17T01:00" if "since" in form else "")
+        assert found["total"]["jobs"] == 1 + is_there, ends
+        assert found["total"]["use"] == ({"core_energy": use} if is_there else {}), ends
 
 
 # --- Which jobs
@@ -392,6 +441,7 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ("job-1 nosuch", "matches 'job-1', 'nosuch'"),
         ("job-1", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'job-1'"),  # which only begins so
         ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
         ("--since=soon", "--since: 'soon' is no time; use an age (90s, "),
@@ -478,3 +528,22 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert (first["core_energy_kwh"], second["core_energy_kwh"]) == ("0.000003429", "0.000000694")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
+
+
+@pytest.mark.parametrize("form", ["", "--json", "--csv", "--by=day --json"])
+def test_a_name_that_no_job_has_is_said_beside_the_others_jobs_with_status_2(
+    shown: Print, complaints: list[str], form: str
+) -> None:
+    write_lines("history.jsonl", b"".join(map(line, SOME)))
+    expected = shown("job-17", *form.split())
+    assert shown("job-17", "nosuch", *form.split(), status=2) == expected
+    assert complaints == [f"no job in {FILE} matches 'nosuch'"]
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_rows_wait_for_those_that_ended_before_them(shown: Print, form: str) -> None:
+    """Ends are not in the order of the lines: of keys that lingered, or of lines that waited."""
+    ends = [f"2026-11-17T01:{minute:02}:00Z" for minute in (3, 1, 4, 1, 5, 9, 2, 6)]
+    write_lines("history.jsonl", b"".join(line(make(number, end=end)) for number, end in enumerate(ends)))
+    shown_ends = re.findall(r"2026-11-17T01:0\d:00Z(?=,|\", \"seconds)", shown(form))
+    assert [end for end in shown_ends if end in ends] == sorted(ends)
