@@ -49,6 +49,7 @@ _TOP_HEADS = {  # in the table, and in JSON
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
+_TEXTS, _TEXT_WIDTH = 3, 50  # of these, the lines of text, which may wrap on a terminal of fewer columns
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
 _LEAST_RANDOM = 32  # digits of a UID
@@ -323,7 +324,8 @@ def _format_group(group: Group) -> list[str]:
 def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
     listed = sorted(rates.keys, key=lambda row: _rank(row, sort))
-    shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
+    others = _OTHER_LINES + _TEXTS * (screen.width is not None and screen.width < _TEXT_WIDTH)
+    shown = listed if screen.height is None else listed[: max(1, screen.height - others)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows = [("node", "", rates.node), ("no pod", "", rates.rest), *_name_rows(shown)]

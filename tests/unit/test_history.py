@@ -18,9 +18,10 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
 from hook.cli import command_line as cli
+from hook.cli import verbs
 from hook.node import files
 from hook.node.models import Job
-from hook.show import history
+from hook.show import Screen, history
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -495,11 +496,15 @@ def test_marks_say_what_is_unknown(shown: Print) -> None:
     assert rows["total"][1:] == [">=12.5", ">=2.50", "1.00Ki"]
 
 
-def test_runs_are_shown_if_a_line_joins_some(shown: Print) -> None:
+def test_runs_are_shown_if_a_line_joins_some_and_the_terminal_has_room(
+    shown: Print, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_lines("history.jsonl", line(make(1)))
     assert "RUNS" not in shown()
     write_lines("history.jsonl", line(make(1)) + line(make(2, runs=3)))
     assert [row.split()[3] for row in shown().splitlines()[:3]] == ["RUNS", "1", "3"]
+    monkeypatch.setattr(verbs, "get_screen", lambda: Screen(40))
+    assert shown().splitlines()[0].split() == ["NAME", "SECONDS", "ENERGY(J)"]
 
 
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]

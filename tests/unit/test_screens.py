@@ -548,6 +548,23 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     assert pipe[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
 
 
+@pytest.mark.usefixtures("pace")
+@pytest.mark.parametrize("width", [40, 55])
+def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, width: int) -> None:
+    node.live(UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k")
+    seen = snapshot.take_snapshot(node.options)
+    narrow, wide = Screen(width), Screen(200)
+    tables = [
+        lambda screen: lists.format_list(seen, lists.select_keys(seen.keys, [], [], "energy"), None, screen)[2:],
+        lambda screen: lists.format_rates(snapshot.compare(seen, seen, "now"), "energy", screen)[2:],
+    ]
+    for table, kept in zip(tables, ("ENERGY(J)", "POWER(W)")):
+        heads, whole = table(narrow)[0].split(), table(wide)[0].split()
+        assert max(map(len, table(narrow))) <= width
+        assert {"NAME", kept} <= {*heads} < {*whole}
+        assert heads == [head for head in whole if head in heads]
+
+
 JOBS = ["slurm-1000001", "slurm-1000002", *(f"{'x' * 58}-part{at}" for at in (1, 2))]
 
 
