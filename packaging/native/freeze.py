@@ -142,6 +142,8 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             yield from (f"{base}.{alias.name}" for alias in child.names)
         elif isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
             continue
+        elif isinstance(child, ast.FunctionDef) and child.name == "_test":  # of the module itself, by doctest
+            continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)
 

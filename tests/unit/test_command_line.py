@@ -110,7 +110,8 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
-        (["lsit", "--help"], "unknown command 'lsit'; see resctrl-mon-hook --help"),
+        (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
+        (["help", "hok"], "unknown command 'hok' (did you mean hook?); see"),
     ],
 )
 def test_wrong_command_line_is_one_line(
