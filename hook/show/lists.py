@@ -164,9 +164,9 @@ def _lay_out_keys(
     A terminal gets short keys, and none that is the name.
     """
     names, keys, uses = zip(*rows) if rows else ((), (), ())
-    if screen.width is not None:
-        keys = ["" if key == name else _shorten_key(key) for name, key in zip(names, keys)]
-    return lay_out_uses([Column("NAME", names), Column("KEY", keys), *columns], uses, heads, screen)
+    short = ["" if key == name else _shorten_key(key) for name, key in zip(names, keys)]
+    key = Column("KEY", keys if screen.width is None else short)
+    return lay_out_uses([Column("NAME", names), key, *columns], uses, heads, screen)
 
 
 def _shorten_key(key: str) -> str:

@@ -554,15 +554,16 @@ def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, widt
     node.live(UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k")
     seen = snapshot.take_snapshot(node.options)
     narrow, wide = Screen(width), Screen(200)
-    tables = [
-        lambda screen: lists.format_list(seen, lists.select_keys(seen.keys, [], [], "energy"), None, screen)[2:],
-        lambda screen: lists.format_rates(snapshot.compare(seen, seen, "now"), "energy", screen)[2:],
-    ]
-    for table, kept in zip(tables, ("ENERGY(J)", "POWER(W)")):
-        heads, whole = table(narrow)[0].split(), table(wide)[0].split()
-        assert max(map(len, table(narrow))) <= width
-        assert {"NAME", kept} <= {*heads} < {*whole}
-        assert heads == [head for head in whole if head in heads]
+    selected, rates = lists.select_keys(seen.keys, [], [], "energy"), snapshot.compare(seen, seen, "now")
+
+    def lay_out(screen: Screen) -> list[list[str]]:
+        return [lists.format_list(seen, selected, None, screen)[2:], lists.format_rates(rates, "energy", screen)[2:]]
+
+    for table, whole, kept in zip(lay_out(narrow), lay_out(wide), ("ENERGY(J)", "POWER(W)")):
+        assert max(map(len, table)) <= width
+        heads = table[0].split()
+        assert {"NAME", kept} <= {*heads} < {*whole[0].split()}
+        assert heads == [head for head in whole[0].split() if head in heads]
 
 
 JOBS = ["slurm-1000001", "slurm-1000002", *(f"{'x' * 58}-part{at}" for at in (1, 2))]
