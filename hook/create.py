@@ -76,7 +76,7 @@ def create_runtime(
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.give_up(context, former, container)
+        retry.give_up(context, former, container, is_job=key.kind == "job")
     attempt = Attempt(context, container, key, ctrl_group)
     while True:
         try:
@@ -217,8 +217,10 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 
 
 def _check_kind(key: Key, state: KeyState | None) -> None:
-    """Raise HookError `bad_key` if a job would join a container's key, or a container a job's."""
+    """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`)."""
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
+        if state.recovering:  # nothing says whose it is
+            raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
 
 

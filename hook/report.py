@@ -166,6 +166,10 @@ WORDS = {
         "the mon_group was removed again and again while it was being used",
         "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
     ),
+    "job locked": (
+        "timed out waiting for the lock of key {key}",
+        "another run, assign or release of this job holds its lock for longer than --lock-timeout",
+    ),
     "limbo": (
         "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
         "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
@@ -191,6 +195,7 @@ WORDS = {
         "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
         "mount -t resctrl resctrl {root}, then reconcile",
     ),
+    "not rebuilt": ("the record of key {key} is not rebuilt yet", "`reconcile` rebuilds it, and tries again"),
     "not root's": (
         "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
         "run it as root; remove the directory, or make it root's with mode 0755",
@@ -321,9 +326,7 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
             run = RunDir(call.options.run_dir)
         except Exception:  # noqa: BLE001, S110  then there is no record, only the two other traces
             pass
-    _say_of(
-        call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")
-    )
+    _say_of(call, run, error)
     if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
         poststop.forget_failure(run, call.name)  # the container goes, and its record with it
         return run
@@ -333,20 +336,31 @@ def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
     return run
 
 
-def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:
-    """Report a failure; to syslog, only the first ones a minute of its key and reason (count_failure)."""
+def _say_of(call: Call, run: RunDir | None, error: HookError) -> None:
     pod = call.container.pod if call.container is not None else None
-    if to_syslog and run is not None:
-        try:
-            # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
-            key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
-            to_syslog, counts = count_failure(run, error.reason, key)
-            for line in counts:
-                log(line)
-        except Exception:  # noqa: BLE001  as above
-            to_syslog = True
+    # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
+    key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
+    to_syslog = may_log(run, error, key)
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
     say(f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=to_syslog)
+
+
+def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
+    """Whether a failure goes to syslog: the first ones a minute of its key and reason (count_failure).
+
+    That resctrl is not mounted goes there once in a boot. This logs the counts of earlier minutes.
+    """
+    if run is None:
+        return True
+    try:
+        if error.reason == Reason.NOT_MOUNTED:
+            return run.is_first("not-mounted")
+        is_first, counts = count_failure(run, error.reason, key)
+        for line in counts:
+            log(line)
+        return is_first
+    except Exception:  # noqa: BLE001  as above
+        return True
 
 
 def guess_key(options: Options, container: Container) -> Key | None:

@@ -118,11 +118,16 @@ def drop_left(attempt: Attempt, locked: LockedKey) -> None:
         attempt.context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
-def give_up(context: Context, former: str, container: Container) -> None:
-    """Remove a container from its former key. A member of the same ID that is another live process stays."""
+def give_up(context: Context, former: str, container: Container, *, is_job: bool) -> None:
+    """Remove a container from its former key. A member of the same ID that is another live process stays.
+
+    A process that joins a job leaves none: this raises HookError `usage`.
+    """
     with context.run.lock(former, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         member = state.members.get(container.id) if state else None
+        if is_job and container.is_member(member):
+            raise HookError(Reason.USAGE, f"process {container.pid} is of {container.id}, a member of key {former}")
         if state is not None and container.displaces(member):
             locked.commit(replace(state, members=displace(state.members, container.id)))
         else:

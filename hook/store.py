@@ -42,6 +42,8 @@ LIMIT = 16 << 20
 class RunDir:
     """The open run directory; `descriptor` is for other modules that keep files in it."""
 
+    lock_error = "locked"  # the kind of the failure that a lock was not free in time; `jobs` has another
+
     def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
         """Open the run directory, or make it. Problems that are found and handled on the way go to `complaints`.
 
@@ -169,7 +171,7 @@ class RunDir:
                 raise
             system.close(descriptor)
             if not is_ours or system.monotonic() >= deadline:
-                raise HookError(Reason.LOCK_TIMEOUT, "locked", key=key)
+                raise HookError(Reason.LOCK_TIMEOUT, self.lock_error, key=key)
 
     def read_key(self, key: str) -> KeyState | None:
         """Read the state of a key, or return None if it has none. Call it under the key's lock.

@@ -49,6 +49,11 @@ TEST = (
     *("fish", "zsh"),  # read the scripts that complete command lines: 37 MB
     "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use
 )
+JOBS = (
+    *("at", "cron", "parallel"),
+    *("gcc", "libc6-dev", "libslurm-dev"),  # compile the plugin
+    *("munge", "slurm-wlm"),  # where systemd runs, they start munge's server, which the tests do not use
+)
 GUEST = (
     "qemu-system-x86",  # runs it
     *("dbus", "systemd"),  # PID 1 of one guest, and what runtimes ask it by
@@ -74,6 +79,7 @@ PACKAGES = (
 # How to see that a package is there without asking a package manager, so that this holds on every distribution:
 # a command (by default the one that is named like the package), or the file of which the glob finds at least one.
 _PROBES = {
+    "at": "atd",
     "busybox-static": "busybox",
     "catatonit": "/usr/*/podman/catatonit",
     "dbus": "dbus-daemon",
@@ -88,8 +94,11 @@ _PROBES = {
     "libc6-dev": "/usr/include/stdio.h",
     "libc6-dev-arm64-cross": "/usr/aarch64-linux-gnu/include/stdio.h",
     "libelf-dev": "/usr/include/libelf.h",
+    "libslurm-dev": "/usr/include/slurm/spank.h",
+    "munge": "munged",
     "qemu-system-x86": "qemu-system-x86_64",
     "rpm": "rpmbuild",
+    "slurm-wlm": "slurmctld",
     "systemd": "/lib/systemd/systemd",
     "xz-utils": "xz",
     "zlib1g-dev": "/usr/include/zlib.h",

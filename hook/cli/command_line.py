@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.cli.verbs import HOOK, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse, read_words, validate
 from hook.errors import HookError, as_hook_error
 from hook.models import Options
@@ -100,7 +101,8 @@ def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  #
 def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  # noqa: ANN401  as above
     """Add the options of the hook that are in the hooks.d files, and not on the command line.
 
-    It prints a warning for each option that this command would take from there, and cannot.
+    A job takes only the places from there. It has a history if its run directory is the default one, or the hooks'.
+    This prints a warning for each option that this command would take from there, and cannot.
     """
 
     def list_specs() -> list[str]:
@@ -110,8 +112,14 @@ def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  
     directories = [*engines.list_hooks_dirs(), *([named] if isinstance(named, str) else named)]
     found, problems = hooksd.read_options(directories, list_specs)
     values, _, _ = read_words(request.words, dict(Options()))
+    verb = VERBS[name]
+    if verb.defaults:
+        found = {**verb.defaults, **{place: found[place] for place in PLACES if place in found}}
+        if values.get("run_dir", Options().run_dir) not in (Options().run_dir, found.get("run_dir")):
+            del found["history"]
+    taken = PLACES if verb.defaults else verb.options
     for subject, problem in problems.items():
-        if "/" in subject or (subject in VERBS[name].options and subject not in values):
+        if "/" in subject or (subject in taken and subject not in values):
             report.say(f"warning: {problem}", to_syslog=False)
     return replace(request, hook=Options.model_validate({**found, **values}))
 
@@ -156,10 +164,11 @@ def list_arguments(verb: Verb) -> list[Argument]:
     return [Argument(row) for row in ARGUMENTS[verb.form.__name__][2]]
 
 
-def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
-    """List the shared options of these `names`: those of the hook, and --json."""
+def list_options(names: tuple[str, ...] = HOOK, defaults: Mapping[str, Any] = {}) -> list[Argument]:
+    """List the shared options of these `names`: those of the hook, with a command's own `defaults`, and --json."""
     json = ("json", False, False, "", (), "print JSON, one object on a line")
-    return [Argument(row) for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
+    rows = [row for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
+    return [Argument((*row[:2], defaults.get(row[0], row[2]), *row[3:])) for row in rows]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -183,7 +192,7 @@ def make_parser(name: str) -> _Parser:
     call, _, why = example.rpartition(": ")
     parser = _Parser(name, purpose, epilog=f"example:\n  {_NAME} {call}\n      {why}")
     once = parser.add_mutually_exclusive_group() if verb.exclusive else parser
-    for argument in (*list_arguments(verb), *list_options(verb.options)):
+    for argument in (*list_arguments(verb), *list_options(verb.options, verb.defaults)):
         argument.add_to(once if argument.name in verb.exclusive else parser)
     return parser
 

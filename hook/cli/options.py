@@ -171,6 +171,7 @@ class Run(Model):
     """
 
     key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
+    strict: bool = _field("", "do not run the command if it cannot join the job", False)
     command: list[str] = _field(
         "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
     )
@@ -201,8 +202,8 @@ class Install(Model):
     install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods
     """
 
-    targets: Literal["kubernetes", "podman", "both"] | None = _field(
-        "", "for which runtimes (default: those that are found here)", alias="for"
+    targets: Literal["kubernetes", "podman", "both", "jobs"] | None = _field(
+        "", "for which runtimes, or for jobs alone (default: the runtimes found here)", alias="for"
     )
     prefix: Directory | None = _PREFIX
     hooks_dir: Directory | None = _HOOKS_DIR

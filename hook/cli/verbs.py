@@ -17,7 +17,7 @@ from itertools import count
 
 from hook import names, report, system
 from hook.cli import options
-from hook.errors import Reason
+from hook.errors import Reason, as_hook_error
 from hook.models import Options
 from hook.node import engines, files, paths
 from hook.node.paths import Places
@@ -39,10 +39,14 @@ if TYPE_CHECKING:
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
 JOB = (*PLACES, "linger", "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
+JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
+"""Those of `run`, `assign` and `release`, which take no more than PLACES from the hooks.d files of containers."""
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
 """The options of most commands, and of those that act like a hook."""
-JOB_STATUSES = {Reason.NO_RMIDS: 75, Reason.RMIDS_IN_LIMBO: 75, Reason.BAD_KEY: 65, Reason.NO_CTRL_GROUP: 78}
-"""The exit statuses of `run`, `assign` and `release` by reason, as in sysexits: EX_TEMPFAIL, EX_DATAERR, EX_CONFIG."""
+JOB_STATUSES = {Reason.BAD_KEY: 65, Reason.NOT_MOUNTED: 69, Reason.NO_CTRL_GROUP: 78}
+JOB_STATUSES |= dict.fromkeys((Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO, Reason.LOCK_TIMEOUT), 75)
+"""The exit statuses of `run --strict`, `assign` and `release` by reason, as in sysexits: EX_DATAERR, EX_UNAVAILABLE,
+EX_CONFIG, EX_TEMPFAIL."""
 _TICK = 1.0  # seconds
 
 
@@ -85,6 +89,7 @@ class Verb:
     limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
     statuses: dict[str, int] = field(default_factory=dict)  # the exit statuses for failures, by reason; else it is 2
+    defaults: dict[str, Any] = field(default_factory=dict)  # a job's, which are not those of the hook
 
 
 VERBS: dict[str, Verb] = {}
@@ -192,12 +197,13 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
     keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
     unmonitored = [failure for failure in seen.failures if not failure.monitored]
-    failures = {failure.key if failure.key in named else failure.container: failure for failure in unmonitored}
+    known = {failure.key for failure in unmonitored if failure.kind == "job"}.union(named)
+    failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
     shown = {}
     for key, failure in failures.items():
         pod = list_pod_names(failure.namespace, failure.pod)
-        named.setdefault(key, set()).update(filter(None, (failure.container, failure.name, *pod)))
-        shown[key] = who(failure.container, failure.namespace, failure.pod, failure.name)
+        named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
+        shown[key] = lists.name_failed(failure)
     for key, found_key in keys.items():
         state = found_key.state
         shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
@@ -212,7 +218,8 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
         if key in broken:
             raise Usage(f"{broken[key].file}: {broken[key].problem}")
         why = f"{failures[key].reason}: {failures[key].problem}"
-        raise Usage(f"container {shown[key]} is not monitored: {why}; see list unmonitored")
+        what = "job" if failures[key].kind == "job" else "container"
+        raise Usage(f"{what} {shown[key]} is not monitored: {why}; see list unmonitored")
     ended = history.find_ended(history_file, name)
     raise Usage(f"no key, pod or container matches {name[:80]!r}{ended and '; '}{ended}")
 
@@ -410,21 +417,20 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
-@_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES)
+@_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
-    with jobs.open_node(request.hook) as context:
-        try:
-            jobs.run(context, given.key, given.command)
-        except jobs.Unstartable as error:
-            report.say(f"run: {error}", to_syslog=False)
-            return error.status
+    try:
+        jobs.run(request.hook, given.key, given.command, is_strict=given.strict)
+    except jobs.Unstartable as error:
+        report.say(f"run: {error}", to_syslog=False)
+        return error.status
 
 
-@_verb("assign", options.Assign, JOB, limit=None, statuses=JOB_STATUSES)
+@_verb("assign", options.Assign, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
 def assign_to_job(given: options.Assign, request: Request) -> None:
     from hook import jobs
 
@@ -433,19 +439,41 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     for text in given.pid:
         if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
             raise Usage(f"assign: {text[:80]!r} is no pid")
-    with jobs.open_node(request.hook) as context:
-        jobs.assign(context, given.key, [int(text) for text in given.pid])
+    outcomes = dict.fromkeys(map(int, given.pid), "failed")
+    with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
+        jobs.assign(context, given.key, [*outcomes], outcomes)
 
 
-@_verb("release", options.Release, JOB, limit=None, statuses=JOB_STATUSES)
+@_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
 def release_job(given: options.Release, request: Request) -> None:
     from hook import jobs
 
     if given.key is None:
         raise Usage("release: wants --key=NAME")
-    with jobs.open_node(request.hook) as context:
-        if not jobs.release(context, given.key):
+    with _answer(request, given.key) as answer:
+        with jobs.open_node("release", request.hook, given.key) as context:
+            answer["released"] = jobs.release(context, given.key)
+        if not answer["released"]:
             report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+
+
+@contextmanager
+def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) -> Iterator[dict[str, Any]]:
+    """Print the JSON about a job at the end of the block, also of one that fails: `released`, or a row for each pid."""
+    answer: dict[str, Any] = {"key": key, "reason": None, "problem": None, "hint": None, "released": False}
+    try:
+        yield answer
+    except Exception as error:
+        failure = as_hook_error("cannot read or write a file", error)
+        words = report.explain(failure)
+        answer.update(reason=failure.reason, problem=words.problem, hint=words.hint)
+        raise
+    finally:
+        if outcomes is not None:
+            del answer["released"]
+            answer["pids"] = [{"pid": pid, "outcome": outcome} for pid, outcome in outcomes.items()]
+        if request.is_json:
+            print_answer(answer)
 
 
 @_verb("install", options.Install, ALL, limit=_STEPS)
@@ -453,11 +481,13 @@ def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
 
     places = _choose_places(given, paths.USR)
-    targets: tuple[str, ...] = paths.TARGETS
-    if given.targets != "both":
-        targets = (given.targets,) if given.targets else tuple(paths.find_targets(places.top))
-    if not targets:
-        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+    targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
+    if not (targets or given.targets):
+        remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
+        raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
+    if not targets and request.words:
+        problem = f"--for=jobs writes no hooks.d file that could keep {request.words[0]}"
+        raise Usage(f"{problem}; remedy: give options of the hook to run and assign")
     wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 

@@ -21,8 +21,9 @@ from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
-from hook.report import explain, format_count, who
+from hook.report import explain, format_count
 from hook.show import name_first
+from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
@@ -76,19 +77,27 @@ class Site:
                 return find_origin(Places(prefix, os.path.dirname(file.path)))
         return find_origin(self.places)
 
+    @property
+    def is_for_jobs(self) -> bool:
+        """Whether the node was installed for jobs alone, and no hooks.d file calls the hook. Raises OSError."""
+        return not self.ours and self.places.is_for_jobs()
+
     def call(self, *words: str) -> str:
         """Return a command that calls the file that runs, by its link or its path, for the places of these options."""
         link, path = programs.find_program(NAME), self.program
         is_linked = link is not None and os.path.realpath(link) == os.path.realpath(path)
         name = [NAME] if is_linked else [path] if os.access(path, os.X_OK) else ["python3", path]
         given, default = dict(self.options), dict(Options())
-        places = [f"--{place.replace('_', '-')}={given[place]}" for place in _PLACES if given[place] != default[place]]
+        kept = () if "--for=jobs" in words else _PLACES  # without a hooks.d file no option is installed
+        places = [f"--{place.replace('_', '-')}={given[place]}" for place in kept if given[place] != default[place]]
         return _show(*name, *words, *places)
 
     @property
     def again(self) -> str:
         """Return how to install the files again. Raises OSError."""
-        words = ["install", *([] if paths.find_targets() else ["--for=both"])]
+        words = ["install"]
+        if self.is_for_jobs or not paths.find_targets():
+            words.append("--for=both" if self.ours else "--for=jobs")
         if self.places.prefix != paths.USR:
             words.append(f"--prefix={self.places.prefix}")
         if self.places.hooks_dir not in self.hooks_dirs:
@@ -208,7 +217,7 @@ def _check_programs(site: Site) -> Found:
         yield from _check_writers(path)
         try:
             if is_stub(path) or not os.path.exists(path):
-                raise Refused(f"{path} is missing, or only the stub that a removal leaves: no container is monitored")
+                raise Refused(f"{path} is missing, or only the stub that a removal leaves: nothing is monitored")
             try_program(path)
         except Refused as error:
             yield FAILURE, str(error), f"see why, or install it again: {site.replace(path)}"
@@ -254,7 +263,9 @@ def _check_hooks_dirs(site: Site) -> Found:
             what = f"{file.path}: invalid: CRI-O, Podman and the NRI hook-injector reject it: {file.problem}"
             remedy = "fix or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
             yield FAILURE, what, remedy
-    if not site.ours:
+    if site.is_for_jobs:
+        yield OK, f"no file calls {NAME}, which was installed for jobs alone", ""
+    elif not site.ours:
         yield FAILURE, f"no file in {' or '.join(site.hooks_dirs)} calls {NAME}", site.again
     # A file in a later directory overrides its namesake.
     first = {file.name: os.path.dirname(file.path) for file, _ in reversed(site.ours)}
@@ -346,7 +357,9 @@ def _check_history(site: Site) -> Found:
     for owed in site.snapshot.list_owed():
         what = f"{format_count(owed.lines, 'line')} wait to be written to {owed.file}: {owed.why}"
         yield WARNING, what, f"its directory must exist, be writable and have room; then {site.call('reconcile')}"
-    named = (hooksd.parse_options(hook)[0].history for _, hook in site.ours)
+    named = [hooksd.parse_options(hook)[0].history for _, hook in site.ours]
+    if site.is_for_jobs:
+        named.append(paths.HISTORY)
     for path in dict.fromkeys(os.path.dirname(file) for file in named if file):
         if not os.path.isdir(path):
             moved = f"{_show('mv', path, path + '.moved')}, then " if os.path.lexists(path) else ""
@@ -358,7 +371,7 @@ def _check_failures(site: Site) -> Found:
     """Yield the containers that are not monitored, by reason."""
     by_reason: dict[str, list[str]] = {}
     for found in site.snapshot.failures:
-        by_reason.setdefault(found.reason, []).append(who(found.container, found.namespace, found.pod, found.name))
+        by_reason.setdefault(found.reason, []).append(name_failed(found))
     for reason, names in by_reason.items():
         remedy = f"list says why; then {site.call('reconcile')}"
         yield WARNING, _name_all(names, "container", f": {reason}"), remedy

@@ -29,7 +29,7 @@ from hook import system
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.node import files, hooksd, programs
-from hook.node.paths import CONTAINERDS, INSTALL, MARK, NAME, STUB, TARGETS, Places, find_origin
+from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 from hook.report import explain
@@ -223,7 +223,7 @@ class Wanted(NamedTuple):
 
     shipped: Program
     places: Places
-    targets: tuple[str, ...]
+    targets: tuple[str, ...]  # none: for jobs alone
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     adopt: bool = False  # the timer's reconcile gets --adopt
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
@@ -293,7 +293,8 @@ def _make_unit(wanted: Wanted, path: str) -> str:
     text = wanted.shipped.text(f"packaging/systemd/{os.path.basename(path)}")
     if wanted.adopt:
         text = text.replace(f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n")
-    return text.replace(f"={Places().link} ", f"={wanted.places.link} ")
+    mark = "" if wanted.targets else f"{JOBS_MARK}\n"
+    return mark + text.replace(f"={Places().link} ", f"={wanted.places.link} ")
 
 
 def _plan_activation(wanted: Wanted) -> list[Step]:
@@ -386,7 +387,7 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
         taken += take(_plan_rest(places, is_finished=not remains.unfinished))
     left = [f"{path} was not installed by {NAME}" for path in foreign]
     if files.list_if_there(at(places.log_dir)):
-        left.append(f"{at(places.log_dir)}, the history of what containers have used")
+        left.append(f"{at(places.log_dir)}, the history of what containers and jobs have used")
     return taken, Remains(remains.unfinished, left + remains.left)
 
 

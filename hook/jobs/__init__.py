@@ -12,26 +12,33 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
 from hook.create import create_runtime
 from hook.entry import Context
-from hook.errors import GONE, HookError, Reason
+from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.key import drop
-from hook.models import Failure, Index, KeyState, Member, Options
+from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
 from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
-from hook.reconcile.act import bring_in, end_released, end_with_members
+from hook.poststop import forget_failure
+from hook.reconcile.act import (
+    LONGEST_KEY,
+    bring_in,
+    check_job_processes,
+    end_released,
+    end_with_members,
+    lock_process,
+)
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 
-LONGEST_NAME = 64
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
@@ -48,16 +55,24 @@ class Unstartable(Exception):
         self.status = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
 
 
-def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
+def run(options: Options, name: str | None, command: list[str], *, is_strict: bool = False) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
-    SIGPIPE and SIGXFSZ are not ignored. Raises Unstartable, and what `assign` raises; then it is in no group.
+    SIGPIPE and SIGXFSZ are not ignored. If this process cannot join, it executes the command all the same, unless it
+    `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and on no record.
     """
     program, environment = _find_program(command[0]), _read_environment()
-    process = _find(os.getpid())
-    key = assign(context, name, [process.pid])
-    warn(context)
+    own, key, context, process = os.getpid(), None, None, None
+    try:
+        with open_node("run", options, name, [own], is_recorded=not is_strict) as context:
+            process = _find(own)  # asked later, /proc could hide why the command cannot start
+            key = assign(context, name, [own])
+    except Exception as error:
+        if is_strict:
+            raise
+        # No failure of ours stops a command.
+        report.say(f"run: {report.explain(error)}; the command runs, and is not monitored", to_syslog=False)
     try:
         os.umask(system.umask_before)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
@@ -65,7 +80,10 @@ def run(context: Context, name: str | None, command: list[str]) -> NoReturn:
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
-        _undo(context, key, [process])
+        if context is not None and process is not None:
+            if key is not None:
+                _undo(context, key, [process])
+            forget_failure(context.run, process.id, own)
         raise Unstartable(command[0], error.errno or 0) from error
 
 
@@ -83,31 +101,38 @@ def _find_program(command: str) -> str:
     return found
 
 
-def assign(context: Context, name: str | None, pids: list[int]) -> str:
+def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[int, str] | None = None) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
-    Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. Raises HookError
-    and OSError: `bad_key`, `no_rmids`, `rmids_in_limbo`, `no_ctrl_group` (another class or another tool's group),
-    `task_gone`, `usage` (no process that may join), and others.
+    Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. `outcomes` gets
+    a word for each pid that is in the job. Raises HookError and OSError: `bad_key`, `no_rmids`, `rmids_in_limbo`,
+    `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may join), others.
     """
-    check_namespaces()
+    outcomes = {} if outcomes is None else outcomes
+    if name is not None:
+        _check_key(context, name)
     found = [_find(pid) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
-    _check_key(context, key)
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
     seen = Survey(context)
-    ctrl_group = _check_processes(seen, key, found)
+    ctrl_group = check_job_processes(seen, key, found)
     joined: list[Container] = []
     try:
         for process in found:
-            state = seen.states.get(key)
-            if state is None or not process.is_member(state.members.get(process.id)):
-                create_runtime(context, process, Key(key, "job"), ctrl_group)
-                joined.append(process)
+            with lock_process(context, process.id):
+                state = context.run.glance(KeyState, key)
+                is_member = state is not None and process.is_member(state.members.get(process.id))
+                if not is_member:
+                    create_runtime(context, process, Key(key, "job"), ctrl_group)
+                    joined.append(process)
+                forget_failure(context.run, process.id, process.pid)
+            outcomes[process.pid] = "was a member" if is_member else "joined"
+            if not is_member:
                 _bring_in(seen, key, process.id)
     except (HookError, OSError):
         _undo(context, key, joined)
+        outcomes.update(dict.fromkeys((process.pid for process in joined), "failed"))
         raise
     return key
 
@@ -115,10 +140,16 @@ def assign(context: Context, name: str | None, pids: list[int]) -> str:
 def release(context: Context, name: str) -> bool:
     """End a job at once: its groups go, also if its processes live. Returns False if there is none of this name.
 
-    Raises HookError (`bad_key`: the key is no job's), OSError.
+    No process joins it later because it failed to do so before. Raises HookError (`bad_key`: the key is no job's),
+    OSError.
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
+    for process in filter(parse_job_process, context.run.names(Failure)):
+        failure = context.run.glance(Failure, process)
+        if failure is not None and (failure.key, failure.kind) == (name, "job"):
+            with lock_process(context, process):  # reconcile holds it while it tries again
+                context.run.remove(Failure, process)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         if state is None:
@@ -132,41 +163,59 @@ def release(context: Context, name: str) -> bool:
 
 
 @contextmanager
-def open_node(options: Options) -> Iterator[Context]:
-    """Open the node; at the end print what was found broken on the way. Raises HookError."""
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+def open_node(
+    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), *, is_recorded: bool = True
+) -> Iterator[Context]:
+    """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
+
+    A failure is logged, recorded for each process unless `is_recorded` is no, and raised. There is no record of what
+    the caller has to change, nor of a process that is a member of a key; and a record has no key that is none.
+    """
+    run = None
     try:
-        yield context
+        if system.user_id() != 0:
+            raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
+        check_namespaces()
+        run = RunDir(options.run_dir)
+        run.lock_error = "job locked"
+        yield Context(Resctrl(options.resctrl_root), run, options)
+    except Exception as error:
+        failure = as_hook_error("a file could not be read or written", error)
+        is_bad = failure.reason == Reason.BAD_KEY
+        if report.may_log(run, failure, verb if is_bad else name or verb):
+            report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
+        for pid in pids if is_recorded and failure.reason != Reason.USAGE else ():
+            with suppress(HookError, OSError):
+                process = _find(pid)
+                process.history_file = options.history
+                key = None if is_bad else Key(name or process.id, "job")
+                if run is not None and not run.has(Index, process.id):
+                    report.record(run, report.make_failure(failure, verb, process, key))
+        raise
     finally:
-        warn(context)
-
-
-def warn(context: Context) -> None:
-    """Print what was found broken on the way, and stopped nothing."""
-    while context.run.complaints:
-        report.say(f"warning: {report.explain(context.run.complaints.pop(0))}", to_syslog=False)
+        while run is not None and run.complaints:
+            report.say(f"warning: {report.explain(run.complaints.pop(0))}", to_syslog=False)
 
 
 # --- What may join
 
 
 def _bad_key(name: str, why: str = "") -> HookError:
-    why = why or f"it is not 1 to {LONGEST_NAME} of A-Z a-z 0-9 _ . + , - and the first of these a letter or a digit"
+    why = why or f"it is not 1 to {LONGEST_KEY} of A-Z a-z 0-9 _ . + , - and the first of these a letter or a digit"
     return HookError(Reason.BAD_KEY, f"{name[:80]!r} cannot be the key of a job: {why}")
 
 
 def _check_key(context: Context, name: str) -> None:
     """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's."""
-    if not names.is_container_id(name) or len(name) > LONGEST_NAME:
+    if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
-    if len(name) == LONGEST_NAME and _HEX.issuperset(name.lower()):
+    if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
     state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
-    if state is not None and state.kind != "job":
-        why = "its record is not rebuilt yet: reconcile" if state.recovering else f"a {state.kind} on record has it"
-        raise _bad_key(name, why)
+    if state is not None and state.kind != "job" and not state.recovering:
+        raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
 
@@ -189,39 +238,6 @@ def _find(pid: int) -> Container:
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process
-
-
-def _check_processes(seen: Survey, key: str, found: list[Container]) -> str:
-    """Return the ctrl_group that the processes and the job are in. Raises HookError about one that cannot join."""
-    state = seen.states.get(key)
-    groups = [group for group in state.groups if group.end is None] if state is not None else []
-    classes, paths = {group.ctrl_group for group in groups}, {group.path for group in groups}
-    place = ""
-    for process in found:
-        about = f"process {process.pid}"
-        for owner, container, member in _list_members(seen):
-            if owner != key and process.pid in seen.processes.of_container(member):
-                raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {owner}")
-        path = seen.groups.find(process.pid)
-        if path is None:
-            raise HookError(Reason.TASK_GONE, f"{about} has ended")
-        if seen.groups.is_others(path):
-            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool")
-        name = seen.context.options.group_prefix + key
-        if "/mon_groups/" in path and path not in paths and path.rpartition("/")[2] != name:
-            raise HookError(Reason.USAGE, f"{about} is in {path}, the group of another key")
-        place = seen.groups.name_ctrl_group(path)
-        classes = classes or {place}
-        if place not in classes:
-            its = ", ".join(sorted(classes))
-            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}")
-    return place
-
-
-def _list_members(seen: Survey) -> list[tuple[str, str, Member]]:
-    """List all members, each with its key and its name."""
-    states = (state for state in seen.states.values() if state.completed_at is None)
-    return [(state.key, name, member) for state in states for name, member in state.members.items()]
 
 
 # --- In and out

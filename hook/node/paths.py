@@ -12,6 +12,7 @@ from hook.node.hooksd import PROGRAM
 
 NAME = hooksd.NAME
 MARK = f"# Made by `{NAME} install`"
+JOBS_MARK = f"# Made by `{NAME} install --for=jobs`: no hooks.d file is wanted"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
 HISTORY = "/var/log/resctrl-mon-hook/history.jsonl"  # the default of `history`, and in the hooks.d file for Podman
@@ -22,7 +23,9 @@ _LARGEST = 64 << 20  # bytes: twenty times as many as the program has
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
-"""The values of `install --for`: Kubernetes with any runtime, and Podman."""
+"""What a hooks.d file is for: Kubernetes with any runtime, and Podman."""
+FOR: dict[str, tuple[str, ...]] = {KUBERNETES: (KUBERNETES,), PODMAN: (PODMAN,), "both": TARGETS, "jobs": ()}
+"""The values of `install --for`, and the targets of each."""
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
 """The programs that start containers, and the target of each."""
 CONTAINERDS = ("containerd", "k3s", "rke2")
@@ -83,6 +86,10 @@ class Places:
     def files(self) -> list[str]:
         """Return all files that an installation must have to itself."""
         return [self.program, self.link, *self.units, self.tmpfiles, *map(self.json, TARGETS)]
+
+    def is_for_jobs(self) -> bool:
+        """Return whether `install --for=jobs` made this installation: its units say so."""
+        return JOBS_MARK.encode() in (system.try_call(files.read, self.at(self.timer), _LARGEST) or b"")
 
     def is_foreign(self, path: str) -> bool:
         """Return whether a file exists at this path that we did not install."""

@@ -315,6 +315,11 @@ def has_old_failure(run: RunDir, container: str) -> bool:
     return _is_old(run, f"unmonitored/{container}.json", _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT)
 
 
+def find_job(failure: Failure) -> str | None:
+    """Return the key of the job that a process should be in; None if it is that of the process, or of a container."""
+    return failure.key if failure.kind == "job" and failure.key != failure.container else None
+
+
 def _is_old(run: RunDir, path: str, kept: float) -> bool:
     return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept
 

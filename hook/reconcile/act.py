@@ -28,6 +28,8 @@ from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
 
+LONGEST_KEY = 64  # of a job, in characters
+
 
 def act(seen: Survey, action: Action) -> bool | Mover:
     """Do an action. Return whether it was needed, or the mover of the threads that it brings in.
@@ -75,7 +77,8 @@ def _act_on_failure(seen: Survey, action: Action) -> bool | Mover:
     run, container = seen.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        return retry(seen, container)
+        with lock_process(seen.context, container):  # before the record is read: a release removes a job's
+            return retry(seen, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(seen, container), action) is not None:
@@ -338,6 +341,43 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     return adopt_running(seen, container)
 
 
+def lock_process(context: Context, name: str) -> LockedKey:
+    """Take the lock of a process, by its name as a member, under which it joins one job. Raises HookError.
+
+    One that holds it may wait for the lock of a key, and never the other way round.
+    """
+    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"  # which is no job's key
+    return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
+
+
+def check_job_processes(seen: Survey, key: str, joining: list[Container]) -> str:
+    """Return the ctrl_group that the processes and the job are in. Raises HookError about one that cannot join."""
+    state = seen.states.get(key)
+    groups = [group for group in state.groups if group.end is None] if state is not None else []
+    classes, paths = {group.ctrl_group for group in groups}, {group.path for group in groups}
+    place = ""
+    for process in joining:
+        about = f"process {process.pid}"
+        for other in seen.states.values():
+            for container, member in other.members.items():
+                if other.key != key and process.pid in seen.processes.of_container(member):
+                    raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {other.key}")
+        path = seen.groups.find(process.pid)
+        if path is None:
+            raise HookError(Reason.TASK_GONE, f"{about} has ended")
+        if seen.groups.is_others(path):
+            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool")
+        name = seen.context.options.group_prefix + key
+        if "/mon_groups/" in path and path not in paths and path.rpartition("/")[2] != name:
+            raise HookError(Reason.USAGE, f"{about} is in {path}, the group of another key")
+        place = seen.groups.name_ctrl_group(path)
+        classes = classes or {place}
+        if place not in classes:
+            its = ", ".join(sorted(classes))
+            raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in the ctrl_group {place}, and its job in {its}")
+    return place
+
+
 def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
@@ -348,7 +388,8 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
         return False
     try:
-        return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
+        with lock_process(context, name):
+            return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
@@ -371,6 +412,8 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     try:
         if seen.refusal is not None and key is not None and not _has_group(context, key):
             raise seen.refusal
+        if key is not None and key.kind == "job" and not was_in:
+            check_job_processes(seen, key.name, [container])
         key = create.create_runtime(context, container, key, ctrl_group)
     except HookError as error:
         key = key or report.guess_key(context.options, container)

@@ -24,6 +24,7 @@ from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.report import format_count, short_id, who
+from hook.store import RunDir
 from hook.view import name_generation
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -288,10 +289,8 @@ def _add_names(action: Action, state: KeyState) -> Action:
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:
-    """Whether the list of --live has a key; None if there is no such list, or for a job, which no list has."""
-    state = seen.states.get(key or "")
-    is_job = state is not None and state.kind == "job"
-    return key in seen.live if seen.live is not None and not is_job else None
+    """Whether the list of --live has a key; None if there is no such list."""
+    return key in seen.live if seen.live is not None else None
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
@@ -406,12 +405,22 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
     why = "it failed, and is gone"
-    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=failure.name)
+    name = failure.name or records.find_job(failure)
+    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=name)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    if _has_dead_process(failure) if failure.pid is not None else is_lone:
+    is_unlisted = failure.key is not None and _is_listed(seen, failure.key) is False
+    if (_has_dead_process(failure) or is_unlisted) if failure.pid is not None else is_lone:
         yield action
+    elif failure.kind == "job" and _is_member(seen.context.run, container):
+        yield replace(action, why="it is a member of a job")
     elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
+
+
+def _is_member(run: RunDir, container: str) -> bool:
+    """Whether a container is a member of a key now: since the survey a failed call may have taken it out again."""
+    state = run.glance(KeyState, records.glance_index(run, container) or "")
+    return state is not None and container in state.members
 
 
 def _has_dead_process(failure: Failure) -> bool:

@@ -15,7 +15,7 @@ from hook import counters, names, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
-from hook.node.records import name_unhooked
+from hook.node.records import find_job, name_unhooked
 from hook.report import format_count, is_hex, printable, who
 from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
@@ -112,7 +112,7 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
     """Format `list unmonitored`: each container that is not monitored, and why."""
-    failures = sorted(seen.failures, key=lambda failure: (failure.reason, _name_failed(failure)))
+    failures = sorted(seen.failures, key=lambda failure: (failure.reason, name_failed(failure)))
     lines = [line for failure in failures for line in _format_failure(failure)]
     if seen.unhooked is not None:
         why = f"without the hook, as of {seen.unhooked.since}"
@@ -134,13 +134,14 @@ def _format_failure(failure: Failure) -> list[str]:
     """Format a line with the problem and its time, and one for each further detail."""
     but = ", but monitored" if failure.monitored else ""
     about = f"({failure.stage}, {failure.time or '?'}{but})"
-    head = f"{_name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
+    head = f"{name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
     more = {"tried": failure.tried, "kernel": failure.kernel, "hint": failure.hint}
     return [printable(head)] + [f"  {name}: {printable(text)}" for name, text in more.items() if text]
 
 
-def _name_failed(failure: Failure) -> str:
-    return who(failure.container, failure.namespace, failure.pod, failure.name)
+def name_failed(failure: Failure) -> str:
+    """Name a container that is not monitored, or a process by the key of its job and its own name."""
+    return who(failure.container, failure.namespace, failure.pod, failure.name or find_job(failure))
 
 
 def _format_rmids(seen: Inventory) -> str:
@@ -206,7 +207,7 @@ def _list_problems(seen: Inventory) -> Iterator[str]:
         yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
     failed: dict[tuple[bool, str], list[str]] = {}
     for failure in seen.failures:
-        failed.setdefault((failure.monitored, failure.reason), []).append(_name_failed(failure))
+        failed.setdefault((failure.monitored, failure.reason), []).append(name_failed(failure))
     for (is_monitored, reason), called in sorted(failed.items()):
         head = "monitored, with problems" if is_monitored else "not monitored"
         yield f"{head}: {to_word(reason)}: {_name_some(called)}"

@@ -183,6 +183,17 @@ def hung(node: InstalledNode) -> None:
     )
 
 
+def for_jobs(harm: Harm) -> Harm:
+    """The same harm to a node that was installed for jobs alone, though it has runtimes."""
+
+    def install(node: InstalledNode) -> None:
+        done = node.machine.run("install", "--for=jobs")
+        assert (done.returncode, done.stderr, node.path(JSON).exists()) == (0, "", False)
+        harm(node)
+
+    return install
+
+
 def without_history(node: InstalledNode) -> None:
     node.path(HISTORY).rmdir()
 
@@ -216,7 +227,7 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "a stub": (lambda node: node.path(PROGRAM).write_text(LEFT[PROGRAM]), "is missing, or only", ()),
     "not executable": (chmod(PROGRAM, 0o644), "cannot start: EACCES", ()),
     "not executable, by Python": (chmod(PROGRAM, 0o644), "cannot start: EACCES", (PYTHON, PROGRAM)),
-    "cut to a half": (cut(-1), f"{PROGRAM} ", ()),
+    "cut to a half": (cut(-1), f"{PROGRAM} is damaged", ()),
     "cut to its beginning": (cut(100), "does not run", ()),
     "empty": (cut(0), "does not run", ()),
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
@@ -238,6 +249,10 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "task_gone: web", ()),
     "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
     "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
+    "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
+    "for jobs: no directory of the history": (for_jobs(without_history), f"{HISTORY} is no directory", ()),
+    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
     "a watch that hangs": (hung, "it last wrote its record", ()),
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }

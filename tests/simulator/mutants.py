@@ -101,6 +101,10 @@ MUTANTS = {
         "the last poststop counts as come where reconcile has dropped a container", "linger=60; c1 f1 | d1 | r t100 r",
         {"else state.stopped and members == state.members": "else True"},
     ),
+    "M19": BrokenRule(
+        "two jobs may have one process", "B21 | J21 | J21@other | r",
+        {'    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"': '    lock = f"{id(context)}"'},
+    ),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hook import __main__ as program
 from hook import jobs
 from hook.entry import Context
-from hook.errors import HookError
+from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.reconcile import run as reconcile
 from hook.resctrl import Resctrl
@@ -28,7 +28,7 @@ from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 JOB = "batch"
 STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "cCjnqrRtgXhHYUz"
+_WITHOUT_CONTAINER = "cBCjnqrRtgXhHYUz"
 
 
 class ContainerLife:
@@ -127,6 +127,10 @@ class SimulatedNode:
         first, second = [self.run.live(self._make_reconcile(self.options)) for _ in range(2)]
         for life in (first, second):
             expect(not life.error, life.what, life.error)
+        for it in self.lives:
+            path = self.kernel.group_of(it.pid) if isinstance(it, JobProcess) and it.is_alive else ""
+            if not it.is_member and OURS in path:  # reconcile has let it join the job that it could not join before
+                it.key = path.rpartition("/" + OURS)[2]
         try:
             LastOracle(self).judge()
         except Violation as problem:
@@ -198,44 +202,59 @@ class SimulatedNode:
         is_left = is_there and is_over and not (may_stay or self._may_fail() or self.run.has_errno)
         expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
 
-    def assign(self, number: int, group: str | None, *_: object) -> bool:
-        """A process begins, and `assign` puts it into the job; returns whether it has."""
+    def assign(self, number: int, group: str | None, *_: object) -> None:
+        """A process begins, and `assign` puts it into the job."""
+        self.begin_process(number, group)
+        self.assign_again(number, JOB)
+
+    def begin_process(self, number: int, group: str | None = None, *_: object) -> None:
+        """A process begins that no command has put into a job."""
         it = self.begin(number, group, kind=JobProcess)
         it.id = f"job-{it.pid}-{it.born}"
-        it.was_interrupted = True  # without its `assign` it is not monitored
+        it.was_interrupted = True
 
-        life = self._live_of_job(f"assign of {number}", lambda context: jobs.assign(context, JOB, [it.pid]))
-        has_joined = life.result == JOB and not life.is_killed
-        it.is_member = has_joined and it.pid not in self.released
-        is_fine = has_joined or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
+    def assign_again(self, number: int, key: str | None, *_: object, verb: str = "assign") -> bool:
+        """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
+        it, key = self.find(number), key or JOB
+        life = self._live_of_job(verb, key, [it.pid], lambda context: jobs.assign(context, key, [it.pid]))
+        has_joined = life.result == key and not life.is_killed
+        is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
+        expect(not (has_joined and it.is_member and it.key != key), it, "has joined", key, "and is a member of", it.key)
+        if has_joined:
+            it.key = key
+        it.is_member = (it.is_member or has_joined) and it.pid not in self.released
+        it.was_interrupted = not it.is_member and (life.is_killed or is_refused or it.pid in self.released)
+        is_fine = has_joined or is_refused or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
         expect(is_fine or not it.is_alive, life.what, "failed:", life.result)
         if it.is_member and it.is_alive:
             self.run.after_change("put", RESCTRL)
-        return has_joined
+        return life.is_killed
 
     def run_job(self, number: int, *_: object) -> None:
-        """A process begins as `run`, and ends where that fails or is killed, before it has executed its command."""
-        if not self.assign(number, None):
+        """A process begins as `run`, and ends where that is killed; where that fails, it executes its command."""
+        self.begin_process(number)
+        if self.assign_again(number, JOB, verb="run"):
             self.end(number)
 
     def release(self, *_: object) -> None:
         """The job is released; its processes go on."""
         of_job = [it for it in self.lives if it.key == JOB]
         for it in of_job:
-            it.is_member = False
+            it.is_member, it.was_interrupted = False, True
         self.released.update(self.ghosts, *(it.pids for it in of_job))
-        self._live_of_job("release", lambda context: jobs.release(context, JOB))
+        self._live_of_job("release", JOB, [], lambda context: jobs.release(context, JOB))
 
-    def _live_of_job(self, what: str, act: Callable[[Context], object]) -> SimulatedProcess:
+    def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[[Context], object]) -> SimulatedProcess:
         """Let a command for jobs live; an error that it would print is its result."""
 
         def body() -> object:
             try:
-                return act(self._open())
+                with jobs.open_node(verb, Options(**self.options), key, pids) as context:
+                    return act(context)
             except (HookError, OSError) as error:
                 return error
 
-        return self._live(SimulatedProcess(what, body))
+        return self._live(SimulatedProcess(f"{verb} of {key}", body))
 
     def _open(self) -> Context:
         return Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
@@ -488,9 +507,9 @@ STEPS: dict[str, Callable[..., object]] = {
     "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time, "z": SimulatedNode.refuse_put,
     "h": SimulatedNode.fill_disk, "H": SimulatedNode.take_directory, "Y": SimulatedNode.mend_history,
     "j": SimulatedNode.assign, "n": SimulatedNode.run_job, "q": SimulatedNode.release,
-    "N": SimulatedNode.pass_number_on,
+    "N": SimulatedNode.pass_number_on, "B": SimulatedNode.begin_process, "J": SimulatedNode.assign_again,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
-owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j1`, `n1` and `q` are of the job
-JOB, whose processes have numbers of their own: 21 and up."""
+owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j21`, `n21`, `J21` and `q` are of
+the job JOB, `J21@other` of the job other; the processes of jobs have numbers of their own: 21 and up."""

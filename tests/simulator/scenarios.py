@@ -180,6 +180,15 @@ SCENARIOS = (
     "history=1; j21 | q j22 q | R",
     "j21 c9 | U | q",
     "shows_groups=0; j21 | j22 | q r",
+    # a process that could not join is let in later, and of two jobs it joins one
+    "B21 | J21 | J21@other | r",
+    "B21 | J21 | J21 | r",
+    "B21 B22 | J21 J22@other | J21@other | q r",
+    "rmids=1; c9 | n21 | d9 r",
+    "rmids=1; c9 j21 | d9 r | J21 | q",
+    "rmids=1; c9 j21 | J21@other | d9 r | r",
+    "history=1 rmids=1; c9 n21 | d9 r | d21 r",
+    "rmids=1; c9 j21 d21 | r | n22",
     # a pid is a process's and its start time's: another one has the number by the time of the put
     "c1 m1@gold | r | N1",
     "c1 m1@gold | y1 | N1",

@@ -35,7 +35,7 @@ needed = {"show": ["KEY"], "completion": ["bash"]}
 
 
 def list_all(name: str) -> list[Argument]:
-    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options)]
+    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options, VERBS[name].defaults)]
 
 
 # --- Parsing
@@ -177,7 +177,8 @@ def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     others = {
         "reconcile": ALL,
         "watch": HOOK,
-        **dict.fromkeys(("run", "assign", "release"), JOB),
+        "run": JOB,
+        **dict.fromkeys(("assign", "release"), (*JOB, "json")),
         "install": ALL,
         "base-runtime-spec": ALL,
         "completion": (),

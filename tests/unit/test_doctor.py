@@ -24,7 +24,7 @@ from hook.doctor.checks import Found, Site, examine
 from hook.doctor.machine import make_report
 from hook.install.install import Refused
 from hook.node.hooksd import ADMINISTRATOR, READERS, SYSTEM
-from hook.node.paths import STUB, Places
+from hook.node.paths import JOBS_MARK, STUB, Places
 from tests.unit.nodes import NodeFiles
 
 PROGRAM = Places().program
@@ -215,6 +215,22 @@ def remove(*paths: str) -> Change:
     return change
 
 
+def for_jobs(node: InstalledFiles) -> None:
+    """What `install --for=jobs` leaves, where CRI-O and Podman run, too."""
+    remove(KUBERNETES, PODMAN)(node)
+    node.write(Places().timer, f"{JOBS_MARK}\n")
+
+
+def for_jobs_without_history(node: InstalledFiles) -> None:
+    for_jobs(node)
+    node.fs.remove_object("/var/log/resctrl-mon-hook")
+
+
+def for_jobs_with_a_file(node: InstalledFiles) -> None:
+    for_jobs(node)
+    node.write(KUBERNETES, node.make_json("kubernetes"))
+
+
 def with_old_textfile(node: InstalledFiles) -> None:
     node.write(TEXTFILE, "")
     os.utime(TEXTFILE, (9, 9))
@@ -263,6 +279,7 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": own(args=["x", "--linger=5"]),
     f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": own(args=None),
     "warning history: /var/log/x is no directory: no": own(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
+    "warning history: /var/log/resctrl-mon-hook is no directory: no history": for_jobs_without_history,
     f"warning history: {PROGRAM} is no directory: no history": own(args=["x", "hook", f"--history={PROGRAM}/h"]),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
@@ -324,6 +341,7 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
         (lambda node: node.copy_to_etc(names_etc=True), f"ok       runtimes: CRI-O reads {SYSTEM}, {ADMINISTRATOR}"),
         (written(Places().owner, "deb\n"), f"ok       program: {PROGRAM} runs, installed by the package resctrl-mon-h"),
         (own(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
+        (for_jobs, "ok       hooks.d: no file calls resctrl-mon-hook, which was installed for jobs alone"),
         (lambda node: node.files.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
         (elsewhere(b"", ["resctrl-mon-hook-x86_64", "hook"]), "ok       program: /opt/meter runs"),
         (elsewhere(make_program(), ["meter", "hook"]), "ok       program: /opt/meter runs"),
@@ -368,6 +386,31 @@ def test_remedy_of_a_hooks_d_file_is_its_owners(installed: InstalledFiles, owner
     (found,) = installed.problems()
     assert found.remedy.startswith(remedy)
     assert found.remedy.endswith(f"edit {PODMAN}")
+
+
+ENGINES = ("/usr/bin/crio", "/usr/bin/podman")
+
+
+@pytest.mark.parametrize(
+    ("change", "without", "words"),
+    [
+        (lambda _node: None, [PROGRAM], "install"),
+        (lambda _node: None, [PROGRAM, *ENGINES], "install --for=both"),
+        (for_jobs, [PROGRAM], "install --for=jobs"),
+        (for_jobs, [PROGRAM, *ENGINES], "install --for=jobs"),
+        (for_jobs, [Places().timer], "install"),
+        (for_jobs, [Places().timer, *ENGINES], "install --for=jobs"),
+        (for_jobs_with_a_file, [PROGRAM], "install"),
+    ],
+)
+def test_remedy_installs_for_what_the_node_is_for(
+    installed: InstalledFiles, change: Change, without: list[str], words: str
+) -> None:
+    """No remedy brings the hook to the containers of a node for jobs, or takes the hook from those of another one."""
+    change(installed)
+    remove(*without)(installed)
+    failures = [found for found in installed.problems() if found.level == "FAIL"]
+    assert [re.findall("resctrl-mon-hook.pyz (install.*)`", found.remedy) for found in failures] == [[words]]
 
 
 def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(

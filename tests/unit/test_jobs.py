@@ -3,18 +3,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from hook import jobs, system
+from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
+from hook.models import Failure
+from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
+from hook.show.lists import name_failed
+from hook.show.snapshot import take_snapshot
 from tests.simulator.kernel import RESCTRL
+from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
 
 __all__ = ["node"]  # fixture
@@ -154,16 +161,21 @@ def test_first_process_is_refused(node: Node) -> None:
     assert refused(node, "a", 1).reason == Reason.USAGE
 
 
-def test_outside_of_the_hosts_pid_namespace_nothing_joins(node: Node) -> None:
+@pytest.mark.parametrize("verb", ["run", "assign", "release"])
+def test_outside_of_the_hosts_pid_namespace_nothing_joins_ends_or_is_recorded(node: Node, verb: str) -> None:
+    """A pid there is another process's here."""
     node.spawn(7, "/user.slice")
     node.kernel.pid_namespace = "pid:[4026532000]"
-    assert refused(node, "a", 7).reason == Reason.DENIED
+    with pytest.raises(HookError, match="pid namespace"), jobs.open_node(verb, node.options(), "a", [7]):
+        pass
+    assert node.failures() == {}
 
 
-def test_without_resctrl_nothing_joins(node: Node) -> None:
-    node.spawn(7, "/user.slice")
-    node.kernel.groups.clear()
-    assert refused(node, "a", 7).reason == Reason.NOT_MOUNTED
+@pytest.mark.parametrize("verb", ["run", "assign", "release"])
+def test_who_is_not_root_reads_that_root_is_needed(node: Node, verb: str) -> None:
+    node.patch.setattr(system, "user_id", lambda: 1000)
+    with pytest.raises(HookError, match=f"{verb} needs root"), jobs.open_node(verb, node.options(), "a", [7]):
+        pass
 
 
 def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
@@ -177,11 +189,220 @@ def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
     assert refused(node, "a", 9).reason == Reason.NO_CTRL_GROUP
 
 
-def test_without_rmids_nothing_joins(node: Node) -> None:
-    node.kernel.rmids = 0
+# --- Failures: the traces, and another try
+
+
+def unmount(node: Node) -> Callable[[], object]:
+    node.kernel.groups.clear()
+    return node.kernel.mount
+
+
+def use_up_rmids(node: Node) -> Callable[[], object]:
+    rmids, node.kernel.rmids = node.kernel.rmids, 0
+    return lambda: setattr(node.kernel, "rmids", rmids)
+
+
+def hold_lock(node: Node) -> Callable[[], object]:
+    lock = node.context().run.lock("a", 0.0)
+    return lambda: lock.__exit__(None)
+
+
+def lose_process(node: Node) -> Callable[[], object]:
+    node.kernel.die(9)
+    return lambda: None
+
+
+def refuse(node: Node) -> Callable[[], object]:
+    mkdir = node.kernel.mkdir
+    node.patch.setattr(node.kernel, "mkdir", fails(errno.EROFS))
+    return lambda: node.patch.setattr(node.kernel, "mkdir", mkdir)
+
+
+def read_failures(node: Node) -> dict[str, Failure]:
+    run_dir = node.context().run
+    found = {name: run_dir.glance(Failure, name) for name in run_dir.names(Failure)}
+    return {name: failure for name, failure in found.items() if failure is not None}
+
+
+def assign(node: Node, key: str | None, *pids: int, **options: Any) -> Exception | None:  # noqa: ANN401
+    """`assign` as the command does it; returns its failure."""
+    try:
+        with jobs.open_node("assign", node.options(**options), key, pids) as context:
+            jobs.assign(context, key, [*pids])
+    except (HookError, OSError) as error:
+        return error
+    return None
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(report, "log", lines.append)
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"),
+    [
+        (unmount, Reason.NOT_MOUNTED),
+        (use_up_rmids, Reason.NO_RMIDS),
+        (hold_lock, Reason.LOCK_TIMEOUT),
+        (refuse, Reason.DENIED),
+        (lose_process, Reason.TASK_GONE),
+    ],
+)
+def test_failed_assign_is_logged_and_recorded_and_reconcile_lets_the_process_join(
+    node: Node, log: list[str], happens: Callable[[Node], Callable[[], object]], reason: str
+) -> None:
+    """With its children, and in the history of its own options; the other processes of the call have failed, too."""
+    for pid in (7, 8, 9):
+        node.spawn(pid, "/user.slice")
+    node.kernel.fork(7, 70)
+    mend = happens(node)
+    error = assign(node, "a", 7, 8, 9, lock_timeout=0.0, history="/var/log/jobs.jsonl")
+    assert isinstance(error, HookError)
+    assert (error.reason, [line.startswith(f"assign of a: {reason}: ") for line in log]) == (reason, [True])
+    found = read_failures(node)
+    assert found.keys() == {f"job-{pid}-100" for pid in (7, 8, 9) if pid in node.kernel.tasks}
+    known = {(it.stage, it.reason, it.key, it.kind, it.history_file, it.monitored) for it in found.values()}
+    assert known == {("assign", reason, "a", "job", "/var/log/jobs.jsonl", False)}
+    assert (node.groups(), node.find_state("a")) == ({}, None)
+    assert "a (job-7-100)" in map(name_failed, take_snapshot(node.options()).failures)
+    mend()
+    assert "retry" in node.verbs()
+    assert node.groups() == {"oci-a": {7, 70, 8} | {9} & node.kernel.tasks.keys()}
+    assert (node.state("a").kind, node.state("a").history_file, node.failures()) == ("job", "/var/log/jobs.jsonl", {})
+    node.assert_settled()
+
+
+def test_failure_of_a_job_that_lasts_is_told_once_and_stays_on_record(node: Node) -> None:
+    use_up_rmids(node)
     node.spawn(7, "/user.slice")
-    assert refused(node, "a", 7).reason == Reason.NO_RMIDS
-    assert (node.groups(), node.files()) == ({}, set())
+    assign(node, "a", 7)
+    (done,) = node.repair().outcomes
+    assert (done.action.verb, str(done.action).startswith("retry a (job-7-100)")) == ("retry", True)
+    assert done.problem is not None
+    (failure,) = read_failures(node).values()
+    assert (failure.stage, failure.reason, failure.key, failure.kind) == ("reconcile", Reason.NO_RMIDS, "a", "job")
+    node.kernel.die(7)
+    assert node.verbs() == ["forget"]
+    assert node.files() == set()
+
+
+def test_bad_key_is_on_record_without_the_key_and_not_tried_again(node: Node, log: list[str]) -> None:
+    node.spawn(7, "/user.slice")
+    for key in ("../x", UID):
+        assign(node, key, 7)
+        (failure,) = read_failures(node).values()
+        assert (failure.reason, failure.key) == (Reason.BAD_KEY, None)
+        assert str(log.pop()).startswith(f"assign of {key}: bad_key")
+    assert node.verbs() == []
+    node.kernel.die(7)
+    assert node.verbs() == ["forget"]
+
+
+@pytest.mark.parametrize("happens", [be_container, be_child_of_container, be_job, be_left_by_job])
+def test_process_that_is_monitored_is_on_no_record_as_if_it_were_not(
+    node: Node, happens: Callable[[Node], None], log: list[str]
+) -> None:
+    node.spawn(9, "/user.slice")
+    happens(node)
+    assert assign(node, "a", 9) is not None
+    assert (node.failures(), len(log)) == ({}, 1)
+
+
+def test_process_on_record_as_failed_joins_and_the_record_goes_but_not_that_of_others(node: Node) -> None:
+    rmids = use_up_rmids(node)
+    for pid in (7, 8):
+        node.spawn(pid, "/user.slice")
+        assign(node, "a", pid)
+    rmids()
+    assert assign(node, "b", 7) is None
+    assert (node.groups(), {*node.failures()}) == ({"oci-b": {7}}, {"job-8-100"})
+    assert assign(node, "a", 8) is None
+    assert node.failures() == {}
+
+
+def test_member_whose_failure_record_was_left_is_not_tried_again(node: Node) -> None:
+    """`assign` was killed before it removed the record of an earlier try, for another job."""
+    rmids = use_up_rmids(node)
+    node.spawn(7, "/user.slice")
+    assign(node, "a", 7)
+    text = node.machine.files()[f"{RUN}/unmonitored/job-7-100.json"]
+    assert isinstance(text, bytes)
+    rmids()
+    assign(node, "b", 7)
+    node.put("unmonitored/job-7-100.json", text.decode())
+    assert node.verbs() == ["forget"]
+    assert node.groups() == {"oci-b": {7}}
+
+
+def test_process_that_may_not_join_by_now_does_not_join_at_another_try(node: Node) -> None:
+    rmids = use_up_rmids(node)
+    node.spawn(9, "/user.slice")
+    assign(node, "a", 9)
+    rmids()
+    be_child_of_container(node)
+    node.repair()
+    assert node.groups() == {f"oci-{UID}": {5, 9}}
+    assert node.failures() == {"job-9-100": Reason.USAGE}
+    assert node.verbs() == []
+
+
+def test_release_forgets_the_failures_of_its_key_alone_so_that_no_process_joins_later(node: Node) -> None:
+    node.start(ID, 10)
+    rmids = use_up_rmids(node)
+    for pid, key in ((7, "a"), (8, "b"), (9, "a")):
+        node.spawn(pid, "/user.slice")
+        assign(node, key, pid)
+    jobs.release(node.context(), "a")
+    assert node.failures().keys() == {"job-8-100"}
+    rmids()
+    node.repair()
+    assert node.groups() == {"oci-b": {8}, f"oci-{UID}": {10}}
+
+
+def test_lock_that_is_not_free_in_time_is_in_words_for_jobs(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    hold_lock(node)
+    with (
+        pytest.raises(HookError) as caught,
+        jobs.open_node("release", node.options(lock_timeout=0.0), "a") as context,
+    ):
+        jobs.release(context, "a")
+    assert "another run, assign or release of this job holds its lock" in str(report.explain(caught.value))
+
+
+# --- One process, one job
+
+
+def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None:
+    """Another `assign` comes when all checks are done, just before the process is on record."""
+    node.spawn(7, "/user.slice")
+    look = act.check_job_processes
+    others: list[object] = []
+
+    def come_between(*given: Any) -> str:  # noqa: ANN401
+        place = look(*given)
+        if not others:
+            others.append(None)
+            others.append(assign(node, "b", 7))
+        return place
+
+    node.patch.setattr(jobs, "check_job_processes", come_between)
+    error = refused(node, "a", 7)
+    assert (others, error.reason, "a member of key b" in error.kind) == ([None, None], Reason.USAGE, True)
+    assert node.groups() == {"oci-b": {7}}
+    node.assert_settled()
+
+
+def test_index_that_a_killed_assign_left_keeps_no_process_from_another_job(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    node.put("members/job-7-100.json", '{"version": 1, "key": "b"}')
+    assert assign(node, "a", 7) is None
+    assert node.groups() == {"oci-a": {7}}
+    node.assert_settled()
 
 
 # --- All or none
@@ -339,13 +560,20 @@ def test_reconcile_ends_a_job_when_its_processes_and_what_they_left_are_dead(nod
     node.assert_settled()
 
 
-def test_list_of_live_keys_says_nothing_of_jobs(node: Node) -> None:
-    node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
-    node.start(ID, 9)
-    actions = node.repair(live=set()).outcomes
-    assert {(it.action.verb, it.action.key) for it in actions} == {("drop", UID)}
-    assert node.members("a") == {"job-7-100": 7}
+def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
+    """One that it has stays without a live process; of another one also what failed is over."""
+    for pid, key in ((7, "a"), (8, "b")):
+        node.spawn(pid, "/user.slice")
+        jobs.assign(node.context(), key, [pid])
+        node.kernel.die(pid)
+    use_up_rmids(node)
+    for pid, key in ((9, "a"), (10, "c")):
+        node.spawn(pid, "/user.slice")
+        assign(node, key, pid)
+    node.repair(live={"a"})
+    assert (node.groups(), node.members("a")) == ({"oci-a": {9}}, {"job-7-100": 7, "job-9-100": 9})
+    assert node.state("b").completed_at is not None
+    assert node.failures() == {}
 
 
 @pytest.mark.parametrize("lost", ["torn", "gone"])
@@ -353,15 +581,18 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     node.spawn(7, "/user.slice/session-3.scope")
     node.spawn(8, "/user.slice/session-3.scope")
     jobs.assign(node.context(), "session-3", [7])
-    member = node.state("session-3").members
+    member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
-        assert refused(node, "session-3", 8).reason == Reason.BAD_KEY
+        assert refused(node, "session-3", 8).kind == "not rebuilt"
+        assert isinstance(assign(node, "session-3", 8), HookError)
+        joins = {8}
     else:
         node.remove("groups/session-3.json")
     assert "rebuild" in node.verbs()
-    assert (node.state("session-3").kind, node.state("session-3").members) == ("job", member)
-    assert node.groups() == {"oci-session-3": {7}}
+    assert node.state("session-3").kind == "job"
+    assert node.state("session-3").members.items() >= member.items()
+    assert node.groups() == {"oci-session-3": {7, *joins}}
     node.assert_settled()
 
 
@@ -384,16 +615,35 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     monkeypatch.setattr(os, "umask", lambda _: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(system, "set_umask", lambda: None)
-    seen = []
+    seen: list[object] = []
+    find = jobs._find
 
     def execute(*_: object) -> None:
-        seen.append(node.groups())
-        monkeypatch.setattr(
-            jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone"))
-        )  # asked once more, /proc would hide why it cannot start
+        seen.extend((node.groups(), node.failures()))
+        # asked once more, /proc would hide why it cannot start
+        monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
 
     monkeypatch.setattr(os, "execve", execute)
-    with pytest.raises(jobs.Unstartable) as caught:
-        jobs.run(node.context(), "a", ["/bin/sh"])
-    assert (caught.value.status, seen, node.groups()) == (126, [{"oci-a": {7}}], {})
+    for rmids, then in ((8, [{"oci-a": {7}}, {}]), (0, [{}, {"job-7-100": Reason.NO_RMIDS}])):
+        node.kernel.rmids = rmids
+        monkeypatch.setattr(jobs, "_find", find)
+        with pytest.raises(jobs.Unstartable) as caught:
+            jobs.run(node.options(), "a", ["/bin/sh"])
+        assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
+        seen.clear()
+
+
+@pytest.mark.parametrize("error", [OSError(5, "of the disk"), ValueError("a defect")])
+def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    executed: list[str] = []
+    run: Callable[..., object] = jobs.run  # which returns here
+    monkeypatch.setattr(os, "umask", lambda _: 0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(os, "execve", lambda program, *_: executed.append(program))
+    for place, name in ((jobs, "RunDir"), (jobs, "Survey"), (jobs, "create_runtime"), (jobs, "_bring_in")):
+        monkeypatch.setattr(place, name, fails(error))
+        run(node.options(), "a", ["/bin/sh"])
+        with pytest.raises(type(error)):
+            run(node.options(), "a", ["/bin/sh"], is_strict=True)
+    assert executed == ["/bin/sh"] * 4
