@@ -176,21 +176,9 @@ def _shorten_key(key: str) -> str:
     return key[:_SHORT_KEY] if is_random else cut_name(key, 2 * _SHORT_KEY)
 
 
-def lay_out_uses(
-    columns: Sequence[Column],
-    uses: Sequence[Uses],
-    heads: dict[str, str],
-    screen: Screen,
-    last: dict[str, str] = {},  # noqa: B006  it is not changed
-) -> list[str]:
-    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks.
-
-    `last` has the cells of a last row, by event.
-    """
-    sums = []
-    for event, head in heads.items():
-        cells = [format_sum(use.get(event), event) for use in uses]
-        sums.append(numbers(head, [*cells, last[event]] if last else cells))
+def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
+    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks."""
+    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
@@ -480,16 +468,6 @@ def format_total(total: Total | None, format_value: Callable[[int], str]) -> str
         return NOTHING if total is None else _UNKNOWN
     at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
     return f"{at_least}{format_value(total.value)}{from_nothing}"
-
-
-def format_ratio(first: Total | None, second: Total | None) -> str:
-    """Format the ratio of a second total to a first one: `-` without a counter, `?` if a part is unknown."""
-    if first is None or second is None:
-        return NOTHING
-    if first.unknown or second.unknown or not first.known:
-        return _UNKNOWN
-    ratio = second.known / first.known
-    return format_number(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def explain_marks(totals: Iterable[Total]) -> list[str]:
