@@ -18,8 +18,8 @@
                              dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
                              accept them
   python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
-                             plain Python: a *_compiled.py beside each; make packaging/completions, and the chart's
-                             copy of packaging/prometheus/rules.yaml
+                             plain Python: a *_compiled.py beside each; make docs/history.schema.json,
+                             packaging/completions, and the chart's copy of packaging/prometheus/rules.yaml
   python3 build.py test      build, then run what shows most defects within minutes: the linters, the unit and fuse
                              tiers without their slow tests, and a few lives under Podman; those of the ELF file if
                              its Python has been built
@@ -64,7 +64,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
-from pyz import COMPILED, ROOT, BuildError, archive, bytecode
+from pyz import COMPILED, ROOT, SCHEMA, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse", "tests/packages")
 ALL_UNIT = ("tests/unit", "-p", "no:cacheprovider")
@@ -87,6 +87,8 @@ def compile_verb(arguments: Sequence[str]) -> int:
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         (ROOT / compiled).write_text(compile_models.compile_models(module), encoding="utf-8")
         print(f"{compiled}: compiled")
+    job = importlib.import_module("hook.node.models").Job
+    (ROOT / SCHEMA).write_text(compile_models.make_schema(job), encoding="ascii")
     for name in ("hook.cli.options_compiled", "hook.cli.options"):
         importlib.reload(importlib.import_module(name))
     from pyz import completions  # noqa: PLC0415  needs the models

@@ -99,9 +99,10 @@ def _try_once(attempt: Attempt) -> None:
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
         before = state = locked.state
-        _check_kind(key, state)
+        check_record(key, container.labels, state)
+        begins = state is None or state.completed_at is not None
         # Of a completed key without its snapshot only the lines of history that it owes go on.
-        is_new = state is None or (state.completed_at is not None and not state.groups)
+        is_new = state is None or (begins and not state.groups)
         if state is None or is_new:
             state = KeyState(
                 key=key.name,
@@ -112,15 +113,16 @@ def _try_once(attempt: Attempt) -> None:
                 owed=state.owed if state is not None else None,
             )
         file = container.history_file or history_of(context, state)
-        if file != state.history_file:
-            state = replace(state, history_file=file)
+        labels = container.labels if begins else state.job_labels
+        if file != state.history_file or labels != state.job_labels:
+            state = replace(state, history_file=file, job_labels=labels)
         former = state.members.get(container.id)
         state, group = _join(state, own, container, former, mon_group)
         made = False
         try:
             # The index before the member: killed in between, poststop finds a key without this member and tidies up.
             # In the other order a poststop without annotations would never find the member.
-            context.run.write_index(container.id, key.name, file)
+            context.run.write_index(container.id, key.name, file, labels)
             if is_new and context.resctrl.has_live_task(group.path):
                 # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
                 state = replace(state, recovering=True)
@@ -216,12 +218,19 @@ def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
 # --- The record
 
 
-def _check_kind(key: Key, state: KeyState | None) -> None:
-    """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`)."""
+def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> None:
+    """Raise HookError if a job would join a container's key, or a container a job's (`bad_key`), or it may (`io`).
+
+    Or if the present run of a job was not begun with these labels: one run has one line in the history.
+    """
     if state is not None and state.kind != key.kind and "job" in (state.kind, key.kind):
         if state.recovering:  # nothing says whose it is
             raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
+
+    if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
+        given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
+        raise HookError(Reason.BAD_KEY, "other labels", key=key.name, given=given, known=known)
 
 
 def _join(

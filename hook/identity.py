@@ -71,6 +71,8 @@ class Container:
         self.annotations = Annotations.model_validate(annotations or {})
         # The --history of its hook. That of reconcile is only for keys that are no pods, and whose hook named no file.
         self.history_file = ""
+        # The --label of a job.
+        self.labels: dict[str, str] = {}
         self.places = system.cgroups(pid)
         self.pod = pod_of(name, self.annotations, self.places if made_in is None else made_in)
         if made_in is None and not self.places:

@@ -23,6 +23,8 @@ Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
 Key = Annotated[str, AfterValidator(names.container_id)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Directory = Annotated[str, AfterValidator(names.directory)]
+# Only the names are checked: which values are printable depends on the version of Python.
+Labels = dict[Annotated[str, AfterValidator(names.label)], str]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
 Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
 Kind = Literal["pod", "container", "sandbox", "job"]
@@ -218,6 +220,8 @@ class KeyState(Model):
     # The file for its line in the history, also if a command without --history ends the key (key.history_of).
     history_file: Annotated[str, AfterValidator(names.file)] = ""
     owed: Owed | None = None
+    # A job's --label, which the call that begins a run gives; `labels` are another thing.
+    job_labels: Labels = {}
     # How many runs the key has had since its creation, or its return from completion.
     runs: Natural = 1
     # The names of containers that left since then, by ID, as far as there is room (key.MOST_LEFT).
@@ -235,8 +239,9 @@ class Index(Model):
 
     version: Version = 1
     key: Key
-    # As in KeyState: a record that reconcile rebuilds has it from here.
+    # As in KeyState: a record that reconcile rebuilds has them from here.
     history_file: Annotated[str, AfterValidator(names.file)] = ""
+    job_labels: Labels = {}
 
 
 class Failure(Model):
@@ -270,3 +275,5 @@ class Failure(Model):
     name: str | None = None
     # The --history of its hook.
     history_file: Annotated[str, AfterValidator(names.file)] = ""
+    # The --label of a job.
+    labels: Labels = {}

@@ -106,6 +106,7 @@ KeyState = Form("KeyState", (
     ("taken", "taken", False, FLAG),
     ("history_file", "history_file", "", (check_named, (), names.file)),
     ("owed", "owed", None, (check_nullable, NONE, (check_model, (), Owed))),
+    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
     ("runs", "runs", 1, (check_int, (), 0, 9223372036854775807)),
     ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),
     ("left_more", "left_more", 0, (check_int, (), 0, 9223372036854775807)),
@@ -117,6 +118,7 @@ Index = Form("Index", (
     ("version", "version", 1, (check_int, (), 1, 1)),
     ("key", "key", ABSENT, (check_named, (), names.container_id)),
     ("history_file", "history_file", "", (check_named, (), names.file)),
+    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
 ))
 Failure = Form("Failure", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -139,4 +141,5 @@ Failure = Form("Failure", (
     ("pod", "pod", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
     ("history_file", "history_file", "", (check_named, (), names.file)),
+    ("labels", "labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
 ))

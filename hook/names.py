@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
-_ID_LIMIT = 200
+_ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT = 200, 64, 128
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
 
@@ -105,6 +105,20 @@ def file(text: str) -> str:
     """The absolute path of a file, as for `directory`; or nothing."""
     if text and directory(text) != text:
         raise ValueError("not the absolute path of a file")
+    return text
+
+
+def label(text: str) -> str:
+    """The name of a job's label, as Prometheus has them: `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first."""
+    if len(text) > _LABEL_LIMIT or text[:2] in ("", "__") or "0" <= text[0] <= "9" or text.strip(_ALPHANUMERIC + "_"):
+        raise ValueError(f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __")
+    return text
+
+
+def label_value(text: str) -> str:
+    """The value of a job's label."""
+    if not 0 < len(text) <= _VALUE_LIMIT or not text.isprintable():
+        raise ValueError(f"not a label's value: 1 to {_VALUE_LIMIT} printable characters")
     return text
 
 

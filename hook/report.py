@@ -204,6 +204,7 @@ WORDS = {
         "the key {key} is on record as that of a {former}",
         "a job and a container share no key: choose another --key for the job, or release it",
     ),
+    "other labels": ("job {key} has the labels {known}, not {given}", "give those or none, or use another --key"),
     "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
     "unclear pod": (
         "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
@@ -453,6 +454,7 @@ def make_failure(
             "pod": pod.name,
             "name": pod.container,
             "history_file": subject.history_file,
+            "labels": subject.labels,
         }
     if key is not None:
         fields.update(key=key.name, kind=key.kind)

@@ -200,13 +200,13 @@ class RunDir:
             ) from error
         return index.key if index is not None else None
 
-    def write_index(self, container: str, key: str, history_file: str = "") -> None:
-        """Note that a container belongs to a key, and the file for its line in the history, under that key's lock.
+    def write_index(self, container: str, key: str, file: str = "", labels: dict[str, str] | None = None) -> None:
+        """Note, under its key's lock, which key a container belongs to, and the file and labels of the key's line.
 
         A displaced member (names.displaced_member) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
-            self.write(Index, container, Index(key=key, history_file=history_file), owner=key)
+            self.write(Index, container, Index(key=key, history_file=file, job_labels=labels or {}), owner=key)
 
     # --- Marks: files without a model
 

@@ -35,6 +35,7 @@ PROVE = HERE / "prove.sh"  # what the scripts of both do first
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, and its digest
+SCHEMA = "docs/history.schema.json"
 # The names of an architecture in an ELF header (e_machine), for dpkg and for rpm
 ARCHITECTURES = {62: ("amd64", "x86_64"), 183: ("arm64", "aarch64")}
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
@@ -102,6 +103,7 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     # Of a package it is a configuration file, which `uninstall` leaves to it: without the mark of `install`
     _write(tree / LOGROTATE, (HERE / "logrotate" / NAME).read_bytes())
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
+    _write(tree / f"usr/share/doc/{NAME}/history.schema.json", (ROOT / SCHEMA).read_bytes())
     completions = {
         "bash": f"bash-completion/completions/{NAME}",
         "zsh": f"zsh/{zsh}/_{NAME}",

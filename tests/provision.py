@@ -45,6 +45,7 @@ TEST = (
     *("gcc", "libc6-dev"),  # compile what the tests start: tests/support/tenant.c, tests/bench/load.c
     # what Helm is made of, to render the chart: 93 MB
     *("golang-go", "golang-github-masterminds-sprig-dev", "golang-k8s-sigs-yaml-dev"),
+    "jq",  # an example of the documents
     "ignition",  # what RHEL CoreOS reads a MachineConfig by
     *("fish", "zsh"),  # read the scripts that complete command lines: 37 MB
     "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use

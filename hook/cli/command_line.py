@@ -212,6 +212,9 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     options, problems = parse(of_hook)
     values, _, more = read_words(of_own, {option.name: option.kind for option in own})
     problems += more
+    for option in own:
+        if option.kind == {} and not problems and len({*(found[option.name] or ())}) > len(values.get(option.name, ())):
+            problems.append(f"{option.word}: one name has two values")
     values.update((argument.name, found[argument.name]) for argument in own if not argument.is_option)
     if name == "run":
         values["COMMAND"] = command

@@ -21,6 +21,8 @@ __all__ = ["ARGUMENTS"]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
+Label = Annotated[str, AfterValidator(names.label)]
+Labels = dict[Label, Annotated[str, AfterValidator(names.label_value)]]
 
 
 def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
@@ -34,6 +36,7 @@ _DRY_RUN = _field("", "print what would be done, and change nothing", False)
 _FORCE = _field("", "also where files belong to a package, to the chart or to a MachineConfig", False)
 _HOOKS_DIR = _field("DIR", "the directory for hooks.d files (default: by --prefix)")
 _JOB = _field("NAME", "the job's name")
+_LABEL = _field("NAME=VALUE", "a label of the job, for the bill: eight at most (repeatable)", {})
 _NAMESPACE = _field("NS", "only pods of this namespace (repeatable)", [])
 _OUTPUT = _field("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
 _PREFIX = _field("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
@@ -105,7 +108,8 @@ class History(Model):
         "(2026-11-24) or a time (2026-11-24T18:30), in local time or with a zone",
     )
     until: str | None = _field("TIME", "only what ended before, or by the end of that day or night")
-    by: Literal["name", "pod", "namespace", "day"] | None = _field("", "sums by name, pod, namespace or day of the end")
+    label: Labels = _field("NAME=VALUE", "only jobs with all these labels (repeatable)", {})
+    by: Label | None = _field("NAME", "sums by name, pod, namespace, day of the end, or by a label of this name")
     sort: Literal["energy", "traffic", "start"] | None = _field(
         "BY",
         "what comes first: most energy or memory traffic, or the latest start (default: as they ended; sums by name)",
@@ -171,6 +175,8 @@ class Run(Model):
     """
 
     key: str | None = _field("NAME", "the job's name (default: job-PID-STARTTIME of the command)")
+    label: Labels = _LABEL
+    wait: bool = _field("", "stay as its parent, pass signals on, and release the job when it ends", False)
     strict: bool = _field("", "do not run the command if it cannot join the job", False)
     command: list[str] = _field(
         "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
@@ -184,6 +190,7 @@ class Assign(Model):
     """
 
     key: str | None = _JOB
+    label: Labels = _LABEL
     pid: list[str] = _field("PID", "a process, which is in no other group yet", [], alias="PID")
 
 
@@ -194,6 +201,7 @@ class Release(Model):
     """
 
     key: str | None = _JOB
+    pid: list[str] = _field("PID", "take only this process out; the last one ends the job", [], alias="PID")
 
 
 class Install(Model):

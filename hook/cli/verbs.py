@@ -95,7 +95,7 @@ class Verb:
 VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
-_LONGEST_PID = 10
+_LONGEST_PID, _MOST_LABELS = 10, 8
 _CLEAR = "\033[H\033[J"  # for a terminal: to the first line, and clear all from there
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
@@ -258,7 +258,7 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    found = history.Jobs(given.history, given.name, *_parse_times(given))
+    found = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
     try:
         rows = history.make_rows(found, given.by, given.sort, given.limit)
     except files.Unreadable as error:
@@ -423,11 +423,22 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
+    _check_labels("run", given.label)
+    if given.wait:
+        from hook.jobs import wait
+
+        if (status := wait.fork(request.hook)) is not None:
+            return status
     try:
-        jobs.run(request.hook, given.key, given.command, is_strict=given.strict)
+        jobs.run(request.hook, given.key, given.command, given.label, is_strict=given.strict)
     except jobs.Unstartable as error:
         report.say(f"run: {error}", to_syslog=False)
         return error.status
+
+
+def _check_labels(name: str, labels: dict[str, str]) -> None:
+    if len(labels) > _MOST_LABELS:
+        raise Usage(f"{name}: {len(labels)} labels: a job has {_MOST_LABELS} at most")
 
 
 @_verb("assign", options.Assign, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
@@ -436,12 +447,11 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
 
     if given.key is None or not given.pid:
         raise Usage("assign: wants --key=NAME and the pids of processes")
-    for text in given.pid:
-        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
-            raise Usage(f"assign: {text[:80]!r} is no pid")
-    outcomes = dict.fromkeys(map(int, given.pid), "failed")
-    with _answer(request, given.key, outcomes), jobs.open_node("assign", request.hook, given.key, outcomes) as context:
-        jobs.assign(context, given.key, [*outcomes], outcomes)
+    _check_labels("assign", given.label)
+    outcomes = _read_pids("assign", given.pid, "failed")
+    node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
+    with _answer(request, given.key, outcomes), node as context:
+        jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
 
 
 @_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
@@ -450,11 +460,20 @@ def release_job(given: options.Release, request: Request) -> None:
 
     if given.key is None:
         raise Usage("release: wants --key=NAME")
-    with _answer(request, given.key) as answer:
+    outcomes = _read_pids("release", given.pid, "not released") if given.pid else None
+    with _answer(request, given.key, outcomes) as answer:
         with jobs.open_node("release", request.hook, given.key) as context:
-            answer["released"] = jobs.release(context, given.key)
+            answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
             report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+
+
+def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
+    """Read the pids on a command line; returns the present outcome of each."""
+    for text in texts:
+        if not (text.isascii() and text.isdecimal() and len(text) < _LONGEST_PID):
+            raise Usage(f"{verb}: {text[:80]!r} is no pid")
+    return dict.fromkeys(map(int, texts), outcome)
 
 
 @contextmanager

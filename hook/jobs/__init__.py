@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
-from hook.create import create_runtime
+from hook.create import check_record, create_runtime
 from hook.entry import Context
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
@@ -37,7 +37,7 @@ from hook.reconcile.act import (
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
-from hook.store import RunDir
+from hook.store import LockedKey, RunDir
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
@@ -55,7 +55,9 @@ class Unstartable(Exception):
         self.status = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
 
 
-def run(options: Options, name: str | None, command: list[str], *, is_strict: bool = False) -> NoReturn:
+def run(
+    options: Options, name: str | None, command: list[str], labels: dict[str, str], *, is_strict: bool = False
+) -> NoReturn:
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
@@ -65,9 +67,9 @@ def run(options: Options, name: str | None, command: list[str], *, is_strict: bo
     program, environment = _find_program(command[0]), _read_environment()
     own, key, context, process = os.getpid(), None, None, None
     try:
-        with open_node("run", options, name, [own], is_recorded=not is_strict) as context:
-            process = _find(own)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, [own])
+        with open_node("run", options, name, [] if is_strict else [own], labels) as context:
+            process = _find(own, labels)  # asked later, /proc could hide why the command cannot start
+            key = assign(context, name, [own], labels)
     except Exception as error:
         if is_strict:
             raise
@@ -101,7 +103,13 @@ def _find_program(command: str) -> str:
     return found
 
 
-def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[int, str] | None = None) -> str:
+def assign(
+    context: Context,
+    name: str | None,
+    pids: list[int],
+    labels: dict[str, str] | None = None,
+    outcomes: dict[int, str] | None = None,
+) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
     Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. `outcomes` gets
@@ -110,8 +118,8 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
     """
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
-        _check_key(context, name)
-    found = [_find(pid) for pid in dict.fromkeys(pids)]
+        _check_key(context, name, labels or {})
+    found = [_find(pid, labels) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -137,17 +145,19 @@ def assign(context: Context, name: str | None, pids: list[int], outcomes: dict[i
     return key
 
 
-def release(context: Context, name: str) -> bool:
+def release(context: Context, name: str, outcomes: dict[int, str] | None = None) -> bool:
     """End a job at once: its groups go, also if its processes live. Returns False if there is none of this name.
 
-    No process joins it later because it failed to do so before. Raises HookError (`bad_key`: the key is no job's),
-    OSError.
+    With `outcomes`, which gets a word for each of its pids that is a member, only these leave, as by their poststop,
+    and what descends from them. What failed to join does not join later. Raises HookError (`bad_key`: the key is no
+    job's; `usage`: a pid is in the group, and no member), OSError.
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
     for process in filter(parse_job_process, context.run.names(Failure)):
         failure = context.run.glance(Failure, process)
-        if failure is not None and (failure.key, failure.kind) == (name, "job"):
+        is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
+        if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
             with lock_process(context, process):  # reconcile holds it while it tries again
                 context.run.remove(Failure, process)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
@@ -158,18 +168,37 @@ def release(context: Context, name: str) -> bool:
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
             return end_released(context, state)
-        end_with_members(context, locked, state)
+        if outcomes is not None:
+            _release_members(context, locked, state, outcomes)
+        else:
+            end_with_members(context, locked, state)
     return True
+
+
+def _release_members(context: Context, locked: LockedKey, state: KeyState, outcomes: dict[int, str]) -> None:
+    leaving = {name: member.pid for name, member in state.members.items() if member.pid in outcomes}
+    tids = {tid for group in state.groups for tid in context.resctrl.tasks(group.path) or ()}
+    for pid in outcomes.keys() - leaving.values():
+        problem = f"process {pid} is no member of the job {state.key}"
+        if pid in tids:
+            raise HookError(Reason.USAGE, f"{problem}, and in its group: release the member that it descends from")
+        context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
+    _take_out(context, locked, state, [*leaving], is_own=True)
+    outcomes.update(dict.fromkeys(leaving.values(), "released"))
 
 
 @contextmanager
 def open_node(
-    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), *, is_recorded: bool = True
+    verb: str,
+    options: Options,
+    name: str | None,
+    pids: Iterable[int] = (),
+    labels: dict[str, str] | None = None,
 ) -> Iterator[Context]:
     """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
 
-    A failure is logged, recorded for each process unless `is_recorded` is no, and raised. There is no record of what
-    the caller has to change, nor of a process that is a member of a key; and a record has no key that is none.
+    A failure is logged, recorded for each of these processes, and raised. There is no record of what the caller has to
+    change, nor of a process that is a member of a key; and a record has no key that is none.
     """
     run = None
     try:
@@ -184,9 +213,9 @@ def open_node(
         is_bad = failure.reason == Reason.BAD_KEY
         if report.may_log(run, failure, verb if is_bad else name or verb):
             report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
-        for pid in pids if is_recorded and failure.reason != Reason.USAGE else ():
+        for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
-                process = _find(pid)
+                process = _find(pid, labels)
                 process.history_file = options.history
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
@@ -205,8 +234,11 @@ def _bad_key(name: str, why: str = "") -> HookError:
     return HookError(Reason.BAD_KEY, f"{name[:80]!r} cannot be the key of a job: {why}")
 
 
-def _check_key(context: Context, name: str) -> None:
-    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's."""
+def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
+    """Raise HookError `bad_key` for a name that is none, or that is, or may be, a pod's or a container's.
+
+    Also for the name of a job that runs with other labels: createRuntime does not look at a process that is in it.
+    """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
@@ -218,9 +250,10 @@ def _check_key(context: Context, name: str) -> None:
         raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
+    check_record(Key(name, "job"), labels, state)
 
 
-def _find(pid: int) -> Container:
+def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
     """Return a live process as a member to be. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
@@ -235,6 +268,7 @@ def _find(pid: int) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process.labels = labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process
@@ -265,13 +299,24 @@ def _undo(context: Context, key: str, joined: list[Container]) -> None:
             if state is None or state.completed_at is not None:
                 return
             ours = [process.id for process in joined if process.is_member(state.members.get(process.id))]
-            now = look()
-            now.add(state.members.items())
-            for member in map(state.members.__getitem__, ours):
-                for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
-                    with suppress(HookError):
-                        context.resctrl.expel(member.group, tid)
-            if ours:
-                drop(context, locked, ours)
+            _take_out(context, locked, state, ours, is_own=False)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
         context.run.complain("a failed start could not be undone", error)
+
+
+def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: list[str], *, is_own: bool) -> None:
+    """Move members, with their threads and what descends from them, out of their group; then they leave the key.
+
+    In this order: killed in between, they are on record, and reconcile moves them in again.
+    """
+    deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
+    while not is_whole and system.monotonic() < deadline:
+        now, is_whole = look(), True  # what they have forked since is in the next look
+        now.add(state.members.items())
+        for member in map(state.members.__getitem__, leaving):
+            for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
+                with suppress(HookError):
+                    context.resctrl.expel(member.group, tid)
+                    is_whole = False
+    if leaving:
+        drop(context, locked, leaving, is_own=is_own)

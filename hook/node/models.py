@@ -101,35 +101,34 @@ class Unhooked(Model):
 
 
 class JobContainer(Model):
-    """A container of a Job."""
+    """A container, or a process of a job."""
 
-    id: str
-    name: str | None = None
+    id: str = Field(description="its ID, or job-PID-STARTTIME")
+    name: str | None = Field(None, description="null: unknown")
 
 
 class Job(Model):
-    """A line of the file of `--history`: what one run of a key used, written when it ended. Times are RFC 3339, UTC."""
+    """A line of the file of --history: what one run of a key used, written when it ended.
+
+    build.py compile makes docs/history.schema.json of it.
+    """
 
     version: Version = 1
-    # the same if the same run is written again: the last line counts
-    id: str
-    kind: str
-    key: Key
-    namespace: str | None = None
-    pod: str | None = None
-    containers: list[JobContainer] = []
-    # how many `containers` lacks
-    more_containers: Natural = 0
-    begin: str | None = None
-    end: str
-    seconds: Seconds | None = None
-    # how many runs of its containers this line adds up: a run ends when the last container leaves
-    runs: Natural = 1
-    # by event, in base units: what is known of it
-    use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
-    # events of which a part is unknown
-    unknown: list[str] = []
-    late_cpu_seconds: Seconds = 0.0
+    id: str = Field(description="the same if the same run is written again: the last line counts")
+    kind: str = Field(description="pod, container, sandbox or job")
+    key: Key = Field(description="the UID, the ID, or the name of the job")
+    namespace: str | None = Field(None, description="null: none, or unknown")
+    pod: str | None = Field(None, description="its name; null: none, or unknown")
+    labels: dict[str, str] = Field({}, description="a job's --label")
+    containers: list[JobContainer] = Field([], description="64 at most")
+    more_containers: Natural = Field(0, description="how many `containers` lacks")
+    begin: str | None = Field(None, description="in UTC; null: unknown", json_schema_extra={"format": "date-time"})
+    end: str = Field(description="in UTC", json_schema_extra={"format": "date-time"})
+    seconds: Seconds | None = Field(None, description="from begin to end; null: unknown")
+    runs: Natural = Field(1, description="how many runs it adds up; of a job, how many processes joined")
+    use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = Field({}, description="what is known, in base units")
+    unknown: list[str] = Field([], description="events of which a part, or all, is unknown")
+    late_cpu_seconds: Seconds = Field(0.0, description="CPU time of its tasks before they were in its group")
 
 
 class HookProgram(Model):

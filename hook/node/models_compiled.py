@@ -64,6 +64,7 @@ Job = Form("Job", (
     ("key", "key", ABSENT, (check_named, (), names.container_id)),
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),
+    ("labels", "labels", {}, TEXTS),
     ("containers", "containers", [], (check_list, (), (check_model, (), JobContainer))),
     ("more_containers", "more_containers", 0, (check_int, (), 0, 9223372036854775807)),
     ("begin", "begin", None, TEXT_OR_NONE),

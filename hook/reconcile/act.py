@@ -215,14 +215,15 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
         if context.resctrl.exists(path) and seen.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
-    indexes = filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))
+    indexes = [*filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))]
     files = [state.history_file, *(index.history_file for index in indexes)]
     file = next(filter(None, files), history_of(context, state))
-    members: dict[str, Member] = {}
+    labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
+    members = state.members
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
-    locked.commit(change(state, groups, kind=kind, members={**members, **state.members}, history_file=file))
+    locked.commit(change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False)
@@ -330,7 +331,7 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     is_needed = any(action.verb == "retry" for action in diagnose_failure(seen, name))
     if not is_needed or failure.starttime not in (None, container.starttime):
         return False
-    container.history_file = failure.history_file
+    container.history_file, container.labels = failure.history_file, failure.labels
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name

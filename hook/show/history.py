@@ -16,7 +16,7 @@ import os
 import re
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta, timezone
@@ -36,8 +36,9 @@ from hook.show.snapshot import EVENTS, Total, Uses, to_number, to_word
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
-_BEGIN = b'{"version"'
-"""How a line begins. No text in one has these bytes: JSON escapes the quotes."""
+_BEGIN = re.compile(rb'(\{"version": ?\d)')
+"""How a line begins. Nothing in one has these bytes: JSON escapes the quotes of texts, and the value of a label that is
+called `version` is a text."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _AGE = re.compile(r"(\d{1,9})([smhdw])")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)?)?")
@@ -54,6 +55,8 @@ _PASSES = 5
 """For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
+BY = ("name", "pod", "namespace", "day")
+"""What --by adds up by, besides labels: one of such a name is only a filter."""
 _FORMULA = ("=", "+", "-", "@")
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
@@ -63,7 +66,8 @@ _T = TypeVar("_T")
 class Jobs:
     """The selected jobs in a file and in its rotated ones, by their names (none: all) and the time of their end.
 
-    They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits.
+    They ended at or after `since`, and before `until`: times in UTC as in lines, and empty ones are no limits. They
+    have all of these `labels`.
 
     Of the lines with one ID the last one counts: a crash came between them. Only at its end a pass over the files has
     found which lines have a later one, and what logrotate has moved. So there is another pass if it has found any. The
@@ -74,6 +78,7 @@ class Jobs:
     names: Sequence[str] = ()
     since: str = ""
     until: str = ""
+    labels: Set[tuple[str, str]] = frozenset()
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
     problems: list[str] = field(default_factory=list)  # a line for each file that was not read, or not to its end
     known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
@@ -153,7 +158,8 @@ class Jobs:
                 count = lines.get(job.id, 0)
                 if count:
                     self._replaced[job.id] = count
-                if (matching or not self.names) and self.since <= job.end and (not self.until or job.end < self.until):
+                is_named = (matching or not self.names) and self.labels <= job.labels.items()
+                if is_named and self.since <= job.end and (not self.until or job.end < self.until):
                     lines[job.id] = count + 1
                     if count >= former.get(job.id, 0):
                         yield job
@@ -255,8 +261,8 @@ def read_lines(stream: io.BufferedIOBase) -> Iterator[bytes]:
 
 def parse_line(line: bytes) -> list[Job | None]:
     """Parse the jobs in a line; None is for all parts that are no job. A torn line may be glued to a whole one."""
-    before, *parts = line.split(_BEGIN)
-    jobs = [_parse((_BEGIN + part).strip(b"\0 \t\r\n")) for part in parts]
+    before, *parts = _BEGIN.split(line)
+    jobs = [_parse((begin + rest).strip(b"\0 \t\r\n")) for begin, rest in zip(parts[::2], parts[1::2])]
     return [*filter(None, jobs), *([None] if before.strip() or None in jobs else [])]
 
 
@@ -308,6 +314,7 @@ class Row:
         self.job = job  # None: it is a sum
         self.jobs = 0  # the number of jobs that it adds up
         self.begin = ""  # of the job, or of the last one; it may be empty
+        self.labels = set[str]()  # the columns of those that its jobs have
         self._known: dict[str, int] = defaultdict(int)  # by event, in millionths
         self._unknown: set[str] = set()  # the events of which a part is unknown
         if job:
@@ -320,6 +327,7 @@ class Row:
             if value is not None:
                 known[event] += round(value * MILLION)
         self._unknown.update(job.unknown if job.seconds is not None else [*job.unknown, _ALL])
+        self.labels.update(map("label_{}".format, job.labels))
         self.begin = max(self.begin, job.begin or "")
         self.jobs += 1
 
@@ -342,7 +350,7 @@ class Rows:
 
 
 def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit: int | None = None) -> Rows:
-    """Make a row for each job, or for each name, pod, namespace or day.
+    """Make a row for each job, or for each name, pod, namespace, day, or value of a label.
 
     If they are not sorted, the limit leaves the last ones: the jobs that ended last. Sums and places are kept, jobs are
     not: their files are read again for the rows.
@@ -374,10 +382,11 @@ def make_rows(jobs: Jobs, by: str | None = None, sort: str | None = None, limit:
 
 
 def _name_sum(job: Job, by: str) -> str:
-    """Name the sum that a job belongs to. The day is that of its end, in local time."""
+    """Name the sum that a job belongs to, by one of BY or a label. The day is that of its end, in local time."""
     if by == "day":
         return to_local(job.end)[:10]
-    return {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}[by]
+    names = {"name": name_job(job), "pod": name_pod(job.namespace, job.pod), "namespace": job.namespace or ""}
+    return names.get(by, job.labels.get(by, ""))
 
 
 def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
@@ -411,7 +420,7 @@ def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
 def rows_to_json(found: Jobs, rows: Rows) -> Iterator[str]:
     """Make the object of `history --json`, row by row."""
     name, by = ("jobs", {}) if rows.by is None else ("sums", {"by": rows.by})
-    times = {"since": found.since or None, "until": found.until or None}
+    times = {"since": found.since or None, "until": found.until or None, "labels": dict(found.labels)}
     skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
     total = _to_json(rows.total) if rows.count else None
     answer = system.dumps({"file": found.path, **times, **skipped, **by, name: [], "total": total})
@@ -435,17 +444,19 @@ def format_csv(rows: Rows) -> Iterator[str]:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
     counted = {event for event in rows.total.use if event != _ALL}
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
+    head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        columns = [*first, *events, "unknown", "late_cpu_seconds", "id"]
+        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]
     else:
-        columns = [rows.by, "jobs", "seconds", *events, "unknown"]
+        columns = [head, "jobs", "seconds", *events, "unknown"]
     write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
     yield write_row(map(_to_cell, columns))
     for row in rows.shown:
-        fields = {rows.by or "name": row.name, **_to_json(row)}
+        fields = {head: row.name, **_to_json(row)}
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
-        cells = {**fields, **fields["use"], "containers": containers, "unknown": " ".join(fields["unknown"])}
+        labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
+        cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}
         yield write_row(_to_cell(cells.get(name)) for name in columns)
 
 

@@ -95,9 +95,11 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     shown = selected[:limit]
     keys = [key for key, _ in shown]
     ctrl_groups = [to_word(",".join(group.record.ctrl_group for group in key.groups)) or NOTHING for key in keys]
+    labels = [",".join(map(to_word, map("=".join, key.state.job_labels.items()))) for key in keys]
     columns = [
         Column("STATE", [key.condition for key in keys]),
         *([Column("CTRL_GROUPS", ctrl_groups)] if screen.width is None else []),
+        *([Column("LABELS", [text or NOTHING for text in labels])] if screen.width is None and any(labels) else []),
         numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
@@ -238,6 +240,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         "key": state.key,
         "kind": state.kind,
         "pod" if state.kind == "pod" else "name": format_name(key),
+        **{f"label {name}": text for name, text in state.job_labels.items()},
         "state": key.condition,
         "age": format_age(key.age),
         "created": state.created_at,
@@ -420,6 +423,7 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
     alive = key.count_alive()
     return {
         **_identity_to_json(key),
+        "labels": key.state.job_labels,
         "state": key.condition,
         "created_at": key.state.created_at or None,
         "completed_at": key.state.completed_at,

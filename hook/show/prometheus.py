@@ -291,11 +291,18 @@ def _measure_more(seen: Inventory, keys: Iterable[SeenKey], uses: dict[Series, U
         if event in EVENTS and (use.restarts or (use.key is not None and use.key.was_taken and not EVENTS[event].gauge))
     ]
     yield "use_unknown", "1 for each use of which a part, or all, is unknown", Counter(unknown)
-    named = [(*_identify(key), ("name", format_name(key))) for key in keys if format_name(key) != NOTHING]
-    info = Counter(labels for labels in named if not dict(labels)["namespace"])
-    yield "key_info", "1, with the name, as in list, of a key without a namespace", info
+    yield "key_info", "1, with the name and the labels of a key without a namespace", Counter(_list_infos(keys))
     taken = Counter((*_identify(key), ("group", printable(path))) for key, _, path in seen.list_taken())
     yield "taken_containers", "Containers whose init is in a mon_group of another tool, by that group", taken
+
+
+def _list_infos(keys: Iterable[SeenKey]) -> Iterator[Labels]:
+    """List the labels of the series that name keys. A name is as in `list`; a job's is its key."""
+    for key in keys:
+        identity, name = _identify(key), format_name(key)
+        if name != NOTHING and not dict(identity)["namespace"]:
+            labels = ((f"label_{label}", printable(text)) for label, text in key.state.job_labels.items())
+            yield (*identity, ("name", name), *labels)
 
 
 def _measure_health(seen: Inventory) -> Measured:

@@ -10,6 +10,8 @@ COMPILED = {
     "hook/cli/options.py": "hook/cli/options_compiled.py",
 }
 """The modules of pydantic models, and the compiled module that replaces each in the .pyz."""
+SCHEMA = "docs/history.schema.json"
+"""The JSON Schema of a line of the history, which is made of its model."""
 
 
 class BuildError(Exception):

@@ -96,6 +96,16 @@ def compile_models(models: ModuleType) -> str:
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
 
+def make_schema(model: type[Any]) -> str:
+    """Return the JSON Schema (2020-12) of what a model accepts: a field with a default may be absent."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **model.model_json_schema()}
+    schema["description"] = schema["description"].partition("\n")[0]
+    for properties in (schema["properties"], *(other["properties"] for other in schema["$defs"].values())):
+        for field in properties.values():
+            del field["title"]  # pydantic's, which only repeats the name
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def _describe(model: type[Any], checks: Iterable[str] = ()) -> str:
     """Return a model of arguments as an entry of TABLE: its purpose, its example, and a row for each field.
 

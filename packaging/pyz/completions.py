@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from hook.cli.command_line import list_arguments, list_options
 from hook.cli.verbs import VERBS
+from hook.show.history import BY
 
 TIMES = ("today", "yesterday", "last night", "1h", "12h", "7d", "4w")
-"""What is offered for a TIME, of which there are more."""
+OFFERED = {"since": TIMES, "until": TIMES, "by": BY}
+"""What is offered for options that take more than that."""
 KEYS = """ls "$run/mon_groups" 2>/dev/null"""
 JOBS = f"{KEYS} | grep -xE '[A-Za-z0-9][A-Za-z0-9_.+,-]*' | grep -vxE '[0-9a-f-]{{32,}}'"
 OF_PODS = """s#.*"pod_namespace": "([^"]*)", "pod_name": "([^"]*)".*#\\1/\\2#p"""
@@ -124,6 +126,6 @@ def list_words(name: str) -> list[str]:
     found: list[str] = []
     for argument in (*list_arguments(VERBS[name]), *list_options(VERBS[name].options)):
         start = argument.word + "=" * bool(argument.value) if argument.is_option else ""
-        choices = TIMES if argument.value == "TIME" else argument.choices
+        choices = OFFERED.get(argument.name, argument.choices)
         found += [start + choice for choice in choices] or [start] * argument.is_option
     return found

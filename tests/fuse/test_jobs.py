@@ -4,21 +4,27 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
 
 from tests.support.cgroups import container_cgroup
-from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, task
+from tests.support.containers import REPOSITORY
+from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
+from tests.unit.documents import blocks, page
 
 ID = "5f3c" * 16
 WELL = Outcome(0, "", "")
@@ -84,15 +90,27 @@ def test_exit_status_and_signals_are_the_commands_own(hook: Hook, script: str, s
     assert hook.ask("run", "--", "sh", "-c", script).status == status
 
 
+SETTING = """\
+import os, signal, sys
+for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_IGN if number in (signal.SIGUSR1, signal.SIGCHLD) else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+os.umask(0o027)
+os.chdir("/usr")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Executes a program with a umask, signals and a directory of its own."""
+
+
 def test_command_has_the_environment_of_run(hook: Hook) -> None:
     """The umask, ignored signals, open files and the directory are those that run was started with."""
-    script = "umask; grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls /proc/self/fd | wc -l; pwd; env | sort"
-    shell = ["sh", "-c", script]
-    setting = ["sh", "-c", 'umask 027; trap "" USR1; cd /usr; exec "$@"', "sh"]
-    wanted = subprocess.run([*setting, *shell], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
-    outcome = finish(replace(hook, wrapper=setting).open("run", "--", *shell, env={"PLACE": "x"}))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert outcome.stdout == wanted.stdout
+    shell = ["sh", "-c", "umask; ls /proc/self/fd | wc -l; pwd; env | sort"]
+    status = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]  # a shell changes them
+    setting = [sys.executable, "-ISc", SETTING]
+    for words, command in itertools.product(([], ["--wait"]), (shell, status)):
+        wanted = subprocess.run([*setting, *command], env={"PLACE": "x"}, capture_output=True, text=True, check=True)
+        outcome = finish(replace(hook, wrapper=setting).open("run", *words, "--", *command, env={"PLACE": "x"}))
+        assert (outcome.status, outcome.stderr, outcome.stdout) == (0, "", wanted.stdout)
 
 
 def test_command_that_cannot_be_started_leaves_nothing(hook: Hook, tmp_path: Path) -> None:
@@ -132,6 +150,22 @@ def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
     (line,) = map(json.loads, file.read_text().splitlines())
     assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
     assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
+
+
+def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
+    words = [f"--label={name}={text}" for name, text in labels.items()]
+    with running(hook, "--key=nightly", f"--history={file}", *words) as process:
+        assert hook.answer("list")["keys"][0]["labels"] == hook.answer("show", "nightly")["labels"] == labels
+        assert r'user=alice,project=J\xf6rg\x20"x"' in hook.ask("list").stdout
+        assert r'label_user="alice",label_project="J\\xf6rg \"x\""' in hook.ask("metrics").stdout
+        refused(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
+    hook.ask("reconcile")
+    (line,) = map(json.loads, file.read_text().splitlines())
+    jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
+    assert line["labels"] == labels
+    assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 
 # --- Whose a process is
@@ -264,3 +298,240 @@ def test_without_rmids_nothing_is_started(hook: Hook, init: Task) -> None:
     refused(hook, 75, "no RMID", "run", "--key=b", "--", "echo", "started")
     assert hook.groups() == {"oci-a"}
     assert hook.key("b") is None
+
+
+# --- run --wait
+
+NOTING = """\
+import os, signal, sys
+caught = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *map(signal.Signals, map(int, sys.argv[1:]))}
+signal.pthread_sigmask(signal.SIG_BLOCK, caught)
+print(os.getpid(), flush=True)
+while (number := signal.sigwaitinfo(caught).si_signo) != signal.SIGUSR2:
+    print(number, flush=True)
+    if number == signal.SIGUSR1 and os.getpgrp() == os.getppid():
+        os.kill(0, signal.SIGRTMIN)
+sys.exit(7)
+"""
+"""A command that prints its pid and each signal but those of its arguments, until SIGUSR2.
+
+At SIGUSR1 it sends another one to its process group, if that is one of its own and its parent's."""
+ALARMING = """\
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+signal.setitimer(signal.ITIMER_REAL, 1e-6)
+while signal.SIGALRM not in signal.sigpending():
+    pass
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Executes a program with an alarm that it has not taken yet."""
+SHELL = """\
+import fcntl, json, os, signal, sys, termios
+os.setsid()
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+pid = os.fork()
+if not pid:
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execv(sys.argv[2], sys.argv[2:])
+while True:
+    _, status = os.waitpid(pid, os.WUNTRACED)
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print("stopped", flush=True)
+    os.read(int(sys.argv[1]), 1)
+    os.killpg(pid, signal.SIGCONT)
+"""
+"""A shell whose only job has the terminal on stdin; a descriptor says when the job goes on that has stopped."""
+
+
+@contextmanager
+def waiting(hook: Hook, *words: str, command: Sequence[str] = (), **streams: Any) -> Iterator[tuple[Task, int]]:  # noqa: ANN401
+    """`run --wait`, and its command's pid."""
+    with hook.open("run", "--wait", *words, "--", *(command or [sys.executable, "-ISc", NOTING]), **streams) as parent:
+        try:
+            assert parent.stdout is not None
+            yield parent, int(parent.stdout.readline())
+        finally:
+            parent.kill()
+
+
+def read_lines(process: Task, count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)]
+)
+def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
+    hook: Hook, tmp_path: Path, script: str, status: int
+) -> None:
+    """Also if its caller ignores SIGCHLD, and what the command has left behind lives."""
+    hook = replace(hook, wrapper=[sys.executable, "-ISc", SETTING])
+    words = [f"--history={tmp_path / 'jobs'}", "--", "sh", "-c", f"sleep 600 >&- 2>&- & echo $!; {script}"]
+    outcome = hook.ask("run", "--wait", "--key=a", *words)
+    assert (outcome.status, outcome.stderr) == (status, "")
+    left = int(outcome.stdout)
+    assert left in {int(line) for line in (hook.resctrl_root / "tasks").read_text().split()}
+    os.kill(left, signal.SIGKILL)
+    hook.assert_clean()
+    (line,) = map(json.loads, (tmp_path / "jobs").read_text().splitlines())
+    assert (line["key"], line["runs"]) == ("a", 1)
+
+
+def test_command_that_cannot_be_started_under_run_that_waits_leaves_nothing(hook: Hook) -> None:
+    refused(hook, 127, "no-such-command", "run", "--wait", "--", "no-such-command")
+    refused(hook, 126, "/tmp", "run", "--wait", "--key=a", "--", "/tmp")
+    hook.assert_clean()
+
+
+def test_signals_to_run_that_waits_reach_the_command_once(hook: Hook) -> None:
+    """So does an alarm that its caller has set, although the kernel sends that."""
+    hook = replace(hook, wrapper=[sys.executable, "-ISc", ALARMING])
+    numbers = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGUSR2, signal.SIGCONT}
+    with waiting(hook, "--key=a") as (parent, pid):
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
+        assert read_lines(parent, 1) == [signal.SIGALRM]
+        for number in sorted(numbers):
+            os.kill(parent.pid, number)
+            assert read_lines(parent, 1) == [number]
+        os.kill(parent.pid, signal.SIGUSR2)
+        assert finish(parent) == Outcome(7, "", "")
+    hook.assert_clean()
+
+
+def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_both_stop_and_go_on(hook: Hook) -> None:
+    control, terminal = os.openpty()
+    read_end, go_on = os.pipe()
+    job = [*replace(hook, options=()).command("run"), "--wait", "--key=a", "--", sys.executable, "-ISc", NOTING]
+    shell = [sys.executable, "-ISc", SHELL, str(read_end), *job, str(int(signal.SIGTSTP)), str(int(signal.SIGCONT))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(shell, stdin=terminal, stdout=pipe, stderr=pipe, pass_fds=[read_end]) as process:
+        assert process.stdout is not None
+        (pid,) = read_lines(process, 1)
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.write(control, b"\x03")
+        assert read_lines(process, 1) == [signal.SIGINT]
+        os.write(control, b"\x1a")
+        assert process.stdout.readline() == b"stopped\n"
+        states = [Path(f"/proc/{it}/stat").read_text().rpartition(")")[2].split()[0] for it in (parent, pid)]
+        assert states == ["T", "T"]
+        os.write(go_on, b".")
+        os.kill(parent, signal.SIGUSR1)
+        assert read_lines(process, 2) == [signal.SIGUSR1, signal.SIGRTMIN]  # and no second SIGINT before
+        os.kill(parent, signal.SIGTSTP)
+        assert process.stdout.readline() == b"stopped\n"
+        os.write(go_on, b".")
+        os.write(control, b"\x1c")
+        assert read_lines(process, 1) == [signal.SIGQUIT]
+        os.kill(parent, signal.SIGUSR2)
+        assert finish(process) == Outcome(7, "", "")
+    for number in (control, terminal, read_end, go_on):
+        os.close(number)
+    hook.assert_clean()
+
+
+def test_command_of_run_that_was_killed_goes_on_and_reconcile_ends_the_job(hook: Hook) -> None:
+    with waiting(hook, "--key=a") as (parent, pid):
+        parent.kill()
+        parent.wait()
+        assert hook.tasks("oci-a") == {pid}
+        os.kill(pid, signal.SIGUSR2)
+        wait(lambda: not Path(f"/proc/{pid}").exists())
+    hook.ask("reconcile")
+    hook.assert_clean()
+
+
+def test_job_of_several_runs_that_wait_ends_with_the_last_one(hook: Hook, tmp_path: Path) -> None:
+    history = f"--history={tmp_path / 'jobs'}"
+    with waiting(hook, "--key=a", history) as (first, _), waiting(hook, "--key=a", history) as (second, pid):
+        first.send_signal(signal.SIGUSR2)
+        assert finish(first).status == 7
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({pid}, {pid})
+        second.send_signal(signal.SIGUSR2)
+        assert finish(second).status == 7
+    hook.assert_clean()
+    (line,) = map(json.loads, (tmp_path / "jobs").read_text().splitlines())
+    assert (line["runs"], len(line["containers"])) == (2, 2)
+
+
+def test_run_that_waits_holds_no_file_of_the_command_and_does_without_its_own(hook: Hook, tmp_path: Path) -> None:
+    """The program may be another version by then, and who reads what the command writes waits for its end only."""
+    program = Path(shutil.copy(shipped(), tmp_path / "program"))
+    command = ["sh", "-c", "echo $$; exec sh -c 'read line' >&- 3>&-"]
+    read_end, write_end = os.pipe()
+    hook = replace(hook, program=program)
+    shell = ["bash", "-c", f'exec 3>&{write_end} {write_end}>&-; exec "$@"', "bash"]
+    streams = {"stdin": subprocess.PIPE, "pass_fds": [write_end]}
+    with waiting(replace(hook, wrapper=shell), "--key=a", command=command, **streams) as (parent, pid):
+        os.close(write_end)
+        assert parent.stdout is not None
+        assert (parent.stdout.read(), os.read(read_end, 1)) == (b"", b"")
+        assert members(hook, "a") == {pid}
+        (tmp_path / "other").write_bytes(b"#!/bin/false\n")
+        (tmp_path / "other").rename(program)
+        assert finish(parent).status == 1
+        assert parent.stderr is not None
+    replace(hook, program=None).assert_clean()
+    os.close(read_end)
+
+
+# --- Members that are released alone, and the adapter in docs/jobs.md
+
+
+def test_released_processes_leave_alone_and_a_child_is_refused(hook: Hook) -> None:
+    with family() as first, task() as second, task() as other:
+        assert hook.ask("assign", "--key=a", str(first.pid), str(second.pid)) == WELL
+        child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
+        refused(hook, 2, "descends from", "release", "--key=a", str(second.pid), str(child))
+        refused(hook, 2, "no pid", "release", "--key=a", "x")
+        outcome = hook.ask("release", "--key=a", str(first.pid), str(other.pid), "--json")
+        assert (outcome.status, f"process {other.pid} is no member" in outcome.stderr) == (0, True)
+        rows = {row["pid"]: row["outcome"] for row in json.loads(outcome.stdout)["pids"]}
+        assert rows == {first.pid: "released", other.pid: "not released"}
+        assert (members(hook, "a"), hook.tasks("oci-a")) == ({second.pid}, {second.pid})
+        assert hook.ask("release", "--key=a", str(second.pid)) == WELL
+        hook.assert_clean()
+
+
+@pytest.mark.knobs(rmids=4)
+def test_adapter_of_the_docs_does_what_it_says(hook: Hook, tmp_path: Path) -> None:
+    (text,) = blocks(page("docs/jobs.md", "An adapter"))
+    assert len(text.splitlines()) <= 60
+    module = dict[str, Any]()
+    exec(text, module)  # noqa: S102  the text is of the docs
+    program = tmp_path / "program"
+    call = " ".join(replace(hook, options=()).command('"$verb"'))
+    program.write_text(f'#!/bin/sh\nverb=$1\nshift\nexec {call} "$@"\n')
+    program.chmod(0o755)
+    adapter = module["Monitor"]("toy-", str(program))
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    with task() as first, task() as second, task() as third:
+        adapter.assign("web", first.pid, second.pid)
+        assert hook.ask("assign", "--key=nightly", str(third.pid)) == WELL  # another user of the node
+        assert (adapter.list_members(), hook.tasks("oci-toy-web")) == ({"web": 2}, {first.pid, second.pid})
+        assert isinstance(adapter.read_use("web")["mbm_total_bytes"], (int, float))
+        with task() as fourth, task() as fifth:
+            (gold / "tasks").write_text(str(fifth.pid))
+            for reason, key, pid in (
+                ("bad_key", "a/b", fourth.pid),
+                ("no_rmids", "db", fourth.pid),
+                ("task_gone", "web", 2**22 + 1),
+                ("usage", "db", third.pid),
+                ("no_ctrl_group", "web", fifth.pid),
+            ):
+                with pytest.raises(module["MonitorError"]) as caught:
+                    adapter.assign(key, pid)
+                assert caught.value.args[0] == reason
+        assert (adapter.remove_member("web", second.pid), adapter.remove_member("web", second.pid)) == (True, False)
+        adapter.reconcile(["web"])
+        assert (adapter.list_members(), hook.groups()) == ({"web": 1}, {"oci-toy-web", "oci-nightly"})
+        end(first)
+        adapter.reconcile([])
+        assert (adapter.list_members(), hook.groups()) == ({}, {"oci-nightly"})
+        adapter.assign("db", second.pid)
+        assert (adapter.remove("db"), adapter.remove("db"), hook.groups()) == (True, False, {"oci-nightly"})

@@ -26,6 +26,7 @@ HOOKS_D = "usr/share/containers/oci/hooks.d"
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
+SCHEMA = f"usr/share/doc/{NAME}/history.schema.json"
 BOTH = {
     SHIPPED,
     DIGEST,
@@ -44,6 +45,7 @@ BOTH = {
     f"usr/share/fish/vendor_completions.d/{NAME}.fish",
     LOGROTATE,
     MANUAL,
+    SCHEMA,
 }
 DEB_ALONE = {
     f"usr/share/zsh/vendor-completions/_{NAME}",
@@ -96,6 +98,7 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
             continue
         assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
     assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
+    assert (tree / SCHEMA).read_bytes() == (REPOSITORY / "docs/history.schema.json").read_bytes()
     assert (tree / SHIPPED).read_bytes() == program.read_bytes()
     digest = hashlib.sha256(program.read_bytes()).hexdigest()
     assert (tree / DIGEST).read_text() == f"{digest}  /{PROGRAM}.new\n"
@@ -171,8 +174,9 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(program: Path, packages:
     tree, output = tmp_path / "elsewhere", tmp_path / "output"
     for name in ("oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, copy_function=shutil.copyfile)
-    for name in ("CHANGELOG.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, tree)
+    (tree / "docs").mkdir()
+    for name in ("CHANGELOG.md", "LICENSE", "docs/history.schema.json"):
+        shutil.copy(REPOSITORY / name, tree / name)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     settings = {"SOURCE_DATE_EPOCH": output_of("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
     pack(program, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)

@@ -24,6 +24,7 @@ def make(number: int, name: str | None = None, **fields: Any) -> dict[str, Any]:
         "key": container,
         "namespace": None,
         "pod": None,
+        "labels": {},
         "containers": [{"id": container, "name": name}],
         "more_containers": 0,
         "begin": "2026-11-17T01:00:00Z",

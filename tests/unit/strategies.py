@@ -24,6 +24,8 @@ ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
     "directory": _PATH,
     "file": st.just("") | _PATH,
     "group_prefix": _ID,
+    "label": st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,9}", fullmatch=True),
+    "label_value": st.sampled_from(["alice", "a b=c", "J\u00f6rg"]),
     "member": _ID | _ID.map("{}@4711-99".format),
     "mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),
 }

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMPLETIONS = ROOT / "packaging" / "completions"
 DEFAULTS = Options().model_dump()
 HELP = command_line.find_help("") or ""
+NINE = [f"--label=l{number}=x" for number in range(9)]
 each_verb = pytest.mark.parametrize("name", VERBS)
 needed = {"show": ["KEY"], "completion": ["bash"]}
 """What a command cannot do without."""
@@ -111,6 +112,12 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["top", "--count=x", "--interval=y"], "'y' is not a number; --count: 'x' is not a number; see"),
         (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
+        (["run", "--label=9=x", "--", "true"], "--label: \"{'9': 'x'}\": Value error, not a label's name: 1 to 64 of"),
+        (["run", "--label=a=\x1b[2J", "--", "true"], "Value error, not a label's value: 1 to 128 printable characters"),
+        (["assign", "--key=a", "--label=user", "7"], "--label: 'user' is not K=V"),
+        (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: one name has two values"),
+        (["assign", "--key=a", *NINE, "7"], "assign: wants --key=NAME, the pids of processes, and 8 labels at most"),
+        (["run", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
         (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
         (["help", "hok"], "unknown command 'hok' (did you mean hook?); see"),

@@ -7,12 +7,15 @@ The screens that pages show are compared in test_docs_screens.
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +34,7 @@ from hook.view import View
 from tests.bench import attribution, scale, speed
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
+from tests.unit import lines
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
 from tests.unit.metrics import FAMILIES
 
@@ -230,6 +234,56 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
     block = blocks(page("docs/consumer-view.md"))[0].replace("<domain>/<event>", "mon_L3_00/mbm_total_bytes")
     named = {name for line in block.splitlines()[2:] for name in re.split(r", ", re.split(r"  +", line.strip())[0])}
     assert files == named
+
+
+# --- docs/history.md
+
+COLUMNS = {
+    "integer": ("BIGINT", "Int64"),
+    "number": ("DOUBLE", "Float64"),
+    "string": ("VARCHAR", "string"),
+    "date-time": ("TIMESTAMPTZ", "datetime64[ns, UTC]"),
+    "object of string": ("MAP(VARCHAR, VARCHAR)", "object"),
+    "object of number": ("MAP(VARCHAR, DOUBLE)", "object"),
+    "array of string": ("VARCHAR[]", "object"),
+    "array of JobContainer": ("STRUCT(id VARCHAR, name VARCHAR)[]", "object"),
+}
+"""What DuckDB and pandas make of the types of the schema."""
+
+
+def name_type(field: dict[str, Any]) -> str:
+    """Name the type of a field of the schema, or of a value of it or null."""
+    one = field.get("anyOf", [field])[0]
+    inner = one.get("additionalProperties") or one.get("items")
+    of = f" of {inner.get('type') or inner['$ref'].rpartition('/')[2]}" if inner else ""
+    return str(field.get("format") or one["type"] + of)
+
+
+def test_history_names_the_types_of_the_schema_for_duckdb_and_pandas() -> None:
+    _, duckdb, pandas = blocks(page("docs/history.md", "jq, DuckDB, pandas"))
+    fields = json.loads(page("docs/history.schema.json"))["properties"]
+    columns = re.findall(r"""(?:[{\n,] *)"?(\w+)"?: '([^']+)'""", duckdb)
+    assert columns == [(name, COLUMNS[name_type(field)][0]) for name, field in fields.items()]
+    types = ast.literal_eval(pandas.partition("TYPES = ")[2].partition("\njobs")[0])
+    assert types == {name: COLUMNS[name_type(field)][1] for name, field in fields.items()}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_history_has_an_example_for_jq_that_adds_up_energy_by_user(tmp_path: Path) -> None:
+    """A torn line is left out, and of two lines with an id the first one."""
+    jobs = [
+        lines.make(1, labels={"user": "alice"}),
+        lines.make(2, labels={"user": "bob"}, use={"mbm_total_bytes": 4}),
+        lines.make(3, labels={"user": "alice"}, use={"core_energy": 4}),
+        lines.make(3, labels={"user": "alice"}, use={"core_energy": 5}),
+        lines.make(4),
+    ]
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(b"".join(map(lines.line, jobs)) + lines.line(jobs[0])[:99])
+    command, *_ = blocks(page("docs/history.md", "jq, DuckDB, pandas"))
+    command = command.replace("/var/log/resctrl-mon-hook/history.jsonl", str(file))
+    done = subprocess.run(["sh", "-ec", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "-\t1\t2.5\nalice\t2\t7.5\nbob\t1\t0\n"
 
 
 # --- docs/security.md

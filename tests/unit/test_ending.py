@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jsonschema
 import pytest
 
-from hook import ending, retry, system
+import pyz
+from hook import ending, jobs, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.key import MOST_LEFT
@@ -34,6 +36,7 @@ from tests.unit.test_create import ENERGY, move, refused, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
+SCHEMA = json.loads((pyz.ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
 ON: dict[str, Any] = {"history": FILE}
 LINGER = {**ON, "linger": 60}
 
@@ -49,6 +52,7 @@ def read(node: Node) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in text.splitlines() if line]
     for line in lines:
         assert Job.model_validate(line).model_dump() == line
+        jsonschema.validate(line, SCHEMA)
     return lines
 
 
@@ -71,7 +75,7 @@ def test_the_line_of_a_container(node: Node) -> None:
     (line,) = read(node)
     assert len(line.pop("id")) == 16
     assert line == {
-        "version": 1, "kind": "container", "key": ID, "namespace": None, "pod": None,
+        "version": 1, "kind": "container", "key": ID, "namespace": None, "pod": None, "labels": {},
         "containers": [{"id": ID, "name": "job-17"}], "more_containers": 0,
         "begin": "1970-01-12T13:46:40Z", "end": "1970-01-12T13:46:52Z", "seconds": 12.345, "runs": 1,
         "use": {"core_energy": 12.5}, "unknown": [], "late_cpu_seconds": 0.0,
@@ -381,6 +385,16 @@ def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None
     node.stop(ID, 7)
     node.stop(OTHER, 8)
     assert [(it["key"], it["unknown"]) for it in read(node)] == [(UID, ["core_energy"])]
+
+
+def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
+    for given in (labels, {}):
+        jobs.assign(node.context(**ON), "nightly", [7], given)
+        jobs.release(node.context(**ON), "nightly")
+        node.kernel.now += 1
+    assert [(it["kind"], it["labels"]) for it in read(node)] == [("job", labels), ("job", {})]
 
 
 # --- Lines that wait

@@ -91,6 +91,8 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
     ("the same name, torn", line(make(1, 'x{"version":1,"id":"9"}'))[:-20] + line(make(2)), [2], 1),
     ("too long", b"x" * (3 * history.LINE) + b"\n" + WHOLE, [1], 1),
     ("too long, with a whole glued to it", b"x" * (5 * history.LINE) + WHOLE, [1], 1),
+    ("a label that is called version", line(make(1, labels={"version": "1"})), [1], 0),
+    ("the same, torn, with a whole glued to it", line(make(1, labels={"version": "1"}))[:-20] + WHOLE, [1], 1),
     ("an event without a name", line(make(1, use={"": 5.0})), [1], 0),
 ]
 
@@ -301,6 +303,48 @@ def test_names_and_times_choose_jobs(shown: Print, arguments: str, expected: lis
     assert found["total"] is None if not expected else found["total"]["jobs"] == most
 
 
+LABELLED = [
+    make(1, "a", labels={"user": "alice", "project": "x y"}),
+    make(2, "b", labels={"user": "bob", "name": "night", "jobs": "7"}),
+    make(3, "a", labels={"user": "alice", "project": "=z"}),
+    make(4, "a"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--label=user=alice", [1, 3]),
+        ("--label=user=alice --label=project==z", [3]),
+        ("--label=user=alice --label=name=night", []),
+        ("--label=user=carol", []),
+        ("a --label=name=night", []),
+    ],
+)
+def test_labels_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
+    write_lines("history.jsonl", b"".join(map(line, LABELLED)))
+    found = json.loads(shown("--json", *arguments.split()))
+    assert [int(job["id"], 16) for job in found["jobs"]] == expected
+    wanted = [word.removeprefix("--label=") for word in arguments.split() if word.startswith("--label=")]
+    assert [f"{name}={text}" for name, text in found["labels"].items()] == wanted
+
+
+def test_csv_has_a_column_for_each_label(shown: Print) -> None:
+    write_lines("history.jsonl", b"".join(map(line, LABELLED)))
+    rows = [*csv.DictReader(io.StringIO(shown("--csv")))]
+    columns = ["label_jobs", "label_name", "label_project", "label_user"]
+    assert [column for column in rows[0] if column.startswith("label_")] == columns
+    assert [row["label_user"] for row in rows] == ["alice", "bob", "alice", ""]
+    assert [row["label_project"] for row in rows] == ["x y", "", "'=z", ""]
+    for by, column, sums in (
+        ("user", "label_user", {"": "1", "alice": "2", "bob": "1"}),
+        ("jobs", "label_jobs", {"": "3", "7": "1"}),
+        ("name", "name", {"a": "3", "b": "1"}),
+    ):
+        rows = [*csv.DictReader(io.StringIO(shown("--csv", f"--by={by}")))]
+        assert {row[column]: row["jobs"] for row in rows} == sums
+
+
 USED = [
     make(1, "a", begin="2026-11-17T00:00:02Z", use={"core_energy": 2.5, "mbm_total_bytes": 1024}),
     make(2, "b", begin="2026-11-17T00:00:03Z", use={"core_energy": 2.5, "mbm_total_bytes": 2048}),
@@ -407,10 +451,13 @@ def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) ->
         ("pod", [None, "batch/web-0", "shop/cart-0", "shop/web-0", "stack"]),
         ("namespace", [None, "batch", "shop"]),
         ("day", ["2026-11-01", "2026-11-17", "2026-11-18"]),
+        ("user", [None, "bob"]),
+        ("usr", [None]),
     ],
 )
-def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: list[str | None]) -> None:
-    write_lines("history.jsonl", b"".join(map(line, SOME)))
+def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, names: list[str | None]) -> None:
+    """A label that no job has makes one sum, without a name."""
+    write_lines("history.jsonl", b"".join(map(line, [*SOME, make(7, "job-17", labels={"user": "bob", "pod": "x"})])))
     assert [it["name"] for it in json.loads(shown("--json", f"--by={by}"))["sums"]] == names
 
 
@@ -428,6 +475,8 @@ def test_sums_are_by_name_pod_namespace_or_day(shown: Print, by: str, names: lis
         ("--until=9999-12-31", "--until: '9999-12-31' is no time"),
         ("--until=", "--until: '' is no time"),
         ("--since=1h --until=2h", "--since, 2026-11-18T10:06:40Z, is not before --until, 2026-11-18T09:06:40Z"),
+        ("--by=na-me", "--by: 'na-me': Value error, not a label's name"),
+        ("--label=user", "--label: 'user' is not K=V"),
         ("--csv --json", "argument --json: not allowed with argument --csv"),
     ],
 )
@@ -486,8 +535,8 @@ HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b
 
 
 def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print) -> None:
-    for name, by in product(HOSTILE, ((), ("--by=name",), ("--by=pod",), ("--by=namespace",))):
-        write_lines("history.jsonl", line(make(1, name)) + line(make_pod(2, name, name)))
+    for name, by in product(HOSTILE, ((), ("--by=name",), ("--by=pod",), ("--by=namespace",), ("--by=user",))):
+        write_lines("history.jsonl", line(make(1, name, labels={"user": name})) + line(make_pod(2, name, name)))
         text = shown("--csv", *by)
         assert text.replace("\n", "").isprintable()
         assert text.isascii()

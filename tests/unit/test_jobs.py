@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -14,10 +15,12 @@ import pytest
 from hook import jobs, report, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
-from hook.identity import Container
-from hook.models import Failure
+from hook.identity import Container, Key
+from hook.jobs import wait
+from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
+from hook.report import explain, make_failure, record
 from hook.show.lists import name_failed
 from hook.show.snapshot import take_snapshot
 from tests.simulator.kernel import RESCTRL
@@ -79,6 +82,61 @@ def test_container_does_not_join_a_job(node: Node) -> None:
     with pytest.raises(HookError, match="other kind"):
         create_runtime(node.context(), Container("web", 8, "/nowhere", {}))
     assert (node.groups(), node.members("web")) == ({"oci-web": {7}}, {"job-7-100": 7})
+
+
+# --- Labels
+
+ALICE = {"user": "alice", "project": "x y"}
+
+
+def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
+    """A later call gives some of them, or none. One of other labels is refused, also for a process of the job."""
+    for pid in (7, 8, 9):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    jobs.assign(node.context(), "a", [8])
+    jobs.assign(node.context(), "a", [8], {"user": "alice"})
+    before = node.state("a")
+    assert (before.job_labels, len(before.members)) == (ALICE, 2)
+    for labels in ({"user": "bob"}, {**ALICE, "task": "1"}, {"task": "1"}):
+        for pid in (7, 9):
+            with pytest.raises(HookError) as caught:
+                jobs.assign(node.context(), "a", [pid], labels)
+            assert caught.value.reason == Reason.BAD_KEY
+            assert "labels user=alice, project=x y, not" in str(explain(caught.value))
+    assert (node.state("a"), node.groups()) == (before, {"oci-a": {7, 8}})
+    node.assert_settled()
+
+
+@pytest.mark.parametrize("ttl", [0, 300])
+def test_next_run_of_a_job_has_the_labels_of_its_first_call(node: Node, ttl: int) -> None:
+    node.spawn(7, "/user.slice")
+    for labels in (ALICE, {"user": "bob"}, {}):
+        jobs.assign(node.context(), "a", [7], labels)
+        assert node.state("a").job_labels == labels
+        jobs.release(node.context(snapshot_ttl=ttl), "a")
+
+
+def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: Node) -> None:
+    """The second one saw no job yet: the lock of the key decides."""
+    for pid in (7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [7], ALICE)
+    other = Container("job-8-100", 8, "", {}, [])
+    other.labels = {"user": "bob"}
+    with pytest.raises(HookError, match="other labels"):
+        create_runtime(node.context(), other, Key("a", "job"))
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
+
+
+def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    process = Container("job-7-100", 7, "", {}, [])
+    process.labels = ALICE
+    failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
+    record(node.context().run, failure)
+    assert "retry" in node.verbs()
+    assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
 
 # --- Processes that cannot join
@@ -580,7 +638,7 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
 def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     node.spawn(7, "/user.slice/session-3.scope")
     node.spawn(8, "/user.slice/session-3.scope")
-    jobs.assign(node.context(), "session-3", [7])
+    jobs.assign(node.context(), "session-3", [7], ALICE)
     member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
@@ -593,6 +651,7 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     assert node.state("session-3").kind == "job"
     assert node.state("session-3").members.items() >= member.items()
     assert node.groups() == {"oci-session-3": {7, *joins}}
+    assert node.state("session-3").job_labels == ALICE
     node.assert_settled()
 
 
@@ -629,7 +688,7 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
         node.kernel.rmids = rmids
         monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
-            jobs.run(node.options(), "a", ["/bin/sh"])
+            jobs.run(node.options(), "a", ["/bin/sh"], {})
         assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
         seen.clear()
 
@@ -647,3 +706,77 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
         with pytest.raises(type(error)):
             run(node.options(), "a", ["/bin/sh"], is_strict=True)
     assert executed == ["/bin/sh"] * 4
+
+
+# --- release of processes
+
+
+def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(node: Node) -> None:
+    for pid in (6, 7, 8):
+        node.spawn(pid, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7, 8])
+    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.fork(7, 70)
+    node.kernel.fork(8, 80).parent = 1
+    node.kernel.die(8)
+    outcomes = {7: "failed", 8: "failed", 9: "failed"}
+    assert jobs.release(node.context(), "a", outcomes)
+    assert outcomes == {7: "released", 8: "released", 9: "failed"}
+    assert (node.groups(), node.members("a")) == ({"oci-a": {6, 80}}, {"job-6-100": 6})
+    assert node.kernel.group_of(7) == node.kernel.group_of(70) == RESCTRL
+    node.assert_settled()
+    assert jobs.release(node.context(), "a", {6: ""})
+    assert node.groups() == {}
+    node.assert_settled()
+    assert not jobs.release(node.context(), "a", {6: ""})
+
+
+def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    node.kernel.fork(7, 70)
+    with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
+        jobs.release(node.context(), "a", {6: "", 70: ""})
+    assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
+
+
+def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", [6, 7])
+    put, forks = node.kernel.put, iter([70, 71])
+
+    def fork_first(path: str, data: bytes) -> None:
+        if (pid := next(forks, None)) is not None:
+            node.kernel.fork(7, pid)
+        put(path, data)
+
+    node.kernel.put = fork_first  # type: ignore[method-assign]
+    assert jobs.release(node.context(), "a", {7: ""})
+    assert node.groups() == {"oci-a": {6}}
+
+
+def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None:
+    node.spawn(7, "/user.slice")
+    node.spawn(8, "/user.slice")
+    jobs.assign(node.context(), "a", [7])
+    for pid in (8, 9):
+        record = {"version": 1, "container": f"job-{pid}-100", "stage": "assign", "reason": "no_rmids", "problem": "p"}
+        record |= {"key": "a", "kind": "job", "pid": pid, "starttime": 100}
+        node.put(f"unmonitored/job-{pid}-100.json", json.dumps(record))
+    assert jobs.release(node.context(), "a", {8: ""})
+    assert node.failures().keys() == {"job-9-100"}
+
+
+# --- run --wait, which tests/fuse/test_jobs.py is about
+
+
+def test_without_another_process_the_command_runs_and_nothing_waits(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)
+    monkeypatch.setattr(os, "fork", fails(errno.EAGAIN))
+    assert wait.fork(Options()) is None
+    assert (signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGCHLD)) == before
+    assert capfd.readouterr().err.count("nothing waits for the command") == 1

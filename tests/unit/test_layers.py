@@ -131,8 +131,8 @@ ELSEWHERE = {
 }
 OWN = {f"system.{name}" for name in ("read_file", "read_counter", "list_directory", "open_directory")}
 """`system` opens these files without a check of their kind: the program or the kernel made them."""
-OF_THE_KERNEL = {"doctor/checks", "node/processes", "reconcile/diagnose", "show/snapshot"}
-"""The tools that read resctrl's info, cgroups and mon_groups."""
+OF_THE_KERNEL = {"doctor/checks", "jobs/wait", "node/processes", "reconcile/diagnose", "show/snapshot"}
+"""The tools that read resctrl's info, cgroups and mon_groups, or which files they have open."""
 
 
 def opened_by(module: str) -> Iterator[str]:

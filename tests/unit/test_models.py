@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
+import jsonschema
 import pytest
 from hypothesis import HealthCheck, given
 from pydantic import (
@@ -26,8 +28,8 @@ from hook.cli import options, options_compiled
 from hook.node import models as node_models
 from hook.node import models_compiled as node_models_compiled
 from pyz import BuildError
-from pyz.compile_models import compile_models
-from tests.unit import strategies
+from pyz.compile_models import compile_models, make_schema
+from tests.unit import lines, strategies
 from tests.unit.files import examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -151,16 +153,17 @@ def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
 
 
 def test_models_are_frozen_and_equal_by_type_and_fields(form: Any) -> None:  # noqa: ANN401
-    index = form.Index(key="a")
+    fields = {"pid": 7, "starttime": 100, "group": "/r/mon_groups/a"}
+    member = form.Member(**fields)
     with pytest.raises(form.ValidationError, match="frozen"):
-        index.key = "b"
+        member.pid = 8
     with pytest.raises(form.ValidationError, match="frozen"):
-        del index.key
-    assert {index: 1}[form.Index(key="a", version=1)] == 1
-    assert index == form.Index(key="a", version=1)
-    assert index != form.Index(key="b")
+        del member.pid
+    assert {member: 1}[form.Member(**fields, name=None)] == 1
+    assert member == form.Member(**fields, name=None)
+    assert member != form.Member(**{**fields, "pid": 8})
     assert form.IntelRdt() != form.Linux()
-    assert index != {"version": 1, "key": "a"}
+    assert member != member.model_dump()
 
 
 def test_an_error_tells_an_operator_what_and_where(form: Any) -> None:  # noqa: ANN401
@@ -184,6 +187,32 @@ def test_the_committed_text_is_not_stale(source: ModuleType) -> None:
     compiled = Path(BOTH[source].__file__ or "")
     assert compiled == ROOT / pyz.COMPILED[str(Path(source.__file__ or "").relative_to(ROOT))]
     assert compiled.read_text(encoding="utf-8") == compile_models(source), "run: python3 build.py compile"
+
+
+def test_the_schema_of_a_line_is_that_of_its_model() -> None:
+    text = (ROOT / pyz.SCHEMA).read_text(encoding="ascii")
+    assert text == make_schema(node_models.Job), "run: python3 build.py compile"
+    jsonschema.Draft202012Validator.check_schema(json.loads(text))
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({}, None),
+        ({"begin": None, "seconds": None, "labels": {}, "unknown": ["core_energy"], "later": 1}, None),
+        ({"end": None}, ["end"]),
+        ({"use": {"core_energy": -1}}, ["use", "core_energy"]),
+        ({"labels": {"user": 1}}, ["labels", "user"]),
+        ({"containers": [{"name": "db"}]}, ["containers", 0]),
+        ({"version": 2}, ["version"]),
+    ],
+)
+def test_the_schema_of_a_line_accepts_what_the_model_does(fields: dict[str, Any], place: list[object] | None) -> None:
+    line = lines.make(1, "db", **fields)
+    schema = json.loads((ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
+    found = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(schema).iter_errors(line)]
+    assert found == ([place] if place is not None else [])
+    assert (outcome(node_models, "Job", line)[0] == "accepted") == (place is None)
 
 
 def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -> None:

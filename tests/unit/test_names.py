@@ -23,6 +23,8 @@ ACCEPTED: list[tuple[Rule, str]] = [
     *((names.group_prefix, text) for text in ("o", "oci-", "a" * 50)),
     *((names.directory, text) for text in ("/a", "/a/..b/.c")),
     *((names.file, text) for text in ("", "/a", "/var/log/a/b.jsonl")),
+    *((names.label, text) for text in ("a", "_", "_a", "Z9_", "a" * 64, "a__b")),
+    *((names.label_value, text) for text in (" ", "a=b,c", 'J\u00f6rg "x"\\', "a" * 128)),
     *((names.mon_group, f"{text}/mon_groups/x") for text in ("", "/sys/fs/resctrl", "/sys/fs/resctrl/gold")),
     *((names.member, text) for text in ("c1", "c1@7-100")),
 ]
@@ -39,6 +41,8 @@ REFUSED: list[tuple[Rule, str]] = [
         for text in ("", "/", "//", "a", "a/b", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0", "/\ud800")
     ),
     *((names.file, text) for text in ("/", "a", "/a/", "/a/../b", "/a\0")),
+    *((names.label, text) for text in ("", "__", "__a", "9", "0a", "a-b", "a b", "a\n", "\u00e4", "\u0661", "a" * 65)),
+    *((names.label_value, text) for text in ("", "a\n", "\x1b[2J", "a\u202e", "\udcff", "a" * 129)),
     *((names.mon_group, text) for text in ("", "/", "/x", "/mon_groups", "/mon_groups/", "/mon_groups/..", "/r/a/b")),
     *((names.mon_group, text) for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")),
     *((names.member, text) for text in ("", "../x", "\ud800", "@7-100", "c1@", "c1@7", "c1@-1", "c1@7-1-0", "a b@7-1")),

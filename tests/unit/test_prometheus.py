@@ -22,6 +22,7 @@ from hook.cli import command_line as cli
 from hook.counters import MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
+from hook.report import printable
 from hook.show import prometheus
 from hook.show.prometheus import make_families
 from hook.show.snapshot import EVENTS, Group, SeenKey, take_snapshot
@@ -204,6 +205,19 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
         infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}
         shown = {**expected, "name": f"{again.pod_name}/{again.name}"}
         assert infos == {("resctrl_mon_key_info", frozenset(shown.items()))}
+
+
+def test_a_job_has_an_info_with_its_labels(node: NodeFiles) -> None:
+    """They are in no other series: a counter stays one series whatever a later run is labelled."""
+    text = 'C:\\x "J\u00f6rg"\n'
+    node.live("nightly", kind="job", job_labels={"user": "alice", "name": text})
+    node.live("plain", kind="job")
+    none = dict.fromkeys(NAMES, "")
+    named = {**none, "key": "nightly", "name": "nightly", "label_user": "alice", "label_name": printable(text)}
+    plain = {**none, "key": "plain", "name": "plain"}
+    infos = {labels for name, labels in scraped(node) if name == "resctrl_mon_key_info"}
+    assert infos == {frozenset(named.items()), frozenset(plain.items())}
+    assert text_of(node).count("label_user=") == 1
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
         **{"version": 1, "container": "c1", "stage": "createRuntime", "monitored": True, "bundle": "/bundle"},
         **{"reason": "denied", "problem": r"p\udcff\n\u2028", "tried": "t", "kernel": "k", "hint": "h"},
         **{"pid": 7, "starttime": 99, "key": UID, "kind": "pod", "namespace": "shop", "pod": "cart-0", "name": "app"},
-        "history_file": "",
+        **{"history_file": "", "labels": {}},
     }
 
 

@@ -119,6 +119,12 @@ def make_one_package(node: NodeFiles) -> None:
     node.record("c1", groups=[{**HERE, "begin": {**BEGIN, second: "Unavailable"}}])
 
 
+def make_job(node: NodeFiles) -> None:
+    """A job with labels, and a key without."""
+    node.live("nightly", kind="job", job_labels={"user": "alice", "project": "a b,J\u00f6rg\n"})
+    node.record("c1")
+
+
 def make_no_begin(node: NodeFiles) -> None:
     node.record("c1", groups=[{**HERE, "begin": None}])
 
@@ -202,6 +208,17 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         ],
         "stranger",
     ),
+    (
+        make_job,
+        "list -o wide",
+        [
+            "NAME KEY STATE CTRL_GROUPS LABELS ALIVE AGE",
+            r"- nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
+            "- c1 live - - 0/0",
+        ],
+        "J\u00f6rg",
+    ),
+    (make_job, "show nightly", ["label user alice", r"label project a b,J\xf6rg\n"], "J\u00f6rg"),
     (lambda it: it.completed("c1"), "show c1", [f"{TRAFFIC} bytes 1000 5000 - 4000"], "NOW"),
     (
         make_no_begin,
@@ -435,7 +452,8 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
         "dropped_snapshots": 0,
     }
     assert key == {
-        **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "state": "live"},
+        **{"key": "c1", "kind": "container", "namespace": "shop", "pod": "x", "name": None, "labels": {}},
+        "state": "live",
         **{"created_at": "2026-01-02T03:00:00Z", "completed_at": None, "age_seconds": 100.0},
         **{"members_alive": 1, "members_dead": 0, "taken": {}, "ctrl_groups": ["/"]},
         "use": {
