@@ -246,10 +246,7 @@ def top(given: options.Top, request: Request) -> None:
                 print_answer(lists.rates_to_json(rates))
             else:
                 lines = lists.format_rates(rates, given.sort, get_screen(is_wide=given.output == "wide"))
-                if redraws:
-                    print_answer([_CLEAR + lines[0], *lines[1:]])
-                else:
-                    print_answer(lines + [""] * (number != most))
+                print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
             if number == most:
                 return
 

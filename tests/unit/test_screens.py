@@ -213,7 +213,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "list -o wide",
         [
             "NAME KEY STATE CTRL_GROUPS LABELS ALIVE AGE",
-            r"- nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
+            r"nightly nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
             "- c1 live - - 0/0",
         ],
         "J\u00f6rg",
