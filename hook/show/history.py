@@ -55,6 +55,8 @@ _PASSES = 5
 """For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
+BY = ("name", "pod", "namespace", "day")
+"""What --by adds up by, besides labels: one of such a name is only a filter."""
 _FORMULA = ("=", "+", "-", "@")
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
@@ -442,7 +444,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
     counted = {event for event in rows.total.use if event != _ALL}
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
-    head = rows.by or "name" if rows.by in (None, "name", "pod", "namespace", "day") else f"label_{rows.by}"
+    head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
         columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]
