@@ -448,6 +448,8 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     outcomes = _read_pids("assign", given.pid, "failed")
     node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
     with _answer(request, given.key, outcomes), node as context:
+        if not given.force:
+            jobs.refuse_service(outcomes)
         jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
 
 

@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -24,7 +24,14 @@ from hook.identity import Container, Key
 from hook.key import drop
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
-from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
+from hook.node.processes import (
+    check_namespaces,
+    look,
+    name_job_process,
+    parse_job_process,
+    read_status,
+    read_threads,
+)
 from hook.poststop import forget_failure
 from hook.reconcile.act import (
     LONGEST_KEY,
@@ -251,6 +258,28 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
         raise _bad_key(name, "a container on record has this ID")
     check_record(Key(name, "job"), labels, state)
+
+
+def refuse_service(pids: Collection[int]) -> None:
+    """Raise HookError `usage` about the main process of a service of systemd, if this call descends from it.
+
+    $PPID in a prologue is a batch system's daemon: all that it starts from then on would be the job's.
+    """
+    ancestor = os.getppid()
+    while ancestor > 1 and ancestor not in pids:
+        fields = system.stat_fields(ancestor)
+        ancestor = int(fields[1]) if fields is not None else 0
+    if ancestor <= 1:
+        return
+    for place in system.cgroups(ancestor):
+        reading = read_threads(place, lambda _: True) if place.endswith(".service") else None
+        tids = reading.tids if reading is not None else ()
+        if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
+            problem = f"process {ancestor} is the main process of {place.rpartition('/')[2]}, which makes this call"
+            hint = (
+                "assign the process that becomes the job; --force makes the service, and all that it starts, the job's"
+            )
+            raise HookError(Reason.USAGE, problem, hint=hint)
 
 
 def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> Container:

@@ -680,6 +680,34 @@ def test_uninstall_ends_jobs(node: Node) -> None:
     assert node.groups() == {}
 
 
+SLURMD = "/system.slice/slurmd.service"
+
+
+@pytest.mark.parametrize(
+    ("pids", "cgroup", "is_refused"),
+    [
+        ([7], SLURMD, True),  # $PPID in a prologue
+        ([9, 7], SLURMD, True),
+        ([8], SLURMD, False),  # what the service has forked for a step
+        ([9], SLURMD, False),  # $MAINPID in ExecStartPost, which systemd starts
+        ([7], "/system.slice/slurmd.scope", False),
+    ],
+)
+def test_the_main_process_of_the_service_that_calls_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch, pids: list[int], cgroup: str, *, is_refused: bool
+) -> None:
+    node.spawn(7, cgroup)
+    node.spawn(8, cgroup, born=101).parent = 7
+    node.spawn(9, "/system.slice/other.service")
+    monkeypatch.setattr(os, "getppid", lambda: 8)
+    problem = ""
+    try:
+        jobs.refuse_service(pids)
+    except HookError as error:
+        problem = str(report.explain(error))
+    assert ("process 7 is the main process of slurmd.service" in problem) is is_refused, problem
+
+
 # --- run
 
 
@@ -721,7 +749,7 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
         monkeypatch.setattr(place, name, fails(error))
         run(node.options(), "a", ["/bin/sh"], {})
         with pytest.raises(type(error)):
-            run(node.options(), "a", ["/bin/sh"], is_strict=True)
+            run(node.options(), "a", ["/bin/sh"], {}, is_strict=True)
     assert executed == ["/bin/sh"] * 4
 
 
