@@ -75,8 +75,8 @@ def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
 
 
 def history_of(context: Context, state: KeyState) -> str:
-    """Return the file for a key's line in the history, or nothing if there is no line."""
-    return state.history_file or (context.options.history if state.kind != "pod" else "")
+    """Return the file for a key's line in the history, or nothing if there is no line. A job has its own options."""
+    return state.history_file or (context.options.history if state.kind not in ("pod", "job") else "")
 
 
 # --- The key ends
@@ -214,9 +214,9 @@ def remove_group(context: Context, path: str) -> bool:
 
 
 def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[str, object]) -> bool:
-    """Let a key without members keep its groups, if it may; returns whether it does."""
+    """Let a key without members keep its groups, if it may, which no job does; returns whether it does."""
     there = [group for group in state.groups if group.end is None and not context.resctrl.is_gone(group.path)]
-    if not there or is_deleted(state) or not system.in_host_pid_namespace():
+    if not there or state.kind == "job" or is_deleted(state) or not system.in_host_pid_namespace():
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if locked.state is not None and (state.lingering_since is None or state.members):
         now = system.boottime()

@@ -64,7 +64,12 @@ def printable(text: str) -> str:
 
 def short_id(container: str) -> str:
     """The first 12 digits of a container ID of 64 hex digits; another name is returned whole."""
-    return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH else container
+    return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH and is_hex(container) else container
+
+
+def is_hex(text: str) -> bool:
+    """Return whether a text has only hex digits."""
+    return not text.strip("0123456789abcdef")
 
 
 def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:

@@ -51,6 +51,7 @@ TEST = (
     "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use
 )
 JOBS = (
+    "fuse3",
     *("at", "cron", "parallel"),
     *("gcc", "libc6-dev", "libslurm-dev"),  # compile the plugin
     *("munge", "slurm-wlm"),  # where systemd runs, they start munge's server, which the tests do not use

@@ -43,9 +43,16 @@ def main(arguments: list[str]) -> int:
             write(text)
             return 0
     is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
-    problem = f"unknown command {name[:80]!r}" if name else "no command"
+    problem = f"unknown command {name[:80]!r}{_suggest(name[:80])}" if name else "no command"
     report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
     return 0 if is_hook else 2
+
+
+def _suggest(name: str) -> str:
+    """Return a question with the command that a misspelt name looks like, or nothing."""
+    from difflib import get_close_matches
+
+    return "".join(f" (did you mean {word}?)" for word in get_close_matches(name, [*VERBS, *STAGES, *_HELP], 1))
 
 
 def _is_called_by_runtime() -> bool:

@@ -191,6 +191,7 @@ class Assign(Model):
 
     key: str | None = _JOB
     label: Labels = _LABEL
+    force: bool = _field("", "also if the process is that of the service which makes this call", False)
     pid: list[str] = _field("PID", "a process, which is in no other group yet", [], alias="PID")
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
-JOB = (*PLACES, "linger", "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
+JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
 """Those of `run`, `assign` and `release`, which take no more than PLACES from the hooks.d files of containers."""
 SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
@@ -96,6 +96,7 @@ VERBS: dict[str, Verb] = {}
 WRITERS = ("install", "base-runtime-spec")
 """The commands that do not take the options of the hook from its hooks.d files."""
 _LONGEST_PID, _MOST_LABELS = 10, 8
+_CLEAR = "\033[H\033[J"  # for a terminal: to the first line, and clear all from there
 _STEPS = Limit(100, 2, "some steps are left; run it again, which does only these")
 
 
@@ -225,11 +226,12 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
 
 @_verb("top", options.Top, limit=None)
 def top(given: options.Top, request: Request) -> None:
-    """Print a table after each interval; an interrupt is the usual end."""
+    """Print a table after each interval, on a terminal in the place of the last one; an interrupt is the usual end."""
     from hook.show import lists, snapshot
 
     _check_directories(request)
     most = given.count or (None if is_terminal() else 1)
+    redraws = is_terminal() and most != 1
     former = snapshot.take_snapshot(request.hook, has_uncharged=True)
     with suppress(KeyboardInterrupt):
         for number in count(1):
@@ -244,7 +246,7 @@ def top(given: options.Top, request: Request) -> None:
                 print_answer(lists.rates_to_json(rates))
             else:
                 lines = lists.format_rates(rates, given.sort, get_screen(is_wide=given.output == "wide"))
-                print_answer(lines + [""] * (number != most))
+                print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
             if number == most:
                 return
 
@@ -441,6 +443,8 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     outcomes = _read_pids("assign", given.pid, "failed")
     node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
     with _answer(request, given.key, outcomes), node as context:
+        if not given.force:
+            jobs.refuse_service(outcomes)
         jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
 
 

@@ -12,7 +12,7 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -24,7 +24,14 @@ from hook.identity import Container, Key
 from hook.key import drop
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
-from hook.node.processes import check_namespaces, look, name_job_process, parse_job_process, read_status
+from hook.node.processes import (
+    check_namespaces,
+    look,
+    name_job_process,
+    parse_job_process,
+    read_status,
+    read_threads,
+)
 from hook.poststop import forget_failure
 from hook.reconcile.act import (
     LONGEST_KEY,
@@ -68,7 +75,7 @@ def run(
     own, key, context, process = os.getpid(), None, None, None
     try:
         with open_node("run", options, name, [] if is_strict else [own], labels) as context:
-            process = _find(own, labels)  # asked later, /proc could hide why the command cannot start
+            process = _find(own)  # asked later, /proc could hide why the command cannot start
             key = assign(context, name, [own], labels)
     except Exception as error:
         if is_strict:
@@ -119,7 +126,7 @@ def assign(
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name, labels or {})
-    found = [_find(pid, labels) for pid in dict.fromkeys(pids)]
+    found = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
     key = name if name is not None else found[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -139,7 +146,8 @@ def assign(
             if not is_member:
                 _bring_in(seen, key, process.id)
     except (HookError, OSError):
-        _undo(context, key, joined)
+        if joined:
+            _undo(context, key, joined)
         outcomes.update(dict.fromkeys((process.pid for process in joined), "failed"))
         raise
     return key
@@ -211,8 +219,7 @@ def open_node(
             report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
         for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
-                process = _find(pid, labels)
-                process.history_file = options.history
+                process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
                     report.record(run, report.make_failure(failure, verb, process, key))
@@ -249,8 +256,30 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     check_record(Key(name, "job"), labels, state)
 
 
-def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
-    """Return a live process as a member to be. Raises HookError."""
+def refuse_service(pids: Collection[int]) -> None:
+    """Raise HookError `usage` about the main process of a service of systemd, if this call descends from it.
+
+    $PPID in a prologue is a batch system's daemon: all that it starts from then on would be the job's.
+    """
+    ancestor = os.getppid()
+    while ancestor > 1 and ancestor not in pids:
+        fields = system.stat_fields(ancestor)
+        ancestor = int(fields[1]) if fields is not None else 0
+    if ancestor <= 1:
+        return
+    for place in system.cgroups(ancestor):
+        reading = read_threads(place, lambda _: True) if place.endswith(".service") else None
+        tids = reading.tids if reading is not None else ()
+        if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
+            problem = f"process {ancestor} is the main process of {place.rpartition('/')[2]}, which makes this call"
+            hint = (
+                "assign the process that becomes the job; --force makes the service, and all that it starts, the job's"
+            )
+            raise HookError(Reason.USAGE, problem, hint=hint)
+
+
+def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> Container:
+    """Return a live process as a member to be, with the history and the labels of its job. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
     fields = system.stat_fields(pid)
@@ -264,7 +293,7 @@ def _find(pid: int, labels: dict[str, str] | None = None) -> Container:
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
-    process.labels = labels or {}
+    process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
     return process

@@ -160,7 +160,7 @@ class Mover:
         self.moved += 1
         if after is not None:
             self._count_late(tid, after)
-            if after[0] in _RUNS:
+            if after[0] in _RUNS and tid != system.process_id():  # this program does not fork while it moves
                 self.forking[tid] = int(after[11])
         return True
 

@@ -22,6 +22,10 @@ _GAP = "  "
 _CUT = "..."
 _END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
 _LEAST_NAME = 12  # a name is never cut to fewer characters
+_FIRST_TO_GO = (  # the columns that a narrow terminal does not get, in the order in which they go
+    *("KEY", "RUNS", "ALIVE", "LOCAL(B/s)", "CACHE(B)", "AGE", "END", "STATE"),
+    *("TRAFFIC(B)", "TRAFFIC(B/s)", "JOBS", "SECONDS"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,19 @@ def numbers(head: str, cells: Sequence[str]) -> Column:
 
 
 def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
-    """Lay out a table, its heads first. If it is too wide for a terminal, the names in its first column are cut."""
+    """Lay out a table, its heads first.
+
+    If it is too wide for a terminal, the names in its first column are cut; then other columns go.
+    """
     widths = [max(map(len, [column.head, *column.cells])) for column in columns]
     if screen.width is not None:
         room = screen.width - sum(widths[1:]) - len(_GAP) * (len(columns) - 1)
-        widths[0] = min(widths[0], max(room, _LEAST_NAME))
+        least = min(widths[0], _LEAST_NAME)
+        there = {column.head: column for column in columns[1:]}
+        if room < least and (first := next(filter(there.get, _FIRST_TO_GO), None)):
+            del there[first]
+            return lay_out([columns[0], *there.values()], screen)
+        widths[0] = min(widths[0], max(room, least))
     rows = zip_longest(*([column.head, *column.cells] for column in columns), fillvalue="")
     lines = []
     for name, *others in rows:

@@ -31,7 +31,7 @@ from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
 from hook.show import Column, Screen, list_pod_names, numbers
-from hook.show.lists import LIST_HEADS, format_command, format_ratio, format_total, lay_out_uses, rank_use
+from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
 from hook.show.snapshot import EVENTS, Total, Uses, to_number, to_word
 
 LINE = 256 << 10
@@ -55,8 +55,9 @@ _PASSES = 5
 """For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
+BY = ("name", "pod", "namespace", "day")
+"""What --by adds up by, besides labels: one of such a name is only a filter."""
 _FORMULA = ("=", "+", "-", "@")
-_KWH = 3_600_000 * MILLION
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
 
@@ -389,24 +390,19 @@ def _name_sum(job: Job, by: str) -> str:
 
 
 def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
-    """Format a table of jobs or sums, their total, and of two rows the ratio of the second to the first."""
+    """Format a table of jobs or sums, and their total."""
     names, seconds, uses = list[str](), list[str](), list[Uses]()
     counts, ends, runs = list[str](), list[str](), list[int]()
     for row in chain(rows.shown, [rows.total] if rows.count > 1 else []):
         use = row.use
         names.append(to_word(row.name) or "-")
         seconds.append(format_total(use[_ALL], lambda value: f"{value / MILLION:.1f}"))
-        uses.append({event: use[event] for event in (_ALL, *LIST_HEADS) if event in use})
+        uses.append({event: use[event] for event in LIST_HEADS if event in use})
         counts.append(str(row.jobs))
         if row.job:
             ends.append(to_local(row.job.end))
             runs.append(row.job.runs)
     number = len(names) - (rows.count > 1)
-    ratio = dict[str, str]()
-    if number == 2:
-        ratio = {event: format_ratio(uses[0].get(event), uses[1].get(event)) for event in (_ALL, *LIST_HEADS)}
-        names.append("ratio")
-        seconds.append(ratio[_ALL])
     columns = [
         Column((rows.by or "name").upper(), names),
         numbers("JOBS", counts) if rows.by else Column("END", ends),
@@ -418,7 +414,7 @@ def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
     if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
     notes += filter(None, [found.explain()])
-    return [*lay_out_uses(columns, uses, LIST_HEADS, screen, ratio), *([""] if notes else []), *notes]
+    return [*lay_out_uses(columns, uses, LIST_HEADS, screen), *([""] if notes else []), *notes]
 
 
 def rows_to_json(found: Jobs, rows: Rows) -> Iterator[str]:
@@ -448,9 +444,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
     """Format `history --csv`: the head, and a line for each job or sum, with a column for each event of all jobs."""
     counted = {event for event in rows.total.use if event != _ALL}
     events = [*(event for event in _USUAL if event in counted), *sorted(counted - {*_USUAL})]
-    if "core_energy" in counted:
-        events.append("core_energy_kwh")
-    head = rows.by or "name" if rows.by in (None, "name", "pod", "namespace", "day") else f"label_{rows.by}"
+    head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
         columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]
@@ -463,8 +457,6 @@ def format_csv(rows: Rows) -> Iterator[str]:
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
         cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}
-        if "core_energy" in fields["use"]:
-            cells["core_energy_kwh"] = f"{row.use['core_energy'].known / _KWH:.9f}"
         yield write_row(_to_cell(cells.get(name)) for name in columns)
 
 

@@ -16,8 +16,8 @@ from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import find_job, name_unhooked
-from hook.report import format_count, printable, who
-from hook.show import Column, Screen, lay_out, list_pod_names, name_first, numbers
+from hook.report import format_count, is_hex, printable, who
+from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
     EVENTS,
     NOTHING,
@@ -49,8 +49,10 @@ _TOP_HEADS = {  # in the table, and in JSON
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, the legend of marks, the cursor's
+_TEXTS, _TEXT_WIDTH = 3, 50  # of these, the lines of text, which may wrap on a terminal of fewer columns
 _UNKNOWN = "?"
-_SHORT_KEY = 8  # characters of a key in a row with its name, on a terminal
+_SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
+_LEAST_RANDOM = 32  # digits of a UID
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -160,27 +162,25 @@ def _name_rows(rows: Iterable[KeyUse]) -> list[tuple[str, str, Uses]]:
 def _lay_out_keys(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
-    """Lay out a table of names, keys and their use, with these columns in between. A terminal gets short keys."""
+    """Lay out a table of names, keys and their use, with these columns in between.
+
+    A terminal gets short keys, and none that is the name.
+    """
     names, keys, uses = zip(*rows) if rows else ((), (), ())
-    key = Column("KEY", keys if screen.width is None else [key[:_SHORT_KEY] for key in keys])
+    short = ["" if key == name else _shorten_key(key) for name, key in zip(names, keys)]
+    key = Column("KEY", keys if screen.width is None else short)
     return lay_out_uses([Column("NAME", names), key, *columns], uses, heads, screen)
 
 
-def lay_out_uses(
-    columns: Sequence[Column],
-    uses: Sequence[Uses],
-    heads: dict[str, str],
-    screen: Screen,
-    last: dict[str, str] = {},  # noqa: B006  it is not changed
-) -> list[str]:
-    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks.
+def _shorten_key(key: str) -> str:
+    """Shorten a key: random digits to the first ones, and a text that another may share to both of its ends."""
+    is_random = len(key) >= _LEAST_RANDOM and is_hex(key.replace("-", ""))
+    return key[:_SHORT_KEY] if is_random else cut_name(key, 2 * _SHORT_KEY)
 
-    `last` has the cells of a last row, by event.
-    """
-    sums = []
-    for event, head in heads.items():
-        cells = [format_sum(use.get(event), event) for use in uses]
-        sums.append(numbers(head, [*cells, last[event]] if last else cells))
+
+def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
+    """Lay out a table of these columns and of use (`heads` by event), and the legend of its marks."""
+    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
     marks = explain_marks(use[event] for use in uses for event in heads if event in use)
     return [*lay_out([*columns, *sums], screen), *marks]
 
@@ -316,7 +316,8 @@ def _format_group(group: Group) -> list[str]:
 def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     """Format one table of `top`: the node, the tasks in no pod, and the keys, as many as fit the terminal."""
     listed = sorted(rates.keys, key=lambda row: _rank(row, sort))
-    shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
+    others = _OTHER_LINES + _TEXTS * (screen.width is not None and screen.width < _TEXT_WIDTH)
+    shown = listed if screen.height is None else listed[: max(1, screen.height - others)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows = [("node", "", rates.node), ("no pod", "", rates.rest), *_name_rows(shown)]
@@ -471,16 +472,6 @@ def format_total(total: Total | None, format_value: Callable[[int], str]) -> str
         return NOTHING if total is None else _UNKNOWN
     at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
     return f"{at_least}{format_value(total.value)}{from_nothing}"
-
-
-def format_ratio(first: Total | None, second: Total | None) -> str:
-    """Format the ratio of a second total to a first one: `-` without a counter, `?` if a part is unknown."""
-    if first is None or second is None:
-        return NOTHING
-    if first.unknown or second.unknown or not first.known:
-        return _UNKNOWN
-    ratio = second.known / first.known
-    return format_number(ratio) if ratio >= 0.1 else f"{ratio:.2g}"
 
 
 def explain_marks(totals: Iterable[Total]) -> list[str]:

@@ -299,7 +299,7 @@ def _measure_more(seen: Inventory, keys: Iterable[SeenKey], uses: dict[Series, U
 def _list_infos(keys: Iterable[SeenKey]) -> Iterator[Labels]:
     """List the labels of the series that name keys. A name is as in `list`; a job's is its key."""
     for key in keys:
-        identity, name = _identify(key), key.state.key if key.state.kind == "job" else format_name(key)
+        identity, name = _identify(key), format_name(key)
         if name != NOTHING and not dict(identity)["namespace"]:
             labels = ((f"label_{label}", printable(text)) for label, text in key.state.job_labels.items())
             yield (*identity, ("name", name), *labels)

@@ -192,9 +192,10 @@ class SeenKey:
             return None
 
     def name_member(self, container: str) -> str:
-        """Name a member and its pod for people."""
+        """Name a member and its pod, or its job, for people."""
         state = self.state
-        return who(container, state.pod_namespace, state.pod_name, state.members[container].name)
+        name = state.key if state.kind == "job" else state.members[container].name
+        return who(container, state.pod_namespace, state.pod_name, name)
 
     def list_alive(self) -> list[str]:
         """List the members that are not known to be dead."""
@@ -496,8 +497,13 @@ def to_number(millionths: int | None) -> int | float | None:
 
 
 def format_name(key: SeenKey) -> str:
-    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace."""
+    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace.
+
+    A job's name is its key.
+    """
     state = key.state
+    if state.kind == "job":
+        return state.key
     known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), names.find_name(state)]
     return "/".join(to_word(name) for name in known if name is not None) or NOTHING
 

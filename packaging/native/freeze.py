@@ -140,10 +140,17 @@ def _imports(node: ast.AST, package: str, *, in_functions: bool) -> Iterator[str
             base = ".".join([*above, *([child.module] if child.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in child.names)
-        elif isinstance(child, ast.If) and ast.unparse(child.test) in _NEVER:
+        elif _is_never_run(child):
             continue
         elif in_functions or not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
             yield from _imports(child, package, in_functions=in_functions)
+
+
+def _is_never_run(node: ast.AST) -> bool:
+    """Return whether the program runs nothing of this: types, a module as a program, or its test by doctest."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name == "_test"
+    return isinstance(node, ast.If) and ast.unparse(node.test) in _NEVER
 
 
 if __name__ == "__main__":

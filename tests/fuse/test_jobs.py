@@ -11,8 +11,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import pytest
 
 from tests.support.cgroups import container_cgroup
 from tests.support.containers import REPOSITORY
+from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome, Task, created, end, finish, shipped, task
 from tests.support.waiting import wait
 from tests.unit.documents import blocks, page
@@ -255,8 +256,8 @@ def test_wrong_command_lines_and_keys_are_refused(hook: Hook, init: Task) -> Non
         refused(hook, 2, "", "assign", "--key=a", str(init.pid), pid)
     for key in ("../x", "--force", "", UID, "x" * 65):
         refused(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
-        refused(hook, 65, repr(key[:80]), "run", f"--key={key}", "--", "true")
-    hook.assert_clean()
+        refused(hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started")
+    assert {(it["reason"], it["key"], it["pid"]) for it in hook.failures().values()} == {("bad_key", None, init.pid)}
 
 
 def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
@@ -278,7 +279,8 @@ def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(
         thread = next(int(it) for it in os.listdir(f"/proc/{other.pid}/task") if int(it) != other.pid)
         for pid, word in {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1", thread: "thread"}.items():
             refused(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
-    hook.assert_clean()
+        assert hook.groups() == set()
+        assert {it["pid"]: it["reason"] for it in hook.failures().values()} == {init.pid: "task_gone"}
 
 
 def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
@@ -292,12 +294,153 @@ def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
         assert hook.groups() == {"gold/oci-golden"}
 
 
+# --- run fails open, and a failed assign is tried again
+
+
+@contextmanager
+def unmounted(hook: Hook) -> Iterator[Hook]:
+    """A hook that finds no resctrl."""
+    yield replace(hook, resctrl_root=hook.run_dir.parent)
+
+
+@contextmanager
+def without_rmids(hook: Hook) -> Iterator[Hook]:
+    """Other jobs have all RMIDs."""
+    with task() as first, task() as second:
+        for other in (first, second):
+            assert hook.ask("assign", f"--key=other-{other.pid}", str(other.pid)) == WELL
+        yield hook
+
+
+@contextmanager
+def locked(hook: Hook) -> Iterator[Hook]:
+    """Another process holds the lock of the key."""
+    with task() as other:
+        assert hook.ask("assign", "--key=a", str(other.pid)) == WELL
+        with (hook.run_dir / "locks/a").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield hook
+
+
+@contextmanager
+def of_other_class(hook: Hook) -> Iterator[Hook]:
+    """The job is of a class that the process is not in."""
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    with task() as other:
+        (gold / "tasks").write_text(str(other.pid))
+        assert hook.ask("assign", "--key=a", str(other.pid)) == WELL
+        yield hook
+
+
+@contextmanager
+def without_directory(hook: Hook) -> Iterator[Hook]:
+    """The run directory can be no directory."""
+    yield replace(hook, run_dir=hook.resctrl_root / "info/last_cmd_status")
+
+
+@pytest.mark.knobs(rmids=3)
+@pytest.mark.parametrize(
+    ("happens", "status", "reason"),
+    [
+        (unmounted, 69, "not_mounted"),
+        (without_rmids, 75, "no_rmids"),
+        (locked, 75, "lock_timeout"),
+        (of_other_class, 78, "no_ctrl_group"),
+        (without_directory, 2, "io"),
+    ],
+)
+def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refuses(
+    hook: Hook, tmp_path: Path, happens: Callable[[Hook], AbstractContextManager[Hook]], status: int, reason: str
+) -> None:
+    """A failed assign has the traces as well, and its answer in JSON says why."""
+    words = ["--lock-timeout=0", "--key=a"]
+    with DevLog(tmp_path) as log, happens(hook) as broken, task() as other:
+        logging = replace(broken, wrapper=log.wrapper)
+        refused(logging, status, "", "run", "--strict", *words, "--", "echo", "started")
+        assert (len(log.lines()), hook.failures()) == (1, {})
+        shell = ["sh", "-c", "echo ready; read line; exit 7"]
+        with logging.open("run", *words, "--", *shell, stdin=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            pids = {it["pid"]: (it["stage"], it["reason"], it["key"]) for it in hook.failures().values()}
+            stdout, stderr = process.communicate(b"\n")
+        assert (process.returncode, stdout, stderr.count(b"\n")) == (7, b"", 1)
+        assert b"the command runs, and is not monitored" in stderr
+        outcome = logging.ask("assign", *words, str(other.pid), "--json")
+        answer = json.loads(outcome.stdout)
+        assert (outcome.status, outcome.stderr.count("\n"), answer["problem"] in outcome.stderr) == (status, 1, True)
+        assert (answer["key"], answer["reason"]) == ("a", reason)
+        assert answer["pids"] == [{"pid": other.pid, "outcome": "failed"}]
+        if happens != without_directory:
+            assert pids == {process.pid: ("run", reason, "a")}
+            assert hook.failures().keys() >= {f"job-{other.pid}-{read_start(other.pid)}"}
+            listed = {it["key"]: it["reason"] for it in hook.answer("list")["unmonitored"]}
+            assert listed == {"a": reason}
+            for verb in ("list", "list unmonitored", "doctor"):
+                assert f"a (job-{other.pid}-" in hook.ask(*verb.split()).stdout
+            if happens != locked:
+                assert "a (job-" in hook.ask("show", "a").stderr + hook.ask("show", "a").stdout
+            assert f'resctrl_mon_unmonitored_containers{{reason="{reason}"}} 2' in hook.ask("metrics").stdout
+        lines = log.lines()
+        # That resctrl is not mounted is in the log once in a boot.
+        assert [f" of a: {reason}: " in line for line in lines] == [True] * (0 if happens == unmounted else 2)
+
+
+def read_start(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+
+
 @pytest.mark.knobs(rmids=2)
-def test_without_rmids_nothing_is_started(hook: Hook, init: Task) -> None:
-    assert hook.ask("assign", "--key=a", str(init.pid)) == WELL
-    refused(hook, 75, "no RMID", "run", "--key=b", "--", "echo", "started")
-    assert hook.groups() == {"oci-a"}
-    assert hook.key("b") is None
+def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_line(hook: Hook, tmp_path: Path) -> None:
+    words = ["--key=a", f"--history={tmp_path / 'jobs'}"]
+    with ExitStack() as stack:
+        with task() as other:
+            assert hook.ask("assign", "--key=other", str(other.pid)) == WELL
+            process = stack.enter_context(running(hook, *words))
+            assert hook.tasks("oci-other") == {other.pid}
+            assert hook.ask("release", "--key=other") == WELL
+        outcome = json.loads(hook.ask("reconcile", "--json").stdout)
+        assert [(it["action"], it["name"]) for it in outcome["actions"]] == [("retry", "a")]
+        assert (hook.tasks("oci-a"), hook.failures()) == ({process.pid}, {})
+    hook.ask("reconcile")
+    assert json.loads((tmp_path / "jobs").read_text())["key"] == "a"
+    hook.assert_clean()
+
+
+def test_answers_in_json_name_each_process(hook: Hook) -> None:
+    with task() as first, task() as second:
+        assert hook.answer("assign", "--key=a", str(first.pid))["pids"] == [{"pid": first.pid, "outcome": "joined"}]
+        assert hook.answer("assign", "--key=a", str(first.pid), str(second.pid)) == {
+            **{"key": "a", "reason": None, "problem": None, "hint": None},
+            "pids": [{"pid": first.pid, "outcome": "was a member"}, {"pid": second.pid, "outcome": "joined"}],
+        }
+        outcome = hook.ask("assign", "--key=b", str(first.pid), "--json")
+        assert (outcome.status, json.loads(outcome.stdout)["reason"], hook.failures()) == (2, "usage", {})
+        released = hook.answer("release", "--key=a")
+        assert released == {**{"key": "a", "reason": None, "problem": None, "hint": None}, "released": True}
+        outcome = hook.ask("release", "--key=a", "--json")
+        assert (outcome.status, json.loads(outcome.stdout)["released"]) == (0, False)
+
+
+def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(hook: Hook) -> None:
+    for verb, *words in (["run", "--", "id", "-u"], ["assign", "--key=a", "1"], ["release", "--key=a"]):
+        outcome = finish(hook.open(verb, *words, user=65534))
+        assert (f"{verb} needs root" in outcome.stderr, outcome.stderr.count("\n")) == (True, 1)
+        assert (outcome.status, outcome.stdout) == ((0, "65534\n") if verb == "run" else (2, ""))
+    assert finish(hook.open("run", "--strict", "--", "echo", "started", user=65534)).status == 2
+
+
+def test_of_128_commands_of_one_job_at_once_each_joins_and_is_in_the_line(hook: Hook, tmp_path: Path) -> None:
+    words = ["--strict", "--key=a", f"--history={tmp_path / 'jobs'}", "--lock-timeout=60"]
+    with ExitStack() as stack:
+        started = [stack.enter_context(hook.open("run", *words, "--", "true")) for _ in range(128)]
+        assert [finish(process) for process in started] == [WELL] * 128
+    hook.ask("reconcile")
+    lines = [json.loads(line) for line in (tmp_path / "jobs").read_text().splitlines()]
+    assert sum(len(line["containers"]) + line["more_containers"] for line in lines) == 128
+    assert {line["key"] for line in lines} == {"a"}
+    hook.assert_clean()
 
 
 # --- run --wait

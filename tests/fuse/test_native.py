@@ -195,14 +195,15 @@ def test_with_too_little_memory_nothing_fails() -> None:
 
 
 ABSENT = {
-    **dict.fromkeys(["_bz2", "_hashlib", "_lzma", "_pickle", "_ssl", "grp"], "its users do without it"),
+    **dict.fromkeys(["_bz2", "_hashlib", "_lzma", "_ssl", "grp", "tracemalloc"], "its users do without it"),
     **dict.fromkeys(["_winapi", "encodings.mbcs", "msvcrt", "nt", "winreg"], "of another system"),
-    **dict.fromkeys(["doctest", "getopt", "statistics"], "of a module that is run as a program"),
+    **dict.fromkeys(["getopt", "statistics"], "of a module that is run as a program"),
     **dict.fromkeys(["importlib.metadata", "importlib.readers"], "of files that are installed beside Python's"),
     "_strptime": "datetime.strptime: no time is parsed by a format",
     "calendar": "to parse a date of mail or of a certificate",
     "email.generator": "to write a mail: http.server only reads headers",
     "email.policy": "the same",
+    "pickle": "to refuse to pickle a logger",
     "unicodedata": "of \\N in a regular expression, as hooksd.py expects; of a URL's host; of a source's line",
 }
 """The modules that those in the ELF file import somewhere, and that are not in it: why none of its commands fails.

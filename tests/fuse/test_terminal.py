@@ -27,10 +27,12 @@ NUMBER = r"(?:\d[\d.]*(?:[kMGTPE]i?|Ki)?|[-?])"
 PODS, COLUMNS, LINES = 30, 80, 24
 
 
-def run(node: NodeFiles, *words: str, until: Callable[[str], bool] = lambda _text: False) -> list[str]:
+def run(
+    node: NodeFiles, *words: str, columns: int = COLUMNS, until: Callable[[str], bool] = lambda _text: False
+) -> list[str]:
     """What a command prints on a terminal; it is interrupted once it has printed what `until` waits for."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, columns, 0, 0))
     # As what a terminal runs does, it hears interrupts, also where a shell started the tests in the background.
     command = ["env", "--default-signal=INT", str(shipped()), words[0], *node.places, *words[1:]]
     text, deadline = "", time.monotonic() + DEADLINE
@@ -70,11 +72,16 @@ def test_each_line_of_list_fits_and_ends_in_numbers(node: NodeFiles) -> None:
     assert len({row.split()[1] for row in rows}) == PODS, "no two look alike"
 
 
-def test_top_prints_tables_that_fit_its_terminal_until_it_is_interrupted(node: NodeFiles) -> None:
-    lines = run(node, "top", "--interval=0.1", until=lambda text: text.count("no pod ") > 2)
-    for table in re.split(r"\n(?=\d{4}-)", "\n".join(lines))[:2]:
+@pytest.mark.parametrize(("columns", "number"), [(COLUMNS, 15), (40, 12)])
+def test_top_replaces_each_table_by_the_next_one_which_fits_its_terminal_until_it_is_interrupted(
+    node: NodeFiles, columns: int, number: int
+) -> None:
+    lines = run(node, "top", "--interval=0.1", columns=columns, until=lambda text: text.count("no pod ") > 2)
+    before, *tables = "\n".join(lines).split("\x1b[H\x1b[J")
+    assert (before, len(tables) > 2) == ("", True)
+    for table in tables[:2]:
         first, _, head, *rows = table.splitlines()
-        assert first.endswith("15 of 30 keys")
+        assert first.endswith(f"{number} of 30 keys")
         assert (head[:4], rows[0][:5], rows[1][:7]) == ("NAME", "node ", "no pod ")
-        assert max(map(len, table.splitlines())) <= COLUMNS
-        assert len(table.splitlines()) < LINES
+        assert max(map(len, [head, *rows])) <= columns
+        assert sum(-(-len(line) // columns) or 1 for line in table.splitlines()) < LINES

@@ -80,12 +80,10 @@ class Slurm:
             raise
 
     def _start(self) -> None:
-        munge = {name: self.directory / f"munge.{name}" for name in ("key", "socket", "pid", "log", "seed")}
-        words = [
-            f"--{'key' if name == 'key' else name}-file={path}" for name, path in munge.items() if name != "socket"
-        ]
-        self._open("munged", "--foreground", "--force", *words, f"--socket={munge['socket']}")
-        wait(munge["socket"].exists)
+        files = [f"--{name}-file={self.directory}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        munge = self.directory / "munge.socket"
+        self._open("munged", "--foreground", "--force", *files, f"--socket={munge}")
+        wait(munge.exists)
         self._open("slurmctld", "-D")
         self._open("slurmd", "-D", "-N", "localhost")
         wait(lambda: self._ask("sinfo", "--noheader", "--format=%T") == "idle\n")
@@ -108,16 +106,15 @@ class Slurm:
         ).stdout
 
     def submit(self, script: str, *options: str) -> list[int]:
-        """Submit a batch job; returns the IDs of its tasks, which are one job each."""
+        """Submit a batch job; once it runs, returns the IDs of its tasks, which are one job each."""
         text = f"#!/bin/sh\n{script}\n"
         words = ("--parsable", "--output=/dev/null", "--chdir=/", *options)
         job = int(self._node.run("sbatch", *words, stdin=text))
-        wait(lambda: "RUNNING" in self.state(job))
-        listed = self._ask("squeue", "--noheader", f"--jobs={job}", "--format=%A")
-        return sorted(map(int, listed.split()))
+        wait(lambda: {*self._list(job, "%T")} == {"RUNNING"})
+        return sorted(map(int, self._list(job, "%A")))
 
-    def state(self, job: int) -> str:
-        return self._ask("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    def _list(self, job: int, form: str) -> list[str]:
+        return self._ask("squeue", "--noheader", f"--jobs={job}", f"--format={form}").split()
 
     def close(self) -> None:
         """End the jobs, then the daemons, then what is left of either. Can be called twice."""

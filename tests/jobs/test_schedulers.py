@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import re
 import subprocess
-from typing import Any
 
 import pytest
 
 from tests.jobs.conftest import BatchNode, read_section
-from tests.support.waiting import wait
 
 FILES, COMMANDS = read_section("cron, at, GNU parallel")
 # In mounts of their own, so that they find nothing of this machine and leave nothing on it.
@@ -34,13 +32,6 @@ exec atd -s
 """
 
 
-def await_line(node: BatchNode, key: str) -> dict[str, Any]:
-    """Return the line of a job; the timer's `reconcile` writes it."""
-    wait(lambda: node.hook.ask("reconcile").status == 0 and bool(node.lines(key)))
-    (line,) = node.lines(key)
-    return line
-
-
 def add_backup(node: BatchNode) -> None:
     node.add_command("backup", f'#!/bin/sh\necho "$@" >{node.directory}/backup-was-called-with\n')
 
@@ -54,7 +45,7 @@ def test_crons_job_has_a_line(node: BatchNode) -> None:
     (node.directory / "crontab").write_text(line, encoding="utf-8")
     with subprocess.Popen([*ALONE, CRON, str(node.directory / "crontab")], env=node.environment) as cron:
         try:
-            run = await_line(node, "nightly")
+            (run,) = node.await_lines("nightly", 1)
         finally:
             cron.terminate()
     assert (run["kind"], run["runs"]) == ("job", 1)
@@ -65,7 +56,7 @@ def test_ats_job_has_a_line(node: BatchNode) -> None:
     add_backup(node)
     (command,) = [command for command in COMMANDS if "sudo at " in command]
     node.run(*ALONE, AT, node.place(command).replace("at 03:00", "at now"))
-    assert await_line(node, "reindex")["runs"] == 1
+    node.await_lines("reindex", 1)
 
 
 @pytest.mark.parametrize(("which", "keys"), [(0, ["convert"]), (1, ["convert-1", "convert-2", "convert-3"])])
@@ -74,6 +65,6 @@ def test_parallels_tasks_have_a_line_together_or_one_each(node: BatchNode, which
         (node.directory / f"{name}.log").write_text(name, encoding="utf-8")
     command = [command for command in COMMANDS if "parallel" in command][which]
     node.shell(command)
-    assert [await_line(node, key)["key"] for key in keys] == keys
+    assert [len(node.await_lines(key, 1)) for key in keys] == [1] * len(keys)
     for name in "abc":
         (node.directory / f"{name}.log.gz").unlink()

@@ -89,12 +89,14 @@ def test_slurms_job_has_a_line_for_each_run_and_a_call_for_each_step_when_it(
         key = f"slurm-{job}"
         lines = node.await_lines(key, situation.runs)
         assert {(line["kind"], *line["unknown"]) for line in lines} == {("job",)}
+        user = "nobody" if "--uid=nobody" in situation.options else "root"
+        assert [line["labels"] for line in lines] == [{"user": user}] * situation.runs
         assert [line["use"]["core_energy"] for line in lines] == [job, 0][: situation.runs]
         assert len([call for call in node.calls("assign") if key in call]) == situation.steps
     wait(lambda: not {f"oci-slurm-{job}" for job in jobs[name]} & node.hook.groups())
 
 
-def test_slurms_step_without_an_rmid_runs_and_slurmds_log_says_that_it_is_not_monitored(
+def test_slurms_job_without_an_rmid_runs_with_a_record_and_reconcile_brings_it_in(
     node: BatchNode, slurm: Slurm
 ) -> None:
     taken: list[Path] = []
@@ -104,12 +106,18 @@ def test_slurms_step_without_an_rmid_runs_and_slurmds_log_says_that_it_is_not_mo
             taken.append(node.hook.resctrl_root / "mon_groups" / f"taken-{len(taken)}")
             taken[-1].mkdir()
     taken.pop()
-    log = slurm.directory / "slurmd.log"
-    before = log.read_text().count("is not monitored")
-    node.run("srun", "true")
-    assert log.read_text().count("is not monitored") == before + 1
+    (job,) = slurm.submit("sleep 600")
+    key = f"slurm-{job}"
+    wait(lambda: [it["key"] for it in node.hook.failures().values()] == [key])
+    wait(lambda: f"job {job} is not monitored" in (slurm.directory / "slurmd.log").read_text())
     for group in taken:
         group.rmdir()
+    node.resctrl.control(do="settle")
+    assert node.hook.ask("reconcile").status == 0
+    node.charge(key, job)
+    node.run("scancel", str(job))
+    (line,) = node.await_lines(key, 1)
+    assert line["use"]["core_energy"] == job
 
 
 def test_parent_of_a_prolog_is_slurmd(node: BatchNode, slurm: Slurm) -> None:

@@ -19,9 +19,11 @@ from hook.cli.verbs import ALL, HOOK, JOB, SHARED, VERBS, Request, Usage
 from hook.errors import Reason
 from hook.models import Options
 from hook.node.paths import Places
+from hook.show import history
 from hook.store import PARTS
-from pyz.completions import make_completions
+from pyz.completions import TIMES, make_completions
 from tests.support import house
+from tests.unit.nodes import NodeFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPLETIONS = ROOT / "packaging" / "completions"
@@ -114,10 +116,11 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["run", "--label=a=\x1b[2J", "--", "true"], "Value error, not a label's value: 1 to 128 printable characters"),
         (["assign", "--key=a", "--label=user", "7"], "--label: 'user' is not K=V"),
         (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: one name has two values"),
-        (["assign", "--key=a", *NINE, "7"], "assign: wants --key=NAME, the pids of processes, and 8 labels at most"),
+        (["assign", "--key=a", *NINE, "7"], "assign: 9 labels: a job has 8 at most"),
         (["run", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
-        (["lsit", "--help"], "unknown command 'lsit'; see resctrl-mon-hook --help"),
+        (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
+        (["help", "hok"], "unknown command 'hok' (did you mean hook?); see"),
     ],
 )
 def test_wrong_command_line_is_one_line(
@@ -393,8 +396,46 @@ def test_shell_completes(shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
         "lsit --": set(),
         "help ins": {"install"},
         "help ho": {"hook"},
+        "history --since=t": {"--since=today"},
+        "history --until=las": {"--until=last\\ night" if shell == "bash" else "--until=last night"},
     }
     assert {line: complete(shell, line) for line in expected} == expected
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = NodeFiles(tmp_path)
+    monkeypatch.chdir(tmp_path / "sys/fs/resctrl/mon_data")  # no files
+    uid, bad = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", f"$(touch {tmp_path}/bad)"
+    pod = {"kind": "pod", "pod_namespace": "shop"}
+    records = {uid: {**pod, "pod_name": "web-0"}, "c1": {"name": "db"}, "c2": {"name": bad}, "nightly": {"kind": "job"}}
+    for key, fields in {**records, uid[::-1]: {**pod, "pod_name": bad}}.items():
+        node.record(key, **fields)
+        node.write("mon_groups", f"{key}/generation", "1")
+    node.write("mon_groups", "$(touch bad)/generation", "1")
+    place = f"--run-dir={node.run}"
+    expected = {
+        f"show {place} ": {uid, uid[::-1], "c1", "c2", "nightly", "shop/web-0", "db"},
+        f"show {place} shop/": {"shop/web-0"},
+        **{
+            f"{verb} {place} --key=": {f"--key={key}" for key in ("c1", "c2", "nightly")} for verb in ("run", "release")
+        },
+        f"assign {place} --key=n": {"--key=nightly"},
+        f"release --run-dir={tmp_path}/none --key=": set(),
+    }
+    offered = {
+        line: {word for word in complete(shell, line) if not word.endswith("=") and "son" not in word}
+        for line in expected
+    }
+    assert offered == expected
+    assert not (tmp_path / "bad").exists()
+
+
+def test_each_time_that_is_offered_is_one() -> None:
+    for time in TIMES:
+        assert history.parse_time(time, 1e9, is_end=False) < "2001-09-09T02"
 
 
 def test_fish_offers_files_for_the_value_of_an_option_that_names_one(

@@ -280,6 +280,39 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
     assert (seen[3:], len(lines)) == ([Options(), Options()], 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "run_dir", "lock_timeout", "history"),
+    [
+        ([], "/run/x", 30.0, LOG),
+        (["--run-dir=/run/x"], "/run/x", 30.0, LOG),
+        (["--run-dir=/run/resctrl-mon-hook"], "/run/resctrl-mon-hook", 30.0, LOG),
+        (["--run-dir=/run/scratch"], "/run/scratch", 30.0, ""),
+        (["--run-dir=/run/scratch", "--history=/x.jsonl"], "/run/scratch", 30.0, "/x.jsonl"),
+        (["--history=", "--lock-timeout=2"], "/run/x", 2.0, ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["run", "assign", "release"])
+def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
+    fs: FakeFilesystem,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    words: list[str],
+    run_dir: str,
+    lock_timeout: float,
+    history: str,
+) -> None:
+    seen: list[Options] = []
+    lines: list[str] = []
+    monkeypatch.setattr(report, "say", lambda line, **_more: lines.append(line))
+    monkeypatch.setattr(VERBS[name], "run", lambda _given, request: seen.append(request.hook))
+    of_containers = ["--run-dir=/run/x", "--linger=600", "--lock-timeout=5", "--snapshot-ttl=0", "--history=/var/log/c"]
+    put(fs, f"{FIRST}/{KUBERNETES}", *of_containers, "--group-prefix=mine-", "--namespace=shop", "--rmid-wait=9")
+    put(fs, f"{FIRST}/{PODMAN}", *of_containers, "--group-prefix=mine-", "--rmid-wait=8", "--key=sandbox")
+    assert command_line.main([name, *words]) == 0
+    wanted = Options(run_dir=run_dir, group_prefix="mine-", lock_timeout=lock_timeout, history=history)
+    assert (seen, lines) == ([wanted], [])
+
+
 # --- The hooks in a config.json
 
 

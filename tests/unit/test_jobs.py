@@ -595,31 +595,31 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
         jobs.release(node.context(), "../a")
 
 
-@pytest.mark.parametrize("was", ["alive", "lingering", "recovering"])
-def test_release_ends_a_job_at_once_whatever_linger_says(node: Node, was: str) -> None:
+@pytest.mark.parametrize("is_recovering", [False, True])
+def test_release_ends_a_job_at_once_with_what_outlived_its_processes(node: Node, *, is_recovering: bool) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [7])
+    jobs.assign(node.context(), "a", [7])
     node.spawn(8, "/user.slice", group="mon_groups/oci-a")
-    if was == "lingering":
-        node.kernel.die(7)
-        node.repair(options={"linger": 60})
-        assert node.state("a").lingering_since is not None
-    elif was == "recovering":
+    if is_recovering:
         node.edit("groups/a.json", recovering=True, groups=[])
-    assert jobs.release(node.context(linger=60), "a")
+    assert jobs.release(node.context(), "a")
     assert (node.groups(), node.kernel.group_of(8)) == ({}, RESCTRL)
     node.assert_settled()
 
 
-def test_job_lingers_and_comes_back_to_its_group(node: Node) -> None:
+@pytest.mark.parametrize("history", ["", "/own.jsonl"])
+def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
+    node: Node, monkeypatch: pytest.MonkeyPatch, history: str
+) -> None:
+    """Reconcile has those of hooks.d."""
+    lines: list[str] = []
+    monkeypatch.setattr(system, "append_lines", lambda path, _: lines.append(path))
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [7])
+    assign(node, "a", 7, history=history)
     node.kernel.die(7)
-    node.repair(options={"linger": 60})
-    assert node.state("a").lingering_since is not None
-    node.spawn(8, "/user.slice")
-    jobs.assign(node.context(linger=60), "a", [8])
-    assert (node.groups(), node.state("a").runs) == ({"oci-a": {8}}, 2)
+    assert node.repair({"linger": 60, "history": "/of-containers.jsonl"}).failed == []
+    assert (node.groups(), node.state("a").completed_at is not None) == ({}, True)
+    assert lines == [history] * bool(history)
 
 
 def test_reconcile_ends_a_job_when_its_processes_and_what_they_left_are_dead(node: Node) -> None:
@@ -680,6 +680,34 @@ def test_uninstall_ends_jobs(node: Node) -> None:
     assert node.groups() == {}
 
 
+SLURMD = "/system.slice/slurmd.service"
+
+
+@pytest.mark.parametrize(
+    ("pids", "cgroup", "is_refused"),
+    [
+        ([7], SLURMD, True),  # $PPID in a prologue
+        ([9, 7], SLURMD, True),
+        ([8], SLURMD, False),  # what the service has forked for a step
+        ([9], SLURMD, False),  # $MAINPID in ExecStartPost, which systemd starts
+        ([7], "/system.slice/slurmd.scope", False),
+    ],
+)
+def test_the_main_process_of_the_service_that_calls_is_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch, pids: list[int], cgroup: str, *, is_refused: bool
+) -> None:
+    node.spawn(7, cgroup)
+    node.spawn(8, cgroup, born=101).parent = 7
+    node.spawn(9, "/system.slice/other.service")
+    monkeypatch.setattr(os, "getppid", lambda: 8)
+    problem = ""
+    try:
+        jobs.refuse_service(pids)
+    except HookError as error:
+        problem = str(report.explain(error))
+    assert ("process 7 is the main process of slurmd.service" in problem) is is_refused, problem
+
+
 # --- run
 
 
@@ -719,9 +747,9 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
     monkeypatch.setattr(os, "execve", lambda program, *_: executed.append(program))
     for place, name in ((jobs, "RunDir"), (jobs, "Survey"), (jobs, "create_runtime"), (jobs, "_bring_in")):
         monkeypatch.setattr(place, name, fails(error))
-        run(node.options(), "a", ["/bin/sh"])
+        run(node.options(), "a", ["/bin/sh"], {})
         with pytest.raises(type(error)):
-            run(node.options(), "a", ["/bin/sh"], is_strict=True)
+            run(node.options(), "a", ["/bin/sh"], {}, is_strict=True)
     assert executed == ["/bin/sh"] * 4
 
 

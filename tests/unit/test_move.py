@@ -151,6 +151,13 @@ def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
     assert max(chain.slept) == 0.05
 
 
+def test_the_program_itself_is_not_waited_for(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`assign` of its own parent moves itself as well, and always runs while it looks."""
+    monkeypatch.setattr(system, "process_id", lambda: 1000)
+    chain.become(1000, "R")
+    assert (chain.mover().moved, chain.slept) == (1, [0.001])
+
+
 @pytest.mark.parametrize("state", ["R", "D"])
 def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds_and_may_have_a_child_outside(
     chain: Chain, state: str

@@ -213,7 +213,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "list -o wide",
         [
             "NAME KEY STATE CTRL_GROUPS LABELS ALIVE AGE",
-            r"- nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
+            r"nightly nightly live / user=alice,project=a\x20b,J\xf6rg\n 1/1",
             "- c1 live - - 0/0",
         ],
         "J\u00f6rg",
@@ -564,6 +564,47 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
     assert narrow[3].split() == [cut, *rest]
     assert wide[3].split() == [f"observability/{pod}", *rest]
     assert pipe[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
+
+
+@pytest.mark.usefixtures("pace")
+@pytest.mark.parametrize("width", [40, 55])
+def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, width: int) -> None:
+    node.live(UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k")
+    seen = snapshot.take_snapshot(node.options)
+    narrow, wide = Screen(width), Screen(200)
+    selected, rates = lists.select_keys(seen.keys, [], [], "energy"), snapshot.compare(seen, seen, "now")
+
+    def lay_out(screen: Screen) -> list[list[str]]:
+        return [lists.format_list(seen, selected, None, screen)[2:], lists.format_rates(rates, "energy", screen)[2:]]
+
+    for table, whole, kept in zip(lay_out(narrow), lay_out(wide), ("ENERGY(J)", "POWER(W)")):
+        assert max(map(len, table)) <= width
+        heads = table[0].split()
+        assert {"NAME", kept} <= {*heads} < {*whole[0].split()}
+        assert heads == [head for head in whole[0].split() if head in heads]
+
+
+JOBS = ["slurm-1000001", "slurm-1000002", *(f"{'x' * 58}-part{at}" for at in (1, 2))]
+
+
+def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a_terminal(
+    node: NodeFiles, run: Run
+) -> None:
+    for key in JOBS:
+        node.live(key, kind="job")
+    node.live("backup-of-the-database-1")
+    node.take()
+    seen = snapshot.take_snapshot(node.options)
+    selected = lists.select_keys(seen.keys, [], [], "name")
+    lines = lists.format_list(seen, selected, None, Screen(80))
+    assert max(map(len, lines[2:8])) <= 80
+    long = [f"xxxxxxxxxxxx...part{at}" for at in (1, 2)]
+    assert [line.split()[:2] for line in lines[3:8]] == [
+        ["-", "backup-o...ase-1"],
+        *([name, "taken"] for name in (*JOBS[:2], *long)),
+    ]
+    assert seen.keys[1].name_member(JOBS[0]) == f"{JOBS[0]} ({JOBS[0]})"
+    assert f"name        {JOBS[1]}" in run("show", JOBS[1]).splitlines()
 
 
 # --- Command lines
