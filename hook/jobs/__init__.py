@@ -197,11 +197,7 @@ def _release_members(context: Context, locked: LockedKey, state: KeyState, outco
 
 @contextmanager
 def open_node(
-    verb: str,
-    options: Options,
-    name: str | None,
-    pids: Iterable[int] = (),
-    labels: dict[str, str] | None = None,
+    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), labels: dict[str, str] | None = None
 ) -> Iterator[Context]:
     """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
 
