@@ -33,14 +33,7 @@ from hook.node.processes import (
     read_threads,
 )
 from hook.poststop import forget_failure
-from hook.reconcile.act import (
-    LONGEST_KEY,
-    bring_in,
-    check_job_processes,
-    end_released,
-    end_with_members,
-    lock_process,
-)
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, end_with_members, lock_process
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
@@ -197,11 +190,7 @@ def _release_members(context: Context, locked: LockedKey, state: KeyState, outco
 
 @contextmanager
 def open_node(
-    verb: str,
-    options: Options,
-    name: str | None,
-    pids: Iterable[int] = (),
-    labels: dict[str, str] | None = None,
+    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), labels: dict[str, str] | None = None
 ) -> Iterator[Context]:
     """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
 
