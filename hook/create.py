@@ -138,8 +138,12 @@ def _try_once(attempt: Attempt) -> None:
             # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
             begin(context, locked, group.path, made=made)
             # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-            is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
-            context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
+            if container.is_new and system.monotonic() < attempt.prompt_until:
+                context.resctrl.put(group.path, container.pid)
+            else:
+                from hook import retry
+
+                retry.put_process(context.resctrl, group.path, container)
         except (HookError, OSError):
             from hook import retry
 
@@ -228,11 +232,9 @@ def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> No
             raise HookError(Reason.IO, "not rebuilt", key=key.name)
         raise HookError(Reason.BAD_KEY, "other kind", key=key.name, former=state.kind)
     if labels and state is not None and state.completed_at is None and not labels.items() <= state.job_labels.items():
-        given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
-        # If all are dead, the run ends at the next reconcile, which then tries again.
-        dead = (system.is_dead(member.pid, member.starttime) for member in state.members.values())
-        reason = Reason.IO if all(dead) else Reason.BAD_KEY
-        raise HookError(reason, "other labels", key=key.name, given=given, known=known)
+        from hook import retry
+
+        retry.refuse_labels(labels, state)
 
 
 def _join(

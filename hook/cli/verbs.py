@@ -420,7 +420,8 @@ def run_job(given: options.Run, request: Request) -> int:
 
     if not given.command:
         raise Usage(f"run: no command; write it after --, as in {paths.NAME} run -- make")
-    _check_labels("run", given.label)
+    if len(given.label) > _MOST_LABELS:
+        raise Usage(f"run: {len(given.label)} labels: a job has {_MOST_LABELS} at most")
     if given.wait:
         from hook.jobs import wait
 
@@ -433,18 +434,12 @@ def run_job(given: options.Run, request: Request) -> int:
         return error.status
 
 
-def _check_labels(name: str, labels: dict[str, str]) -> None:
-    if len(labels) > _MOST_LABELS:
-        raise Usage(f"{name}: {len(labels)} labels: a job has {_MOST_LABELS} at most")
-
-
 @_verb("assign", options.Assign, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
 def assign_to_job(given: options.Assign, request: Request) -> None:
     from hook import jobs
 
-    if given.key is None or not given.pid:
-        raise Usage("assign: wants --key=NAME and the pids of processes")
-    _check_labels("assign", given.label)
+    if given.key is None or not given.pid or len(given.label) > _MOST_LABELS:
+        raise Usage(f"assign: wants --key=NAME, the pids of processes, and {_MOST_LABELS} labels at most")
     outcomes = _read_pids("assign", given.pid, "failed")
     node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
     with _answer(request, given.key, outcomes), node as context:

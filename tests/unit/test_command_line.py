@@ -116,7 +116,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["run", "--label=a=\x1b[2J", "--", "true"], "Value error, not a label's value: 1 to 128 printable characters"),
         (["assign", "--key=a", "--label=user", "7"], "--label: 'user' is not K=V"),
         (["assign", "--key=a", "--label=user=a", "--label=user=b", "7"], "--label: one name has two values"),
-        (["assign", "--key=a", *NINE, "7"], "assign: 9 labels: a job has 8 at most"),
+        (["assign", "--key=a", *NINE, "7"], "assign: wants --key=NAME, the pids of processes, and 8 labels at most"),
         (["run", *NINE, "--", "true"], "run: 9 labels: a job has 8 at most"),
         (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
         (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
