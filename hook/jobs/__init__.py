@@ -33,14 +33,7 @@ from hook.node.processes import (
     read_threads,
 )
 from hook.poststop import forget_failure
-from hook.reconcile.act import (
-    LONGEST_KEY,
-    bring_in,
-    check_job_processes,
-    end_released,
-    end_with_members,
-    lock_process,
-)
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, end_with_members, lock_process
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
