@@ -78,6 +78,11 @@ class JobProcess(ContainerLife):
         self.uid, self.key, self.cgroup = None, JOB, "/user.slice"
 
 
+def name_job(key: str) -> dict[str, str]:
+    """Return the labels with which all calls for a job are made."""
+    return {"job": key}
+
+
 class SimulatedNode:
     """A node with its containers.
 
@@ -216,7 +221,9 @@ class SimulatedNode:
     def assign_again(self, number: int, key: str | None, *_: object, verb: str = "assign") -> bool:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
         it, key = self.find(number), key or JOB
-        life = self._live_of_job(verb, key, [it.pid], lambda context: jobs.assign(context, key, [it.pid]))
+        life = self._live_of_job(
+            verb, key, [it.pid], lambda context: jobs.assign(context, key, [it.pid], name_job(key))
+        )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
         expect(not (has_joined and it.is_member and it.key != key), it, "has joined", key, "and is a member of", it.key)
@@ -249,7 +256,7 @@ class SimulatedNode:
 
         def body() -> object:
             try:
-                with jobs.open_node(verb, Options(**self.options), key, pids) as context:
+                with jobs.open_node(verb, Options(**self.options), key, pids, name_job(key)) as context:
                     return act(context)
             except (HookError, OSError) as error:
                 return error

@@ -192,6 +192,8 @@ class LastOracle:
         """It is monitored, or has a failure for want of RMIDs, or its hook was killed before it recorded anything."""
         state = self._open.get(it.key)
         is_recorded = state is not None and it.is_among(state["members"])
+        if state is not None and is_recorded and state["kind"] == "job" and not self._node.is_damaged:
+            expect(state["job_labels"] == {"job": it.key}, it, "has other labels than its job's:", state["job_labels"])
         failure = self._failures.get(it.id)
         if self._node.is_in_group(it):  # on no record: brought in with a namesake in the same cgroup
             is_known = is_recorded or it.was_interrupted or self._node.is_off
