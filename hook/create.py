@@ -138,12 +138,8 @@ def _try_once(attempt: Attempt) -> None:
             # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
             begin(context, locked, group.path, made=made)
             # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-            if container.is_new and system.monotonic() < attempt.prompt_until:
-                context.resctrl.put(group.path, container.pid)
-            else:
-                from hook import retry
-
-                retry.put_process(context.resctrl, group.path, container)
+            is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+            context.resctrl.put_process(group.path, container.pid, None if is_prompt else container.starttime)
         except (HookError, OSError):
             from hook import retry
 

@@ -75,6 +75,19 @@ class Resctrl:
         except OSError as error:
             raise self._refusal("write", path, error, pid) from error
 
+    def put_process(self, path: str, pid: int, born: int | None) -> None:
+        """Move a process that started at `born`, and no other one that has its number by now; None: do not compare.
+
+        Another one that takes the number at the very move is moved back. Raises what `put` does, and OSError.
+        """
+        if not _is_other(pid, born):
+            self.put(path, pid)
+            if not _is_other(pid, born):
+                return
+            if pid in (self.tasks(path) or ()):  # its own hook may have moved it on by now
+                self.expel(path, pid)
+        raise HookError(Reason.TASK_GONE, "no process", pid=pid)
+
     def inode(self, path: str) -> int | None:
         """Return the inode of a mon_group's directory, which is unique while that exists, or None without one."""
         return system.try_call(system.inode, path)
@@ -163,6 +176,11 @@ class Resctrl:
             return not system.is_gone(error)
         lives = any(not task.isdigit() or system.is_dead(int(task)) is not True for task in tasks)
         return lives or not system.in_host_pid_namespace()
+
+
+def _is_other(pid: int, born: int | None) -> bool:
+    """Whether a process with this number is known to have started at another time."""
+    return born is not None and (fields := system.stat_fields(pid)) is not None and int(fields[19]) != born
 
 
 # --- All groups. The cost grows with the node, so a createRuntime that succeeds at once never gets here.

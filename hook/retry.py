@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hook.entry import Context
     from hook.identity import Container
     from hook.models import KeyState, Member
-    from hook.resctrl import Resctrl
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -133,26 +132,6 @@ def give_up(context: Context, former: str, container: Container, *, is_job: bool
             locked.commit(replace(state, members=displace(state.members, container.id)))
         else:
             key.drop(context, locked, [container.id])
-
-
-def put_process(kernel: Resctrl, path: str, container: Container) -> None:
-    """Move a container's process, by its start time: not another one that has its number by now.
-
-    Another one that takes the number at the very move is moved back. Raises what Resctrl.put does, and OSError.
-    """
-    pid, born = container.pid, container.starttime
-    if not _is_other(pid, born):
-        kernel.put(path, pid)
-        if not _is_other(pid, born):
-            return
-        if pid in (kernel.tasks(path) or ()):  # its own hook may have moved it on by now
-            kernel.expel(path, pid)
-    raise HookError(Reason.TASK_GONE, "no process", pid=pid)
-
-
-def _is_other(pid: int, born: int | None) -> bool:
-    """Whether a process with this number is known to have started at another time."""
-    return born is not None and (fields := system.stat_fields(pid)) is not None and int(fields[19]) != born
 
 
 def refuse_labels(labels: dict[str, str], state: KeyState) -> None:

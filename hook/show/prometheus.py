@@ -37,6 +37,8 @@ _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper()
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _MOST = 1 << 64  # the kernel's counters are smaller
+_MOST_BELIEVED = 1 << 62  # what the hardware's counters have bits for
+_MOST_A_SECOND = 1e14  # more than any event counts on a machine: cycles of 10,000 cores, bytes of memory
 _LABEL = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
 # A name, labels, the value of a counter, and maybe a timestamp and an exemplar.
 _NUMBER = r"[0-9]{1,20}(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?"
@@ -185,9 +187,11 @@ class Use:
         value = to_number(self.value)
         if before is None or value is None:
             return before if value is None else value
-        # What is read later may be less by the use in between. No counter has reached what is more than twice as much:
-        # it was a wrong value, or the counter restarted.
-        may_restart = self.restarts or value < before / 2
+        if self.key is None:  # a difference of counters that are read one after the other dips by the use in between
+            may_restart = value < before / 2
+        else:  # a sample that no counter can have reached since the key began was a wrong value
+            most = _MOST_A_SECOND * self.key.age if self.key.age is not None else _MOST
+            may_restart = self.restarts or before >= min(value + most, _MOST_BELIEVED)
         return value if may_restart else max(value, before)
 
 

@@ -102,7 +102,7 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
 
     name = f"default/pod app ({container.id[:12]})"
     assert any(name in line for line in ask("reconcile")["left"])
-    mine = {"container": container.id, "namespace": "default", "pod": "pod", "name": "app"}
+    mine = {"container": container.id, "namespace": "default", "pod": "pod", "name": "app", "uid": None}
     assert mine in ask("list")["unhooked"]["containers"]
     assert pod.id not in {it["container"] for it in ask("list")["unhooked"]["containers"]}, "the sandbox"
     (finding,) = [it for it in ask("doctor")["findings"] if it["subject"] == "unhooked" and it["level"] != "warning"]

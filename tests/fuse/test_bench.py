@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.form("pyz")]
 
 PYTHON = Path(sys.base_prefix, "bin", python_name(sys.version_info[:2]))
 SPEED = speed.SpeedPlan(python=[str(PYTHON)], rounds=1, groups=(1, 3), crowd=3, instructions=0)
-SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20)
+SCALE = scale.Sizes(members=8, processes=60, rounds=1, keys=20, lines=300)
 
 
 @pytest.fixture(autouse=True)
@@ -48,10 +48,19 @@ def test_speed_measures_every_table() -> None:
 
 
 def test_scale_measures_every_table() -> None:
-    costs, growth, scrapes = scale.measure(SCALE)
+    costs, growth, scrapes, history, longer = scale.measure(SCALE)
     assert {it.row for it in costs.figures} == {it.row for it in growth.figures} == set(scale.TARGETS)
     assert {it.row for it in scrapes.figures} == set(scale.SCRAPES)
-    assert min(value for (_, column), value in medians(costs, growth, scrapes).items() if column != "CPU s") > 0
+    assert {it.row for it in history.figures} == {"json.loads", *scale.HISTORIES}
+    assert {it.row for it in longer.figures} == {"json.loads", scale.HISTORIES[0]}
+    assert (
+        min(
+            value
+            for (_, column), value in medians(costs, growth, scrapes, history, longer).items()
+            if column != "CPU s"
+        )
+        > 0
+    )
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=watching.missing() or "")

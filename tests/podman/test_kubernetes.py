@@ -82,6 +82,8 @@ class Host:
         mounts = []
         for it in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **scratch}[it["name"]]
+            if adopt:  # what a runtime keeps, also of one that has not run here yet: the kubelet makes it
+                os.makedirs(source, exist_ok=True)
             target = elsewhere.get(it["name"], it["mountPath"])
             mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed

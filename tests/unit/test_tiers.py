@@ -101,7 +101,8 @@ def test_what_failed_is_named_last(
     profile = "from hypothesis import settings\n\nsettings.register_profile('dev')\n"
     (tests / "unit/conftest.py").write_text(profile)
     (tests / "unit/test_unit.py").write_text("def test_it() -> None:\n    assert not 'so'\n")
-    (tests / "fuse/test_native.py").write_text(PASSES)
+    for path in build.OF_THE_ELF_FILE:
+        (project / path).write_text(PASSES)
     (tests / "fuse/test_fuse.py").write_text("import os\n\ndef test_it() -> None:\n    os.kill(os.getpid(), 9)\n")
     (tests / "podman/test_life.py").write_text(SKIPS)
     monkeypatch.setattr(build, "ROOT", project)
