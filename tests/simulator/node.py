@@ -230,7 +230,8 @@ class SimulatedNode:
         if has_joined:
             it.key = key
         it.is_member = (it.is_member or has_joined) and it.pid not in self.released
-        it.was_interrupted = not it.is_member and (life.is_killed or is_refused or it.pid in self.released)
+        is_over = life.is_killed or is_refused or it.pid in self.released
+        it.was_interrupted = not it.is_member and (is_over or life.had_fault)  # which may have cost its record
         is_fine = has_joined or is_refused or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
         expect(is_fine or not it.is_alive, life.what, "failed:", life.result)
         if it.is_member and it.is_alive:
