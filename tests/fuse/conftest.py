@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import provision
 from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
-from tests.support.hook import Hook, task
+from tests.support.hook import Hook, shipped, task
 
 HERE = Path(__file__).parent
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000
@@ -71,3 +74,13 @@ def hook(resctrl_root: Path, tmp_path: Path) -> Hook:
 def init() -> Iterator[subprocess.Popen[bytes]]:
     with task() as process:
         yield process
+
+
+@pytest.fixture
+def public_program() -> Iterator[Path]:
+    """A copy of the file under test that every user can run: the checkout and the tests' directories may be root's."""
+    with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:
+        Path(place).chmod(0o755)
+        program = Path(shutil.copy(shipped(), place))
+        program.chmod(0o755)
+        yield program

@@ -423,7 +423,8 @@ def test_answers_in_json_name_each_process(hook: Hook) -> None:
         assert (outcome.status, json.loads(outcome.stdout)["released"]) == (0, False)
 
 
-def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(hook: Hook) -> None:
+def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(hook: Hook, public_program: Path) -> None:
+    hook = replace(hook, program=public_program)
     for verb, *words in (["run", "--", "id", "-u"], ["assign", "--key=a", "1"], ["release", "--key=a"]):
         outcome = finish(hook.open(verb, *words, user=65534))
         assert (f"{verb} needs root" in outcome.stderr, outcome.stderr.count("\n")) == (True, 1)

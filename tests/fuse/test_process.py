@@ -7,9 +7,7 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import subprocess
-import tempfile
 import termios
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from tests import provision
 from tests.support import interpreters
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.devlog import DevLog
@@ -313,16 +310,12 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
-def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) -> None:
-    with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:  # the tests' own directories are root's
-        Path(place).chmod(0o755)
-        program = Path(shutil.copy(shipped(), place))
-        program.chmod(0o755)
-        other = Hook(hook.resctrl_root, Path(place) / "run", options=())
-        other(created("c1", init.pid))
-        where = [f"--run-dir={other.run_dir}", f"--resctrl-root={place}"]  # only root sees the model
-        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(program), *verb, *where]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
+def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str], public_program: Path) -> None:
+    other = Hook(hook.resctrl_root, public_program.parent / "run", options=())
+    other(created("c1", init.pid))
+    where = [f"--run-dir={other.run_dir}", f"--resctrl-root={public_program.parent}"]  # only root sees the model
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(public_program), *verb, *where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "run it as root" in done.stderr
 
