@@ -16,7 +16,7 @@ from hook.view import change
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.entry import Context
+    from hook.context import Context
     from hook.identity import Container, Key
     from hook.store import LockedKey
 

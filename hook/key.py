@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hook.entry import Context
+    from hook.context import Context
     from hook.models import KeyState, Member, MonGroup
     from hook.store import LockedKey
 

@@ -12,7 +12,7 @@ from hook.models import Failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.entry import Context
+    from hook.context import Context
     from hook.models import Member
     from hook.store import RunDir
 

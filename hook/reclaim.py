@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from hook.entry import Context
+    from hook.context import Context
     from hook.models import Kind, MonGroup
     from hook.store import LockedKey, RunDir
 

@@ -14,8 +14,8 @@ from hook.view import next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.context import Context
     from hook.create import Attempt
-    from hook.entry import Context
     from hook.identity import Container
     from hook.models import KeyState, Member
     from hook.store import LockedKey

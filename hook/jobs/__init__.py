@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 from hook import identity, names, report, system
+from hook.context import Context
 from hook.create import check_record, create_runtime
-from hook.entry import Context
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.key import drop

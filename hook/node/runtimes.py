@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from hook import conmon, identity, names, system, validation
-from hook.entry import Context
+from hook.context import Context
 from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, KeyState, Options, State, ValidationError
 from hook.node import engines, files, hooksd, programs

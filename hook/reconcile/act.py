@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop, end, end_group, history_of, remove_group

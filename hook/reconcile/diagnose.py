@@ -15,7 +15,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from hook import counters, identity, names, reclaim, resctrl, system, validation
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError
 from hook.key import find_removable, history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State

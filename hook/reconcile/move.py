@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from hook import system
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
 from hook.node import files, processes, records

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hook import names, reclaim, report, resctrl, system, validation
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, Options, State
 from hook.node import processes, records, runtimes

@@ -31,7 +31,7 @@ from typing import NoReturn
 
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook import counters, create, ending, names, reclaim, report, retry, system
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
 from hook.models import Index, KeyState, Options

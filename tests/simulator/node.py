@@ -13,7 +13,7 @@ from typing import Any
 
 from hook import __main__ as program
 from hook import jobs
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Options
 from hook.reconcile import run as reconcile

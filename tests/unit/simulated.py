@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hook import system
+from hook.context import Context
 from hook.create import create_runtime
-from hook.entry import Context
 from hook.identity import Container
 from hook.models import Failure, KeyState, Member, Options
 from hook.node.models import ReconcileRecord

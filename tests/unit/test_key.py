@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hook import key, reclaim, retry, system
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, KeyState
 from hook.reconcile import run as reconcile

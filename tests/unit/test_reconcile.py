@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hook import counters, system, validation
-from hook.entry import Context
+from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.node import runtimes

@@ -12,7 +12,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
-from hook.entry import Context
+from hook.context import Context
 from hook.models import Index, KeyState
 from hook.node import processes, runtimes
 from hook.node.models import Unhooked

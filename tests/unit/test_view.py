@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hook import create, reclaim, system
-from hook.entry import Context
+from hook.context import Context
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
 from hook.report import explain
