@@ -9,13 +9,11 @@ Source: Documentation/filesystems/resctrl.rst ("RMID", "mon_data"), and for what
 
 from __future__ import annotations
 
-from hook.models import Returned
 from hook.validation import replace
-from hook.view import next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import KeyState, Member, MonGroup
+    from hook.models import MonGroup
 
 MILLION = 10**6
 UNKNOWN = "Unavailable"
@@ -205,20 +203,18 @@ def begin_group(group: MonGroup, counters_now: dict[str, str], *, is_late: bool)
     return _mark_lost(replace(group, begin=counters_now), lost, word)
 
 
-def remake_group(group: MonGroup) -> MonGroup:
-    """Begin with a new directory, without counters yet, for a group that another tool removed.
-
-    The use of the former one is unknown, unless its last member had left (`last`).
-    """
-    last = group.last or {}
-    return replace(group, begin=None, end=None, last=None, **carry([replace(add_late(group, last), end=last)]))
-
-
 def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:
     """Add the use of groups that are `over` to a group's `before`."""
     if not any(other.begin or other.before for other in over):
         return group
     return replace(group, **carry([replace(group, begin=None, end=None), *over]))
+
+
+def inherit_run(group: MonGroup, over: list[MonGroup], *, is_partial: bool) -> MonGroup:
+    """Add the use of a run of the key that is over; what is unknown of it, or all if it `is_partial`, is EARLIER."""
+    heir = inherit(group, over)
+    lost = [counter for counter, text in heir.before.items() if is_partial or number(text) is None]
+    return _mark_lost(heir, lost, EARLIER)
 
 
 def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
@@ -239,20 +235,3 @@ def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
         "before": {name: text_of(sums[name], UNKNOWN if name in unknown else EARLIER) for name in sums},
         "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
     }
-
-
-def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) -> KeyState:
-    """Reopen a key with these groups, after it was completed, or because its groups cannot be removed."""
-    generation = next_generation(state)
-    return replace(
-        state, groups=groups, members=members, generation=generation, completed_at=None, completed_boottime=None
-    )
-
-
-def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> KeyState:
-    """Begin another run of a completed key, with this group, which inherits its use."""
-    heir = inherit(group, state.groups)
-    lost = [counter for counter, text in heir.before.items() if state.taken or number(text) is None]
-    heir = _mark_lost(heir, lost, EARLIER)
-    returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
-    return replace(resume(state, [heir], {}), returned=returned, taken=False, runs=1, left={}, left_more=0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The line in the history for a key that ends: whose it was, from when to when, and what it used.
 
-A line that cannot be written is owed: it stays in the key's record until the key's next end, or reconcile, writes it.
+A line that cannot be written stays in the key's record until the key's next end, or reconcile, writes it.
 Imported only when a key ends whose record names a file. The model of a line is Job of hook/node/models.py.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 from hook import counters, system
 from hook.errors import HookError, Reason
 from hook.models import Owed
+from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.life import Moment
     from hook.models import KeyState, MonGroup
     from hook.store import RunDir
 
@@ -22,23 +24,34 @@ DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
 
 
-def write_line(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) -> Owed | None:
-    """Write the line of a key whose last groups are `over`, after those that it owes. Returns the lines owed now.
+def make_line(state: KeyState, ended: list[MonGroup], now: Moment) -> list[str]:
+    """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
+    return [system.dumps(_describe_run(state, ended, now))] if _had_member(state, ended) else []
 
-    There is no line for a key without a member in any group. A failure is reported, and stops nothing.
+
+def write_lines(run: RunDir, state: KeyState) -> KeyState:
+    """Write the lines that a key owes, the last of which is that of its end; it owes those that cannot be written.
+
+    A failure is reported, and stops nothing.
     """
-    lines = [*(state.owed.lines if state.owed is not None else [])]
-    if _had_member(state, over):
-        lines.append(system.dumps(_make_line(state, over)))
-    if not lines:
-        return None
+    owed, error = try_lines(run, state, f"what key {state.key} used")
+    if error is not None:
+        run.complaints.append(error)
+    return replace(state, owed=owed)
+
+
+def try_lines(run: RunDir, state: KeyState, what: str, drops: int = 0) -> tuple[Owed | None, HookError | None]:
+    """Append the lines that a key owes to its file. Returns those it owes now, and why `what` could not be written.
+
+    If it cannot be written, so many of the oldest are dropped.
+    """
+    lines = state.owed.lines if state.owed is not None else []
     try:
-        system.append_lines(path, lines)
+        system.append_lines(state.history_file, lines)
     except OSError as error:
         why = name_write_error(error)
-        run.complaints.append(unwritten_error(f"what key {state.key} used", path, why))
-        return owe(run, lines, why)
-    return None
+        return owe(run, lines, why, drops), unwritten_error(what, state.history_file, why)
+    return None, None
 
 
 def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
@@ -79,12 +92,11 @@ def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
     )
 
 
-def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
+def _describe_run(state: KeyState, over: list[MonGroup], now: Moment) -> dict[str, object]:
     returned = state.returned
     begin = (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
-    now = system.boottime()
     # What lingered has done nothing since then.
-    end = state.lingering_since if state.lingering_since is not None else now
+    end = state.lingering_since if state.lingering_since is not None else now.boottime
     name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
     known, unknown = _sum_use(state, over)
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
@@ -99,7 +111,7 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
         "begin": begin[0] or None,
-        "end": system.format_utc(system.unix_time() - (now - end)),
+        "end": system.format_utc(now.unix - (now.boottime - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         # Of a job, how many processes joined, one after another or side by side.
         "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """poststop: a container leaves its key, and the record of its failure, if there is one, goes.
 
-Read `poststop`, then `key.drop`.
+Read `poststop`, then `key.leave`, the transitions of `life` that it asks for, and `key.settle` (the order of writes).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def poststop(context: Context, container: str) -> None:
         member = members.get(container)
         if member is not None and context.options.containers != "all" and not _is_meant(context, container, member):
             return
-        over = [] if member is not None and system.is_dead(member.pid, member.starttime) is False else [container]
+        leaving = [] if member is not None and system.is_dead(member.pid, member.starttime) is False else [container]
         for other, displaced in members.items():
             if other.startswith(container + "@") and system.is_dead(displaced.pid, displaced.starttime):
-                over.append(other)
-        if over:
-            key.drop(context, locked, over, is_own=member is not None and container in over)
+                leaving.append(other)
+        if leaving:
+            key.leave(context, locked, leaving, stops=member is not None and container in leaving)
 
 
 def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:

@@ -12,9 +12,9 @@ the tools.
 
 from __future__ import annotations
 
-from hook import ending, key, names, resctrl, system
+from hook import ending, key, life, names, resctrl, system
 from hook.errors import HookError, Reason
-from hook.models import Index, KeyState
+from hook.models import KeyState
 from hook.view import View
 
 TYPE_CHECKING = False
@@ -123,9 +123,7 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
         with context.run.lock(name, system.monotonic()) as locked:
             state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
             if state is not None and is_deserted(state) and (waiting or not _waits(context, state)):
-                key.end(context, locked, state)
-                for container in state.members:
-                    context.run.remove(Index, container)
+                key.end(context, locked)
     except HookError:
         pass  # its lock is busy, or the kernel refuses: it stays on record
 
@@ -194,10 +192,11 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     state = locked.state
     if state is None or state.completed_at is not None:
         return
-    retired = [group for group in state.groups if is_retired(context, state, group, left=left)]
-    over = [key.finish_group(context, group) for group in retired]
-    if 0 < len(over) < len(state.groups):
-        key.drop_groups(context, locked, state, over)
+    unneeded = [group for group in state.groups if is_retired(context, state, group, left=left)]
+    if 0 < len(unneeded) < len(state.groups):
+        finals = key.read_finals(context, state)
+        ended = [life.finish(group, finals.get(group.path)) for group in unneeded]
+        key.settle(context, locked, life.retire(state, ended))
 
 
 def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str | None = None) -> bool:
@@ -293,10 +292,11 @@ def forget(view: View, locked: LockedKey) -> None:
         return
     if state.generation:
         view.remove(state.key)
-    if state.owed is None:
+    after = life.forget(state)
+    if after is None:
         locked.clear()
     else:
-        locked.commit(key.forget_snapshot(state))
+        locked.commit(after)
 
 
 # --- Unreadable records

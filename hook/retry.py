@@ -6,18 +6,16 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, names, reclaim, system
+from hook import key, life, reclaim, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
-from hook.models import Index
 from hook.validation import replace
-from hook.view import next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.create import Attempt
     from hook.identity import Container
-    from hook.models import KeyState, Member
+    from hook.key import Attempt
+    from hook.models import KeyState
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -59,52 +57,35 @@ def _wait_for_limbo(attempt: Attempt) -> bool:
     return True
 
 
-def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str, *, made: bool) -> None:
+def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
     """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
 
-    `path` is the group, and `made` whether the try made it. A container that was a member before stays one.
+    `path` is the group. A container that was a member before stays one.
     """
-    context, container = attempt.context, attempt.container
+    context, container, present = attempt.context, attempt.container, locked.state
     attempt.left = path
+    had_group = life.has_group(before, path)
     try:
         if before is not None and container.is_member(before.members.get(container.id)):
-            context.view.show(locked.state or before)  # the try has hidden the view if the group was gone
-        elif not _is_needed(context, container, path, made=made):
-            _restore(attempt, locked, before, path, made=made)
-            if before is None or container.id not in before.members:
-                context.run.remove(Index, container.id)  # last: as in key.drop
+            context.view.show(present or before)  # the try has hidden the view if the group was gone
+        elif not _is_needed(context, container, path, had_group=had_group):
+            known = [(group.path, group.inode) for group in present.groups] if present is not None else []
+            if had_group and (path, context.resctrl.inode(path)) not in known:
+                key.remove_group(context, path)  # it was made again, and its counters could not be read
+            is_member = before is not None and container.id in before.members
+            after = life.restore(before, present, path)
+            key.settle(context, locked, after, [] if is_member else [container.id])
+            if after is not None and after.generation:
+                context.view.show(after)  # as above
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         context.run.complain("a failed start could not be undone", error)
 
 
-def _is_needed(context: Context, container: Container, path: str, *, made: bool) -> bool:
-    """Whether reconcile has moved the process into the group, or a new group has another task, or that is unknown."""
+def _is_needed(context: Context, container: Container, path: str, *, had_group: bool) -> bool:
+    """Whether reconcile has moved the process into the group, or a new group has a live task, or that is unknown."""
     tasks = system.try_call(context.resctrl.tasks, path) or {container.pid}
-    return context.resctrl.has_live_task(path) and (made or container.pid in tasks)
-
-
-def _restore(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str, *, made: bool) -> None:
-    """Restore the record and the view of a key, and remove the group that was made, unless the key had it before."""
-    context, now = attempt.context, locked.state
-    if before is not None and now is not None and made:
-        had = any(group.path == path and group.end is None for group in before.groups)
-        if had and (path, context.resctrl.inode(path)) in [(group.path, group.inode) for group in now.groups]:
-            # It was made again, and its begin was read.
-            before, made = replace(before, groups=now.groups, generation=now.generation and next_generation(now)), False
-    if before is None or not before.generation:
-        context.view.remove(attempt.key.name)
-    elif not context.view.is_current(before):  # no two views of a key have one generation
-        before = replace(before, generation=next_generation(now or before))
-    # The record before rmdir, and the view before its links dangle. Killed in between: a group without a record and
-    # without a task, which reconcile removes.
-    if before is not None:
-        locked.commit(before)
-        context.view.show(before)
-    if made:
-        key.remove_group(context, path)
-    if before is None and now is not None:
-        locked.clear()  # after rmdir: as in key.drop_groups
+    return context.resctrl.has_live_task(path) and (not had_group or container.pid in tasks)
 
 
 def drop_left(attempt: Attempt, locked: LockedKey) -> None:
@@ -129,9 +110,9 @@ def give_up(context: Context, former: str, container: Container, *, is_job: bool
         if is_job and container.is_member(member):
             raise HookError(Reason.USAGE, f"process {container.pid} is of {container.id}, a member of key {former}")
         if state is not None and container.displaces(member):
-            locked.commit(replace(state, members=displace(state.members, container.id)))
+            key.settle(context, locked, replace(state, members=life.displace(state.members, container.id)))
         else:
-            key.drop(context, locked, [container.id])
+            key.leave(context, locked, [container.id])
 
 
 def refuse_labels(labels: dict[str, str], state: KeyState) -> None:
@@ -142,23 +123,3 @@ def refuse_labels(labels: dict[str, str], state: KeyState) -> None:
     given, known = (", ".join(map("=".join, each.items())) or "none" for each in (labels, state.job_labels))
     dead = (system.is_dead(member.pid, member.starttime) for member in state.members.values())
     raise HookError(Reason.IO if all(dead) else Reason.BAD_KEY, "other labels", key=state.key, given=given, known=known)
-
-
-# --- Members of one container ID
-
-
-def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
-    """Rename a member whose container ID belongs to another process from now on."""
-    remaining = dict(members)
-    member = remaining.pop(container)
-    remaining[names.displaced_member(container, member.pid, member.starttime)] = member
-    return remaining
-
-
-def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:
-    """Add a member in the place of the one of the same ID, which stays under another name if this one displaces it."""
-    remaining = displace(members, container) if displaces else dict(members)
-    remaining[container] = member
-    # The older of two processes of this ID had its hook called again: it is displaced no more.
-    remaining.pop(names.displaced_member(container, member.pid, member.starttime), None)
-    return remaining

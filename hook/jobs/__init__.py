@@ -21,7 +21,7 @@ from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
-from hook.key import drop
+from hook.key import leave
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
 from hook.node.processes import (
@@ -337,4 +337,4 @@ def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: lis
                     context.resctrl.expel(member.group, tid)
                     is_whole = False
     if leaving:
-        drop(context, locked, leaving, is_own=is_own)
+        leave(context, locked, leaving, stops=is_own)

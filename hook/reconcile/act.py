@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
+from hook import create, ending, identity, life, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop, end, end_group, history_of, remove_group
+from hook.key import begin, end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import processes, records, runtimes
 from hook.node.processes import cpu_seconds, parse_job_process
@@ -26,7 +26,6 @@ from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, dia
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
 from hook.report import format_count
 from hook.store import LockedKey
-from hook.view import change
 
 LONGEST_KEY = 64  # of a job, in characters
 
@@ -95,10 +94,10 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     if verb == "rebuild":
         _rebuild(seen, locked, state)
     elif verb == "drop":
-        drop(context, locked, [action.container])
+        leave(context, locked, [action.container])
     elif verb == "end":
         if state.completed_at is None:
-            end(context, locked, state)
+            end(context, locked)
         else:
             end_released(context, state)
     elif verb == "evict":
@@ -116,11 +115,9 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "write":
         write_owed(context, locked, state, seen.surplus.lines[state.key])
     elif verb == "note":
-        # A group that the other tool has removed ends: no view leads to it.
-        groups = [end_group(group, group.last or {}) if seen.is_gone(group) else group for group in state.groups]
-        _show(context, locked, change(state, groups, taken=True))
+        _show(context, locked, life.take(state, [group.path for group in state.groups if seen.is_gone(group)]))
     elif verb == "show":
-        _show(context, locked, change(state, [seen.mark_counters(state, group) for group in state.groups]))
+        _show(context, locked, life.change(state, [seen.mark_counters(state, group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -136,13 +133,9 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
     """
     if state.owed is None:
         return
-    lines, owed, error = state.owed.lines, None, None
-    try:
-        system.append_lines(state.history_file, lines)
-    except OSError as caught:
-        why = ending.name_write_error(caught)
-        error = ending.unwritten_error(f"{format_count(len(lines), 'line')} of history", state.history_file, why)
-        owed = ending.owe(context.run, lines, why, surplus)
+    owed, error = ending.try_lines(
+        context.run, state, f"{format_count(len(state.owed.lines), 'line')} of history", surplus
+    )
     # After the lines: killed in between, they are written once more, each with the same id.
     if owed is None and state.completed_at is not None and not state.groups:
         locked.clear()
@@ -154,9 +147,7 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
 
 def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> None:
     """End a key at once, whether or not its members live, with all its groups. Raises HookError, OSError."""
-    end(context, locked, validation.replace(state, recovering=False), is_own=True)
-    for container in state.members:
-        context.run.remove(Index, container)
+    end(context, locked, by_order=True)
     if state.recovering:  # its record may lack groups, which have its name
         for above in resctrl.list_ctrl_groups(context.resctrl.root):
             remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
@@ -176,7 +167,7 @@ def end_released(context: Context, state: KeyState) -> bool:
 
 
 def _show(context: Context, locked: LockedKey, state: KeyState) -> None:
-    locked.commit(state)
+    settle(context, locked, state)
     context.view.show(state)
 
 
@@ -216,17 +207,16 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
     indexes = [*filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))]
-    files = [state.history_file, *(index.history_file for index in indexes)]
-    file = next(filter(None, files), history_of(context, state))
+    file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
     labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
     members = state.members
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
-    locked.commit(change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels))
+    locked.commit(life.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels)))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
-            create.begin(context, locked, group.path, made=False)
+            begin(context, locked, locked.state or state, group.path, is_made=False)
     rebuilt = locked.state or state
     if kind != "job" and _has_unknown(seen, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
@@ -314,6 +304,8 @@ def adopt_running(seen: Survey, container: Container) -> bool | Mover:
     options, run = seen.context.options, seen.context.run
     if leaves_out(options, container.pod):
         return False
+    if container.pod.uid is None:  # the option is about Podman's containers: a pod has a line if its hook says so
+        container.history_file = container.history_file or options.history
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)

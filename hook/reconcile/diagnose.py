@@ -17,7 +17,7 @@ from typing import NamedTuple
 from hook import counters, identity, names, reclaim, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError
-from hook.key import find_removable, history_of
+from hook.key import is_held
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, processes, records, runtimes
 from hook.node.models import ReconcileRecord
@@ -334,7 +334,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
     elif state.lingering_since is None or is_listed is False or reclaim.has_lingered(seen.context, state):
-        if state.groups and not find_removable(seen.context, state):
+        if state.groups and all(is_held(seen.context, state, group) for group in state.groups):
             seen.held.add(key)
             return
         why = "it has no members" if state.lingering_since is None else "its linger time is over, or its pod is gone"
@@ -391,7 +391,7 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     if not look.to_move:
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
-    is_counted = bool(seen.context.options.snapshot_ttl or history_of(seen.context, state))
+    is_counted = bool(seen.context.options.snapshot_ttl or state.history_file)
     verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
     return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
 

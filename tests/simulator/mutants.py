@@ -33,10 +33,11 @@ def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
 _TAKES_LOCK = "system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)"
 _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)\n"
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
-_MAKES_GROUP = "            made = context.resctrl.make(group.path)\n"
-_COMMITS = "            locked.commit(state)\n"
-_TELLS = "        after = _add_to_history(context, state, after, over)\n"
-_ENDS = "            locked.commit(after)\n"
+_MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
+_COMMITS = "    locked.commit(after)\n    # Before mkdir"
+_WRITES_LINES = "        after = ending.write_lines(context.run, after)\n"
+_WRITES_AFTER = "    if kept and kept.owed:\n        kept = ending.write_lines(context.run, kept)\n        _save(context, locked, kept, [])\n"
+_SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(
         "the lock's inode is not compared with that of its path", "c1 | p1 | c2 | c3",
@@ -59,7 +60,7 @@ MUTANTS = {
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
     "M8": BrokenRule(
         "a member is recorded after its group is made", "c1 | c2 | r",
-        {_COMMITS: "", _MAKES_GROUP: _MAKES_GROUP + _COMMITS},
+        {_COMMITS: "    # Before mkdir", _MAKES_GROUP: _MAKES_GROUP + "    locked.commit(after)\n"},
     ),
     "M9": BrokenRule(
         "a group that another tool removed is not made again", "| c1 | x1",
@@ -67,7 +68,7 @@ MUTANTS = {
     ),
     "M10": BrokenRule(
         "poststop takes out a member that lives", "c1 d1 | c1 | l1",
-        {"over = [] if member is not None and system.is_dead(": "over = [] if False and system.is_dead("},
+        {"leaving = [] if member is not None and system.is_dead(": "leaving = [] if False and system.is_dead("},
     ),
     "M11": BrokenRule(
         "what a key used before it came back counts again", "history=1; c1 | p1 c2 p2 | r",
@@ -75,7 +76,7 @@ MUTANTS = {
     ),
     "M12": BrokenRule(
         "the line of a key is written after its record", "history=1; c1 | p1 c2 p2 | r",
-        {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
+        {_WRITES_LINES: "        pass\n", _SAVES: _SAVES + _WRITES_AFTER},
     ),
     "M13": BrokenRule(
         "a container that another tool has taken is moved back", "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
@@ -83,11 +84,11 @@ MUTANTS = {
     ),
     "M14": BrokenRule(
         "a key is forgotten with the lines that it owes", "history=1; c1 p1 t1 h c2 p2 t400 | R | Y R",
-        {"    if state.owed is None:\n        locked.clear()": "    if True:\n        locked.clear()"},
+        {"    if state.owed is None:\n        return None": "    if True:\n        return None"},
     ),
     "M15": BrokenRule(
-        "the file of a line is that of the command which ends the key", "history=1; c1 c9 | d1 R | d9 R",
-        {"return state.history_file or (": "return ("},
+        "the file of a line is not on the record of its key", "history=1; c1 c9 | d1 R | d9 R",
+        {"history_file=container.history_file or state.history_file": 'history_file=""'},
     ),
     "M16": BrokenRule(
         "no reconcile ends a release that was killed", "j21 | q | r",
@@ -95,7 +96,7 @@ MUTANTS = {
     ),
     "M17": BrokenRule(
         "a task that outlived the last poststop keeps a key that has lingered", "linger=60; c1 f1 | p1 | r t100 r",
-        {"stopped=is_own or (state.stopped and not state.members)": "stopped=is_own"},
+        {"else state.stopped and members == state.members": "else False"},
     ),
     "M18": BrokenRule(
         "the last poststop counts as come where reconcile has dropped a container", "linger=60; c1 f1 | d1 | r t100 r",

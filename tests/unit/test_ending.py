@@ -19,7 +19,7 @@ import pyz
 from hook import ending, jobs, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
-from hook.key import MOST_LEFT
+from hook.life import MOST_LEFT
 from hook.models import Index, KeyState
 from hook.node import records
 from hook.node.models import Job
@@ -268,16 +268,6 @@ def test_a_key_that_gets_no_member_leaves_none(node: Node, has_lived: bool) -> N
     live(node, 4.0, pid=9)
     assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
     assert node.groups() == {}
-
-
-def test_reconcile_writes_those_of_pods_only_whose_hook_would_have(node: Node) -> None:
-    """The packages' timer has the option for Podman's containers, also on a node of Kubernetes."""
-    node.start(ID, 7)
-    node.start(OTHER, 8, None)
-    node.kernel.die(7)
-    node.kernel.die(8)
-    assert node.verbs(options=ON) == ["drop", "drop"]
-    assert [it["key"] for it in read(node)] == [OTHER]
 
 
 # --- The file

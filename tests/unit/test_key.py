@@ -527,20 +527,8 @@ def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: N
         unshown = replace(locked.state, generation=0)
         locked.commit(unshown)
         node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
-        key.drop_groups(context, locked, unshown, unshown.groups)
+        key.end(context, locked, by_order=True)
     assert not [it for it in node.files() if it.startswith("mon_groups/")]
-
-
-def test_who_was_no_member_has_not_left(node: Node) -> None:
-    node.start()
-    assert key.note_left(node.state(), [OTHER]) == {"left": {}, "left_more": 0}
-
-
-def test_a_group_that_is_gone_without_a_begin_ends_without_counters(node: Node) -> None:
-    node.start()
-    (group,) = node.state().groups
-    gone = replace(group, path=f"{RESCTRL}/mon_groups/oci-gone", begin=None)
-    assert key.finish_group(node.context(), gone, had_member=True).end == {}
 
 
 # --- Room for records

@@ -95,14 +95,6 @@ def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, secon
     assert further == [f"-> {paths[second]}/{it}" for it in ("tasks", "mon_data/d/e")]
 
 
-def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
-    context = node.context()
-    with context.run.lock(UID, system.monotonic()) as locked:
-        create.begin(context, locked, "/g", made=True)
-        assert locked.state is None
-    assert context.run.list_part("mon_groups") == []
-
-
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(node: Node) -> None:
     """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
     node.start(ID, 7)
