@@ -36,7 +36,11 @@ _IS_OVER = "            if self.state is None or self.state.completed_at is not 
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
 _COMMITS = "    locked.commit(after)\n    # Before mkdir"
 _WRITES_LINES = "        after = ending.write_lines(context.run, after)\n"
-_WRITES_AFTER = "    if kept and kept.owed:\n        kept = ending.write_lines(context.run, kept)\n        _save(context, locked, kept, [])\n"
+_WRITES_AFTER = (
+    "    if kept and kept.owed:\n"
+    "        kept = ending.write_lines(context.run, kept)\n"
+    "        _save(context, locked, kept, [])\n"
+)
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(

@@ -161,7 +161,7 @@ def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest
     node.kernel.die(7)
     node.remove_groups()
     node.remove(f"mon_groups/{UID}")
-    monkeypatch.setattr(acting, "drop", fails(errno.EIO))
+    monkeypatch.setattr(acting, "leave", fails(errno.EIO))
     assert [outcome.action.verb for outcome in node.repair().outcomes] == ["drop"]
     assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
 
@@ -753,7 +753,7 @@ def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Nod
 def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.start()
     node.kernel.die(7)
-    monkeypatch.setattr(acting, "drop", lambda *_: None)
+    monkeypatch.setattr(acting, "leave", lambda *_: None)
     outcomes = node.repair().outcomes
     assert [(it.action.verb, it.problem) for it in outcomes] == [
         ("drop", None), ("drop", "it was done, and is needed again"),

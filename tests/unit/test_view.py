@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hook import create, reclaim, system
+from hook import reclaim, system
 from hook.context import Context
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transitions of a key's life, in any order, with what else happens to its groups in between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook import counters, life, system
+from hook.identity import Key
+from hook.models import KeyState, Member, MonGroup
+from hook.validation import replace
+from tests.unit.files import examples
+
+EVENT = "mon_L3_00/mbm_total_bytes"
+PATHS = [f"/sys/fs/resctrl/{place}mon_groups/oci-c1" for place in ("", "gold/")]
+NAMES = ("c1", "c2", "c3")
+
+
+class Step(NamedTuple):
+    """What happens: to which container, in which group, how much of it."""
+
+    what: str
+    name: str
+    path: str
+    amount: int
+
+
+STEPS = ("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "take", "retire", "fail", "forget")
+OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse")
+steps = st.builds(
+    Step, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
+)
+
+
+class Directory:
+    """A mon_group in the kernel."""
+
+    def __init__(self, inode: int, first: int) -> None:
+        self.inode = inode
+        self.value = first
+
+
+class LifeOfKey:
+    """A key, its directories in the kernel, and all that its containers have used in them."""
+
+    def __init__(self) -> None:
+        self.state: KeyState | None = None
+        self.directories: dict[str, Directory] = {}
+        self.used = 0
+        self.is_whole = True
+        self.lines: list[dict[str, Any]] = []
+        self.clock = 0.0
+        self.inode = 0
+
+    def now(self) -> life.Moment:
+        self.clock += 1.0
+        return life.Moment(self.clock, self.clock, f"at {self.clock}")
+
+    def read(self, path: str) -> dict[str, str]:
+        return {EVENT: str(self.directories[path].value)} if path in self.directories else {}
+
+    def finals(self) -> dict[str, dict[str, str]]:
+        """What `key.read_finals` reads."""
+        groups = self.state.groups if self.state is not None else []
+        known = {group.path for group in groups if group.path in self.directories}
+        return {
+            group.path: self.read(group.path)
+            for group in groups
+            if group.path in known and self.directories[group.path].inode == group.inode
+        }
+
+    def known(self, state: KeyState | None) -> int:
+        """The part of the key's use that is known, in all of its runs."""
+        total = 0
+        for group in state.groups if state is not None else ():
+            now = group.end if group.end is not None else self.finals().get(group.path, {})
+            total += counters.measure(group, now).get(EVENT, (0, True))[0] or 0
+        return total
+
+    def settle(self, after: KeyState | None, refused: Sequence[str] = ()) -> None:
+        """Carry out a transition, as `key.settle` does."""
+        before = self.state
+        removed = [group.path for group in life.list_removed(before, after)]
+        open_before = {group.path for group in before.groups} if before and before.completed_at is None else set()
+        open_after = {group.path for group in after.groups} if after and after.completed_at is None else set()
+        assert {*removed} == open_before - open_after, "what leaves the record is what goes"
+        if after is not None:
+            assert self.known(after) >= self.known(before), "use never falls"
+            if after.owed is not None:
+                self.lines += map(json.loads, after.owed.lines)
+                after = replace(after, owed=None)
+        if after is not None and {*removed} & {*refused}:
+            assert before is not None
+            known, after = self.known(after), life.reopen(after, before, {*removed} & {*refused})
+            assert {*removed} & {*refused} <= {group.path for group in after.groups}
+            self.state = after
+            assert self.known(after) >= known
+        for path in {*removed} - {*refused}:
+            self.directories.pop(path, None)
+        self.state = life.keep(after, snapshots=True) if after is not None else None
+
+    # --- The steps
+
+    def join(self, step: Step) -> None:
+        group = life.find_group(
+            self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
+        )
+        container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
+        container.history_file = "/var/log/history"
+        member = Member(pid=7, starttime=1, group=group.path)
+        arrival = life.Arrival(Key("c1", "container"), container, member, group, displaces=False)
+        after = life.join(self.state, arrival, self.now())
+        assert self.known(after) >= self.known(self.state)
+        is_made = group.path not in self.directories
+        if is_made:
+            self.inode += 1
+            self.directories[group.path] = Directory(self.inode, step.amount)
+        present = self.directories[group.path]
+        if present.inode != life.get_group(after, group.path).inode:
+            after = life.remake(after, group.path)
+        texts = self.read(group.path) if life.get_group(after, group.path).begin is None else None
+        known = self.known(self.state)
+        after = life.begin(after, group.path, present.inode, texts, is_late=False)
+        self.state = after
+        assert self.known(after) >= known
+
+    def use(self, step: Step) -> None:
+        state = self.state
+        places = {member.group for member in state.members.values()} if state is not None else set()
+        for path in places & self.finals().keys():
+            self.directories[path].value += step.amount
+            self.used += step.amount
+
+    def leave(self, step: Step) -> None:
+        self._drop([step.name], stops=True)
+
+    def drop(self, step: Step) -> None:
+        self._drop([step.name], stops=False)
+
+    def _drop(self, leaving: Sequence[str], *, stops: bool) -> None:
+        if self.state is not None and {*leaving} <= self.state.members.keys():
+            self.settle(life.leave(self.state, leaving, stops=stops))
+
+    def linger(self, step: Step) -> None:
+        if self._is_open() and not self.state.members:  # type: ignore[union-attr]
+            self.settle(life.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
+
+    def complete(self, _step: Step, refused: Sequence[str] = (), held: Sequence[str] = ()) -> None:
+        """The key ends, with the members that are left."""
+        if self.state is not None and self.state.completed_at is None:
+            state = life.leave(self.state, self.state.members, stops=True)
+            self.settle(life.complete(state, self.finals(), held, self.now()), refused)
+
+    def refuse(self, step: Step) -> None:
+        self.complete(step, refused=[step.path])
+
+    def retire(self, step: Step) -> None:
+        self.complete(step, held=[step.path])
+
+    def wipe(self, step: Step) -> None:
+        """Another tool removes a group."""
+        if self.directories.pop(step.path, None) is not None and self._is_open():
+            self.is_whole = False
+
+    def take(self, _step: Step) -> None:
+        if self._is_open():
+            gone = [group.path for group in self.state.groups if group.path not in self.directories]  # type: ignore[union-attr]
+            self.state = life.take(self.state, gone)  # type: ignore[arg-type]
+            self.is_whole = False
+
+    def fail(self, step: Step) -> None:
+        """A container comes, and its start fails: the key is as it was."""
+        before, name = self.state, "c4"
+        if before is not None and name in before.members:
+            return
+        self.join(step._replace(name=name))
+        after = life.restore(before, self.state, step.path)
+        if before is not None and after is not None:
+            assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)
+            assert after.generation == before.generation or after.generation > before.generation
+        self.settle(after)
+
+    def forget(self, _step: Step) -> None:
+        if self.state is not None and self.state.completed_at is not None:
+            self.settle(life.forget(self.state))
+
+    def _is_open(self) -> bool:
+        return self.state is not None and self.state.completed_at is None
+
+
+@examples(500)
+@given(st.lists(steps, min_size=8, max_size=30))
+def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happens: list[Step]) -> None:
+    key = LifeOfKey()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "posix", None)  # a transition makes no system call
+        for step in happens:
+            getattr(key, step.what)(step)
+        if key.state is not None and key.state.completed_at is None:
+            key.complete(Step("complete", "", "", 1))
+        assert key.state is None or key.state.completed_at is not None
+        key.forget(Step("forget", "", "", 1))
+        assert (key.state, key.directories.keys() & {*PATHS}) == (None, set()) or not key.is_whole
+    of_lines = sum(line["use"].get("mbm_total_bytes", 0) for line in {line["id"]: line for line in key.lines}.values())
+    assert of_lines <= key.used
+    assert of_lines == key.used or not key.is_whole
