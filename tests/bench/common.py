@@ -114,7 +114,8 @@ class Table:
 def save(path: Path, tables: Iterable[Table]) -> None:
     """Put the figures into this file, one on a line, in place of those with the same table, row and column."""
     figures = {tuple(line[:3]): line[3:] for line in (json.loads(path.read_bytes()) if path.exists() else ())}
-    figures |= {(table.title, it.row, it.column): it.numbers for table in tables for it in table.figures}
+    for table in tables:
+        figures |= {(table.title, figure.row, figure.column): figure.numbers for figure in table.figures}
     lines = (json.dumps([*names, *numbers], ensure_ascii=False) for names, numbers in figures.items())
     path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
