@@ -150,7 +150,6 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         ("docs/commands.md", "show shop/web"),
         ("docs/commands.md", "top"),
         ("docs/history.md", "history"),
-        ("docs/history.md", "history --by=day"),
         ("docs/history.md", "history job-17 --csv"),
     ],
 )
