@@ -37,6 +37,9 @@
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
                              of watch; how many files one run enters, and how often it changes file
+  python3 build.py bench plot
+                             draw docs/*.svg from docs/figures.json, which `--figures docs/figures.json` of the
+                             benchmarks speed and attribution writes
   python3 build.py faults [PART ...]
                              build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)
@@ -75,6 +78,7 @@ OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
 BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
+PLOT = "plot"
 
 
 def compile_verb(arguments: Sequence[str]) -> int:
@@ -242,8 +246,10 @@ def demo_verb(arguments: Sequence[str]) -> int:
 def bench_verb(arguments: Sequence[str]) -> int:
     named = bool(arguments) and not arguments[0].startswith("-")
     name, rest = (arguments[0], arguments[1:]) if named else (BENCHES[0], arguments)
+    if name == PLOT:
+        return _run("tests.bench.plot", rest)
     if name not in BENCHES:
-        raise BuildError(f"unknown benchmark {name} (there is: {', '.join(BENCHES)})")
+        raise BuildError(f"unknown benchmark {name} (there is: {', '.join((*BENCHES, PLOT))})")
     _under(lambda it: it.ensure(apt=it.TEST))
     _build_for_all()
     return _run(f"tests.bench.{name}", rest)

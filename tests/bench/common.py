@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +71,14 @@ class Figure:
         return self.center(self.values) < self.target if self.at_least else self.center(self.values) > self.target
 
     @property
+    def numbers(self) -> list[float]:
+        """The number, and the least and the most beside it, as they are printed."""
+        center = self.center(self.values)
+        around = tuple(self.beside(self.values)) if self.beside else (0.0,)
+        low, high = around if len(around) == 2 else (center - around[0], center + around[0])
+        return [round(number, self.digits) for number in (center, low, high)]
+
+    @property
     def aim(self) -> str:
         return "-" if self.target is None else f"{'≥' if self.at_least else '≤'} {self.target:.{self.digits}f}"
 
@@ -102,6 +111,15 @@ class Table:
         return [f"{self.title}: {it.row}, {it.column}: {it}, target {it.aim}" for it in missed]
 
 
+def save(path: Path, tables: Iterable[Table]) -> None:
+    """Put the figures into this file, one on a line, in place of those with the same table, row and column."""
+    figures = {tuple(line[:3]): line[3:] for line in (json.loads(path.read_bytes()) if path.exists() else ())}
+    for table in tables:
+        figures |= {(table.title, figure.row, figure.column): figure.numbers for figure in table.figures}
+    lines = (json.dumps([*names, *numbers], ensure_ascii=False) for names, numbers in figures.items())
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
 def ratios(values: Iterable[float], to: Iterable[float]) -> list[float]:
     """Divide round by round."""
     return [value / other for value, other in zip(values, to)]
@@ -110,7 +128,8 @@ def ratios(values: Iterable[float], to: Iterable[float]) -> list[float]:
 def run(name: str, about: str | None, default: PlanT, measure: Callable[[PlanT], Iterable[Table]]) -> int:
     """Be a benchmark's command: print each table as soon as it is measured; returns the exit status.
 
-    Each field of the plan is an option. The status is 1 if a target was missed, or if something cannot be measured.
+    Each field of the plan is an option, and `--figures` saves the figures for `bench plot`. The status is 1 if a target
+    was missed, or if something cannot be measured.
     """
     options = argparse.ArgumentParser(
         prog=f"python3 build.py bench {name}",
@@ -122,11 +141,15 @@ def run(name: str, about: str | None, default: PlanT, measure: Callable[[PlanT],
         options.add_argument(
             f"--{option}", type=type(first), default=value, nargs="+" if first is not value else None, help=f"[{value}]"
         )
-    missed = []
+    options.add_argument("--figures", type=Path, metavar="FILE", help="put the figures into this file, too")
+    plan = vars(options.parse_args())
+    file, missed = plan.pop("figures"), []
     try:
-        for table in measure(default._replace(**vars(options.parse_args()))):
+        for table in measure(default._replace(**plan)):
             print(f"{as_markdown(table.lines())}\n", flush=True)
             missed += table.missed()
+            if file:
+                save(file, [table])
     except CannotMeasure as error:
         missed.append(str(error))
     for line in missed:

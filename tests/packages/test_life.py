@@ -91,7 +91,7 @@ def is_enabled(machine: Machine) -> bool:
 def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine, packages: Packages) -> None:
     """It needs no other package, and no Python.
 
-    It prints how long each step takes from the start on: docs/performance.md has these figures.
+    It prints how long each step takes from the start on.
     """
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert all(words in readme for words in (APT, LIST, LISTEN))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import build
 from hook import __version__, entry
@@ -214,6 +215,27 @@ def test_commands_has_the_exit_status_of_each_call(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         found[call] = done.returncode
     assert found == shown
+
+
+# --- docs/metrics.md
+
+
+def test_metrics_configures_a_collector_of_defined_parts_that_scrapes_our_endpoint() -> None:
+    collector, discovery = map(yaml.safe_load, blocks(page("docs/metrics.md", "OpenTelemetry")))
+    (pipeline,) = collector["service"]["pipelines"].values()
+    assert pipeline == {part: [*collector[part]] for part in ("receivers", "processors", "exporters")}
+    (job,) = collector["receivers"]["prometheus"]["config"]["scrape_configs"]
+    endpoint = f"http://{job['static_configs'][0]['targets'][0]}{job['metrics_path']}"
+    assert f" {endpoint} " in page("packaging/systemd/resctrl-mon-hook-metrics.service")
+    copied = re.findall(
+        r', datapoint.attributes\["(\w+)"\]', "".join(collector["processors"]["transform"]["metric_statements"])
+    )
+    assert set(copied) <= {*dict(next(iter(FAMILIES["resctrl_mon_core_energy_joules_total"].samples)))}
+    chart = "".join(path.read_text("utf-8") for path in (ROOT / "packaging/kubernetes/chart/templates").glob("*.*"))
+    assert f"{{name: {discovery['relabel_configs'][0]['regex']}, containerPort:" in chart
+    labels = discovery["kubernetes_sd_configs"][0]["selectors"][0]["label"].split(",")
+    made = chart.replace("{{ .Chart.Name }}", "resctrl-mon-hook")
+    assert [label for label in labels if label.replace("=", ": ") + "\n" not in made] == []
 
 
 # --- docs/consumer-view.md

@@ -150,10 +150,6 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         ("docs/commands.md", "show shop/web"),
         ("docs/commands.md", "top"),
         ("docs/history.md", "history"),
-        ("docs/history.md", "history job-17 --since=7d"),
-        ("docs/history.md", "history --by=day"),
-        ("docs/history.md", "history --since=yesterday --sort=energy --limit=3"),
-        ("docs/history.md", "history job-16 job-17 --by=name"),
         ("docs/history.md", "history job-17 --csv"),
     ],
 )
