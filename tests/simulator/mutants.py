@@ -36,11 +36,8 @@ _IS_OVER = "            if self.state is None or self.state.completed_at is not 
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
 _COMMITS = "    locked.commit(after)\n    # Before mkdir"
 _WRITES_LINES = "        after = ending.write_lines(context.run, after)\n"
-_WRITES_AFTER = (
-    "    if kept and kept.owed:\n"
-    "        kept = ending.write_lines(context.run, kept)\n"
-    "        _save(context, locked, kept, [])\n"
-)
+_WRITES_LATER = "        owing, after = after, replace(after, owed=None)\n"
+_WRITES_NOW = "    if 'owing' in locals():\n        ending.write_lines(context.run, owing)\n"
 _SAVES = "    is_forgotten = kept is None or not _save(context, locked, kept, removed)\n"
 MUTANTS = {
     "M1": BrokenRule(
@@ -80,7 +77,7 @@ MUTANTS = {
     ),
     "M12": BrokenRule(
         "the line of a key is written after its record", "history=1; c1 | p1 c2 p2 | r",
-        {_WRITES_LINES: "        pass\n", _SAVES: _SAVES + _WRITES_AFTER},
+        {_WRITES_LINES: _WRITES_LATER, _SAVES: _SAVES + _WRITES_NOW},
     ),
     "M13": BrokenRule(
         "a container that another tool has taken is moved back", "shows_groups=0; c1 c2 o1 e1 | r | w1 | p2",
