@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
 
-Read `create_runtime`, then `_try_once`, then `life.join` (the key's next record) and `key.enter` (the order of writes).
+Read `create_runtime`, then `_try_once`, then `life.join` (the key's next record) and `enter` (the order of writes).
 A hook may be killed after each step: the next hook of that key, or reconcile, repairs what it leaves.
 """
 
 from __future__ import annotations
 
 from hook import identity, life, system
+from hook.enter import enter
 from hook.errors import HookError, Reason
-from hook.key import Attempt, enter, read_clocks
+from hook.life import Attempt
 from hook.models import Member, MonGroup
 from hook.validation import replace
 
@@ -46,7 +47,7 @@ def create_runtime(
         from hook import retry
 
         retry.give_up(context, former, container, is_job=key.kind == "job")
-    attempt = Attempt(context, container, key, ctrl_group)
+    attempt = Attempt(context, container, key, ctrl_group, system.monotonic())
     while True:
         try:
             _try_once(attempt)
@@ -65,6 +66,7 @@ def _try_once(attempt: Attempt) -> None:
     A try that fails leaves the key as it was before, since other containers may join and leave once the lock is free.
     """
     context, container, key = attempt.context, attempt.container, attempt.key
+    attempt.boottime, attempt.unix = system.boottime(), system.unix_time()
     new_group, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
         before = locked.state
@@ -72,8 +74,7 @@ def _try_once(attempt: Attempt) -> None:
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
-        arrival = life.Arrival(key, container, member, group, displaces=container.displaces(former))
-        after = life.join(before, arrival, read_clocks())
+        after = life.join(before, attempt, member, group, displaces=container.displaces(former))
         if (before is None or not before.groups) and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             after = replace(after, recovering=True)

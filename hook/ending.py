@@ -14,7 +14,6 @@ from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.life import Moment
     from hook.models import KeyState, MonGroup
     from hook.store import RunDir
 
@@ -24,9 +23,9 @@ DROPPED_LINES = "dropped_lines"
 """A file in the run directory's `runs`: one byte for each line that was dropped unwritten."""
 
 
-def make_line(state: KeyState, ended: list[MonGroup], now: Moment) -> list[str]:
+def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> list[str]:
     """Make the line of a key whose last groups have ended; of one without a member in any group there is none."""
-    return [system.dumps(_describe_run(state, ended, now))] if _had_member(state, ended) else []
+    return [system.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
 
 
 def write_lines(run: RunDir, state: KeyState) -> KeyState:
@@ -92,11 +91,11 @@ def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
     )
 
 
-def _describe_run(state: KeyState, over: list[MonGroup], now: Moment) -> dict[str, object]:
+def _describe_run(state: KeyState, over: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
     returned = state.returned
     begin = (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
     # What lingered has done nothing since then.
-    end = state.lingering_since if state.lingering_since is not None else now.boottime
+    end = state.lingering_since if state.lingering_since is not None else boottime
     name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
     known, unknown = _sum_use(state, over)
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
@@ -111,7 +110,7 @@ def _describe_run(state: KeyState, over: list[MonGroup], now: Moment) -> dict[st
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
         "begin": begin[0] or None,
-        "end": system.format_utc(now.unix - (now.boottime - end)),
+        "end": system.format_utc(unix - (boottime - end)),
         "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         # Of a job, how many processes joined, one after another or side by side.
         "runs": max(state.runs, len(state.left) + state.left_more) if state.kind == "job" else state.runs,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the transitions of `life`: `enter` for a container that comes, `settle` for all that leaves or changes.
+"""Carries out all transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
 
-Each has its order of writes once, and says at each step which crash it survives (docs/design.md, "The order of
-writes"). `leave` and `end` read what a transition needs, ask for it, and settle it. All run under the key's lock.
+`leave` and `end` read what a transition needs, ask for it, and settle it. All run under the key's lock. `enter` has
+the other order: that of a container which comes.
 """
 
 from __future__ import annotations
 
-from hook import life, system
+from hook import life_end, system
 from hook.errors import HookError
 from hook.models import Index
 from hook.validation import replace
@@ -17,87 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from hook.context import Context
-    from hook.identity import Container, Key
     from hook.models import KeyState, MonGroup
     from hook.store import LockedKey
-
-# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
-# waits for us; but if the runtime is killed, the init ends.
-_PROMPT = 0.05
-
-
-class Attempt:
-    """One container on its way into one key's group."""
-
-    def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
-        self.context = context
-        self.container = container
-        self.key = key
-        # The ctrl_group that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
-        self.ctrl_group = ctrl_group
-        # When every wait ends (system.monotonic).
-        self.deadline = system.monotonic() + context.options.lock_timeout
-        # Until then no other process can have the pid of a new container: see _PROMPT.
-        self.prompt_until = system.monotonic() + _PROMPT
-        # This call has tried to free RMIDs, which it does once.
-        self.has_reclaimed = False
-        # How often this call came back because another program had removed the group.
-        self.returns = 0
-        # How often it came back because the process had moved to another ctrl_group.
-        self.moves = 0
-        # The group of the try that failed last. Whether the key has it, and needs it, is read again.
-        self.left: str | None = None
-        # When the wait for RMIDs in limbo ends; None before it has begun.
-        self.limbo_end: float | None = None
-
-
-# --- The two ways
-
-
-def enter(attempt: Attempt, locked: LockedKey, after: KeyState, path: str) -> None:
-    """Carry out that a container joins: `after` is its key's next state, `path` its group. Raises HookError, OSError.
-
-    It leaves what it has done, for retry.undo.
-    """
-    context, container = attempt.context, attempt.container
-    # The index before the member: killed in between, poststop finds a key without this member and tidies up.
-    # In the other order a poststop without annotations would never find the member.
-    context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
-    # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
-    locked.commit(after)
-    # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
-    group = life.get_group(after, path)
-    if group.begin is not None and context.resctrl.inode(path) != group.inode:
-        try:
-            context.view.invalidate(after.key)
-        except OSError as error:
-            context.run.complain(f"could not hide the outdated counters of key {after.key}", error)
-    is_made = context.resctrl.make(path)
-    # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
-    begin(context, locked, after, path, is_made=is_made)
-    # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-    is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
-    context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
-
-
-def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is_made: bool) -> None:
-    """Read and commit the counters of a group before its first member is in it, and update the view.
-
-    `is_made` says that this call has made its directory.
-    """
-    group, inode, texts, is_late = life.get_group(state, path), context.resctrl.inode(path), None, False
-    is_replaced = is_made or inode != group.inode
-    if (is_replaced or group.begin is None) and (context.options.snapshot_ttl or state.history_file):
-        texts = context.resctrl.counters(path)
-        is_late = state.recovering or (not is_made and context.resctrl.has_live_task(path))
-    after = life.remake(state, path) if is_replaced else state
-    after = life.begin(after, path, inode, texts, is_late=is_late)
-    try:
-        locked.commit(after)
-    except OSError as error:  # the container is monitored all the same
-        context.run.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
-    # After the commit: killed in between, the next hook of this key finds the view older than the state.
-    context.view.show(locked.state or state)
 
 
 def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving: Iterable[str] = ()) -> None:
@@ -108,7 +29,7 @@ def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving:
     """
     before = locked.state
     # A group without an inode on record may not have been made.
-    lost = life.list_removed(before, after)
+    lost = life_end.list_removed(before, after)
     removed = [group.path for group in lost if group.inode is not None or not context.resctrl.is_gone(group.path)]
     # The line before the record: killed in between, the key goes on or ends again, and its line has the same ID and
     # is the last. The other order would lose it.
@@ -116,7 +37,7 @@ def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving:
         from hook import ending
 
         after = ending.write_lines(context.run, after)
-    kept = life.keep(after, snapshots=context.options.snapshot_ttl > 0) if after is not None else None
+    kept = life_end.keep(after, snapshots=context.options.snapshot_ttl > 0) if after is not None else None
     # The record before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
     # between: a group without a member, which reconcile removes, or the key's next hook takes over.
     is_forgotten = kept is None or not _save(context, locked, kept, removed)
@@ -125,7 +46,7 @@ def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving:
     refusals = _remove_groups(context, removed)
     if refusals:
         if before is not None and after is not None:
-            back = life.reopen(after, before, refusals)
+            back = life_end.reopen(after, before, refusals)
             locked.commit(back)
             context.view.show(back)
         raise [*refusals.values()][-1]
@@ -186,11 +107,11 @@ def remove_group(context: Context, path: str) -> bool:
 def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False) -> None:
     """Remove members from a key; after the last one the key lingers, if it may, or ends. Raises HookError, OSError.
 
-    `stops` is as in life.leave. A name that is no member leaves the index alone.
+    `stops` is as in life_end.leave. A name that is no member leaves the index alone.
     """
     after = locked.state
     if after is not None:
-        after = life.leave(after, leaving, stops=stops)
+        after = life_end.leave(after, leaving, stops=stops)
         if not after.members and not after.recovering:
             after = _linger(context, after) or _complete(context, after)
     members = after.members if after is not None else {}
@@ -207,13 +128,13 @@ def end(context: Context, locked: LockedKey, *, by_order: bool = False) -> None:
         return
     state = replace(before, recovering=False) if by_order else before
     # A dead member that is on record has had no poststop.
-    after = life.leave(state, state.members, stops=by_order)
+    after = life_end.leave(state, state.members, stops=by_order)
     settle(context, locked, _complete(context, after), before.members)
 
 
 def _complete(context: Context, state: KeyState) -> KeyState:
     held = [group.path for group in state.groups if is_held(context, state, group)]
-    return life.complete(state, read_finals(context, state, held), held, read_clocks())
+    return life_end.complete(state, read_finals(context, state, held), held, system.boottime(), system.unix_time())
 
 
 def is_held(context: Context, state: KeyState, group: MonGroup) -> bool:
@@ -225,7 +146,7 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
     """Read the present counters of the groups that need them for their end, by path; without those that are gone."""
     finals = {}
     for group in state.groups:
-        if group.path in skipped or not life.needs_final(state, group):
+        if group.path in skipped or not life_end.needs_final(state, group):
             continue
         try:
             if group.begin is None or context.resctrl.inode(group.path) == group.inode:
@@ -242,7 +163,7 @@ def _linger(context: Context, state: KeyState) -> KeyState | None:
         return None  # in another pid namespace neither reclaim nor reconcile would ever end it
     if all(group.end is not None or context.resctrl.is_gone(group.path) for group in state.groups):
         return None
-    return life.linger(state, read_finals(context, state), system.boottime(), options.linger)
+    return life_end.linger(state, read_finals(context, state), system.boottime(), options.linger)
 
 
 def is_deleted(state: KeyState) -> bool:
@@ -251,9 +172,3 @@ def is_deleted(state: KeyState) -> bool:
         return state.kind == "pod" and not (state.cgroup and system.cgroup_directory(state.cgroup))
     except OSError:  # the cgroup may be there
         return False
-
-
-def read_clocks() -> life.Moment:
-    """Read the clocks."""
-    unix = system.unix_time()
-    return life.Moment(system.boottime(), unix, system.format_utc(unix))

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """poststop: a container leaves its key, and the record of its failure, if there is one, goes.
 
-Read `poststop`, then `key.leave`, the transitions of `life` that it asks for, and `key.settle` (the order of writes).
+Read `poststop`, then `key.leave`, the transitions of `life_end` that it asks for, and `key.settle` (the order of
+writes).
 """
 
 from __future__ import annotations

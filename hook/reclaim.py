@@ -12,7 +12,7 @@ the tools.
 
 from __future__ import annotations
 
-from hook import ending, key, life, names, resctrl, system
+from hook import ending, key, life_end, names, resctrl, system
 from hook.errors import HookError, Reason
 from hook.models import KeyState
 from hook.view import View
@@ -195,8 +195,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     unneeded = [group for group in state.groups if is_retired(context, state, group, left=left)]
     if 0 < len(unneeded) < len(state.groups):
         finals = key.read_finals(context, state)
-        ended = [life.finish(group, finals.get(group.path)) for group in unneeded]
-        key.settle(context, locked, life.retire(state, ended))
+        ended = [life_end.finish(group, finals.get(group.path)) for group in unneeded]
+        key.settle(context, locked, life_end.retire(state, ended))
 
 
 def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str | None = None) -> bool:
@@ -292,7 +292,7 @@ def forget(view: View, locked: LockedKey) -> None:
         return
     if state.generation:
         view.remove(state.key)
-    after = life.forget(state)
+    after = life_end.forget(state)
     if after is None:
         locked.clear()
     else:

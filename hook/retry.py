@@ -6,7 +6,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, life, reclaim, system
+from hook import key, life_turns, reclaim, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.validation import replace
 
@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
     from hook.identity import Container
-    from hook.key import Attempt
+    from hook.life import Attempt
     from hook.models import KeyState
     from hook.store import LockedKey
 
@@ -64,7 +64,7 @@ def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str
     """
     context, container, present = attempt.context, attempt.container, locked.state
     attempt.left = path
-    had_group = life.has_group(before, path)
+    had_group = life_turns.has_group(before, path)
     try:
         if before is not None and container.is_member(before.members.get(container.id)):
             context.view.show(present or before)  # the try has hidden the view if the group was gone
@@ -73,7 +73,7 @@ def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str
             if had_group and (path, context.resctrl.inode(path)) not in known:
                 key.remove_group(context, path)  # it was made again, and its counters could not be read
             is_member = before is not None and container.id in before.members
-            after = life.restore(before, present, path)
+            after = life_turns.restore(before, present, path)
             key.settle(context, locked, after, [] if is_member else [container.id])
             if after is not None and after.generation:
                 context.view.show(after)  # as above
@@ -110,7 +110,7 @@ def give_up(context: Context, former: str, container: Container, *, is_job: bool
         if is_job and container.is_member(member):
             raise HookError(Reason.USAGE, f"process {container.pid} is of {container.id}, a member of key {former}")
         if state is not None and container.displaces(member):
-            key.settle(context, locked, replace(state, members=life.displace(state.members, container.id)))
+            key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:
             key.leave(context, locked, [container.id])
 

@@ -24,10 +24,11 @@ kernel's own values or none, since the links lead to the kernel's files.
 from __future__ import annotations
 
 from hook import system
+from hook.validation import MOST_NATURAL, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import KeyState
+    from hook.models import KeyState, MonGroup
     from hook.store import RunDir
 
 _PLACE = "mon_groups"
@@ -122,6 +123,29 @@ class View:
             pass
         system.ensure_directory(_PLACE, 0o755, self._dir)
         system.ensure_directory(_BUILDING, 0o700, self._dir)
+
+
+def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
+    """Return a state with other groups and fields. `generation` rises if the key's view changes."""
+    members, since = fields.get("members", state.members), fields.get("lingering_since", state.lingering_since)
+    if _list_shown(groups, members, since) != _list_shown(state.groups, state.members, state.lingering_since):
+        fields["generation"] = next_generation(state)
+    return replace(state, groups=groups, **fields)
+
+
+def next_generation(state: KeyState) -> int:
+    """Return the next `generation`. The largest is followed by 1."""
+    return state.generation % MOST_NATURAL + 1
+
+
+def _list_shown(groups: list[MonGroup], members: object, lingering_since: object) -> list[tuple[object, ...]]:
+    """Return the part of a key's state that its view shows. A key without a shown group has no view."""
+    left_at = None if members else lingering_since
+    return [
+        (group.path, group.inode, group.begin, group.end, group.before, group.known, left_at)
+        for group in groups
+        if group.begin is not None
+    ]
 
 
 def _lingering(state: KeyState) -> dict[str, str]:

@@ -12,12 +12,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, life, names, poststop, reclaim, report, resctrl, system, validation
+from hook import create, ending, identity, life_turns, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.context import Context
+from hook.enter import begin
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import begin, end, leave, remove_group, settle
+from hook.key import end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import processes, records, runtimes
 from hook.node.processes import cpu_seconds, parse_job_process
@@ -26,6 +27,7 @@ from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, dia
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
 from hook.report import format_count
 from hook.store import LockedKey
+from hook.view import change
 
 LONGEST_KEY = 64  # of a job, in characters
 
@@ -115,9 +117,9 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "write":
         write_owed(context, locked, state, seen.surplus.lines[state.key])
     elif verb == "note":
-        _show(context, locked, life.take(state, [group.path for group in state.groups if seen.is_gone(group)]))
+        _show(context, locked, life_turns.take(state, [group.path for group in state.groups if seen.is_gone(group)]))
     elif verb == "show":
-        _show(context, locked, life.change(state, [seen.mark_counters(state, group) for group in state.groups]))
+        _show(context, locked, change(state, [seen.mark_counters(state, group) for group in state.groups]))
     elif action.path:  # tidy
         system.remove_tree(action.path, context.run.descriptor)
     else:
@@ -213,7 +215,9 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
     for group in groups:
         members = {**_find_members(seen, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
-    locked.commit(life.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels)))
+    locked.commit(
+        life_turns.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels))
+    )
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             begin(context, locked, locked.state or state, group.path, is_made=False)

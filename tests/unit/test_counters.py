@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, ending, life
+from hook import counters, ending, life_end, life_turns
 from hook.counters import add_late, begin_group, inherit
-from hook.life import change, end_group
+from hook.life_end import end_group
 from hook.models import KeyState, MonGroup
 from hook.show.snapshot import EVENTS
 from hook.validation import replace
+from hook.view import change
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
 OCCUPANCY = "mon_L3_00/llc_occupancy"
-NOW = life.Moment(0.0, 0.0, "1970-01-01T00:00:00Z")
 PATH = "/sys/fs/resctrl/mon_groups/oci-c1"
 WORDS = ["Unavailable", "Error", "Unassigned", "", "-1", "1e3", ".5", "0x1", "1 2", "\u0661", "1" * 40, "1_0"]
 
@@ -41,11 +41,6 @@ def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
 
 def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     return {counter: known for counter, (known, _is_all) in counters.measure(group, now).items()}
-
-
-def remake(group: MonGroup) -> MonGroup:
-    """The group after another tool has removed its directory."""
-    return life.remake(KeyState(key="c1", kind="container", groups=[group]), group.path).groups[0]
 
 
 UNITS = {
@@ -183,7 +178,7 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
-    lost = remake(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
+    lost = life_turns.remake(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
     assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
     again = end_group(replace(lost, begin={TRAFFIC: "1"}), {TRAFFIC: "3"})
     assert lifetime(again, again.end or {}) == {TRAFFIC: None}
@@ -262,7 +257,7 @@ def test_known_use_never_falls_and_is_never_more_than_was_used(steps: list[tuple
     here, value, former, used, least = group(begin={TRAFFIC: "0"}), 0, dict[str, str](), 0, 0
     for what, more in steps:
         if what == "remake":
-            here, value = replace(remake(here), begin={TRAFFIC: "0"}), 0
+            here, value = replace(life_turns.remake(here), begin={TRAFFIC: "0"}), 0
         texts = [{TRAFFIC: "Unassigned"}] if what == "lose" else [dict[str, str]()] if what == "hide" else []
         value, used = (0 if texts else value) + more, used + more
         for now in [*texts, {TRAFFIC: str(value)}]:
@@ -289,14 +284,14 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
         begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
         end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
         lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
-        over = [end_group(replace(remake(lingered), begin=begin), end)]
+        over = [end_group(replace(life_turns.remake(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
         known, unknown = ending._sum_use(state, over)
         assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())
         assert {known[event] for event in known} <= {0 if what == "unread" else more * counters.MILLION}
         sums = {event: sums.get(event, 0) + use for event, use in known.items()}
-        done = life.complete(replace(state, groups=over), {}, (), NOW)
-        state = life.come_back(done, group(), NOW)
+        done = life_end.complete(replace(state, groups=over), {}, (), 0.0, 0.0)
+        state = life_turns.come_back(done, group(), 0.0, 0.0)
     heir = state.groups[0]
     for counter in events:
         assert (at_least(heir, {})[counter] or 0) == sums.get(counter.rpartition("/")[2], 0)
@@ -317,10 +312,10 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
     begun = change(made, [group(begin={TRAFFIC: "1"})])
     assert begun.generation == 1
     assert replace(begun, members={}).generation == 1
-    done = life.complete(begun, {begun.groups[0].path: {TRAFFIC: "2"}}, (), NOW)
+    done = life_end.complete(begun, {begun.groups[0].path: {TRAFFIC: "2"}}, (), 0.0, 0.0)
     assert (done.generation, done.members) == (2, {})
     assert done.completed_at
-    back = life.come_back(done, group(), NOW)
+    back = life_turns.come_back(done, group(), 0.0, 0.0)
     assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 

@@ -19,7 +19,7 @@ import pyz
 from hook import ending, jobs, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
-from hook.life import MOST_LEFT
+from hook.life_end import MOST_LEFT
 from hook.models import Index, KeyState
 from hook.node import records
 from hook.node.models import Job

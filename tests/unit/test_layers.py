@@ -27,6 +27,7 @@ BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", 
 LAZY = {
     "report": "words and reports a failure, and reads an odd state",
     "retry": "only after a failed try of createRuntime",
+    "life_turns": "only if a key comes back, a group was replaced, or an ID is in use twice",
     "reclaim": "only if RMIDs or room are lacking, or a record is unreadable",
     "conmon": "only for Podman's containers",
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook import counters, life, system
+from hook import counters, life, life_end, life_turns, system
 from hook.identity import Key
 from hook.models import KeyState, Member, MonGroup
 from hook.validation import replace
@@ -59,10 +59,6 @@ class LifeOfKey:
         self.clock = 0.0
         self.inode = 0
 
-    def now(self) -> life.Moment:
-        self.clock += 1.0
-        return life.Moment(self.clock, self.clock, f"at {self.clock}")
-
     def read(self, path: str) -> dict[str, str]:
         return {EVENT: str(self.directories[path].value)} if path in self.directories else {}
 
@@ -87,7 +83,7 @@ class LifeOfKey:
     def settle(self, after: KeyState | None, refused: Sequence[str] = ()) -> None:
         """Carry out a transition, as `key.settle` does."""
         before = self.state
-        removed = [group.path for group in life.list_removed(before, after)]
+        removed = [group.path for group in life_end.list_removed(before, after)]
         open_before = {group.path for group in before.groups} if before and before.completed_at is None else set()
         open_after = {group.path for group in after.groups} if after and after.completed_at is None else set()
         assert {*removed} == open_before - open_after, "what leaves the record is what goes"
@@ -98,13 +94,13 @@ class LifeOfKey:
                 after = replace(after, owed=None)
         if after is not None and {*removed} & {*refused}:
             assert before is not None
-            known, after = self.known(after), life.reopen(after, before, {*removed} & {*refused})
+            known, after = self.known(after), life_end.reopen(after, before, {*removed} & {*refused})
             assert {*removed} & {*refused} <= {group.path for group in after.groups}
             self.state = after
             assert self.known(after) >= known
         for path in {*removed} - {*refused}:
             self.directories.pop(path, None)
-        self.state = life.keep(after, snapshots=True) if after is not None else None
+        self.state = life_end.keep(after, snapshots=True) if after is not None else None
 
     # --- The steps
 
@@ -115,19 +111,22 @@ class LifeOfKey:
         container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
         container.history_file = "/var/log/history"
         member = Member(pid=7, starttime=1, group=group.path)
-        arrival = life.Arrival(Key("c1", "container"), container, member, group, displaces=False)
-        after = life.join(self.state, arrival, self.now())
+        options: Any = SimpleNamespace(options=SimpleNamespace(lock_timeout=0.0))
+        attempt = life.Attempt(options, container, Key("c1", "container"), None, 0.0)
+        attempt.boottime = attempt.unix = self.clock
+        after = life.join(self.state, attempt, member, group, displaces=False)
         assert self.known(after) >= self.known(self.state)
         is_made = group.path not in self.directories
         if is_made:
             self.inode += 1
             self.directories[group.path] = Directory(self.inode, step.amount)
         present = self.directories[group.path]
-        if present.inode != life.get_group(after, group.path).inode:
-            after = life.remake(after, group.path)
-        texts = self.read(group.path) if life.get_group(after, group.path).begin is None else None
+        group = life.get_group(after, group.path)
+        if present.inode != group.inode and group.begin is not None:
+            group = life_turns.remake(group)
+        texts = self.read(group.path) if group.begin is None else None
         known = self.known(self.state)
-        after = life.begin(after, group.path, present.inode, texts, is_late=False)
+        after = life.begin(after, group, present.inode, texts, is_late=False)
         self.state = after
         assert self.known(after) >= known
 
@@ -146,17 +145,17 @@ class LifeOfKey:
 
     def _drop(self, leaving: Sequence[str], *, stops: bool) -> None:
         if self.state is not None and {*leaving} <= self.state.members.keys():
-            self.settle(life.leave(self.state, leaving, stops=stops))
+            self.settle(life_end.leave(self.state, leaving, stops=stops))
 
     def linger(self, step: Step) -> None:
         if self._is_open() and not self.state.members:  # type: ignore[union-attr]
-            self.settle(life.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
+            self.settle(life_end.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
 
     def complete(self, _step: Step, refused: Sequence[str] = (), held: Sequence[str] = ()) -> None:
         """The key ends, with the members that are left."""
         if self.state is not None and self.state.completed_at is None:
-            state = life.leave(self.state, self.state.members, stops=True)
-            self.settle(life.complete(state, self.finals(), held, self.now()), refused)
+            state = life_end.leave(self.state, self.state.members, stops=True)
+            self.settle(life_end.complete(state, self.finals(), held, self.clock, self.clock), refused)
 
     def refuse(self, step: Step) -> None:
         self.complete(step, refused=[step.path])
@@ -172,7 +171,7 @@ class LifeOfKey:
     def take(self, _step: Step) -> None:
         if self._is_open():
             gone = [group.path for group in self.state.groups if group.path not in self.directories]  # type: ignore[union-attr]
-            self.state = life.take(self.state, gone)  # type: ignore[arg-type]
+            self.state = life_turns.take(self.state, gone)  # type: ignore[arg-type]
             self.is_whole = False
 
     def fail(self, step: Step) -> None:
@@ -181,7 +180,7 @@ class LifeOfKey:
         if before is not None and name in before.members:
             return
         self.join(step._replace(name=name))
-        after = life.restore(before, self.state, step.path)
+        after = life_turns.restore(before, self.state, step.path)
         if before is not None and after is not None:
             assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)
             assert after.generation == before.generation or after.generation > before.generation
@@ -189,7 +188,7 @@ class LifeOfKey:
 
     def forget(self, _step: Step) -> None:
         if self.state is not None and self.state.completed_at is not None:
-            self.settle(life.forget(self.state))
+            self.settle(life_end.forget(self.state))
 
     def _is_open(self) -> bool:
         return self.state is not None and self.state.completed_at is None
@@ -200,8 +199,11 @@ class LifeOfKey:
 def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happens: list[Step]) -> None:
     key = LifeOfKey()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "posix", None)  # a transition makes no system call
+        patch.setattr(system, "posix", None)  # a transition makes no system call, and reads no clock
+        patch.setattr(system, "boottime", None)
+        patch.setattr(system, "unix_time", None)
         for step in happens:
+            key.clock += 1.0
             getattr(key, step.what)(step)
         if key.state is not None and key.state.completed_at is None:
             key.complete(Step("complete", "", "", 1))

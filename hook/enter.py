@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out that a container comes: the order of writes of createRuntime (docs/design.md).
+
+Each step says which crash it survives. All run under the key's lock. `key` has what leaves or changes.
+"""
+
+from __future__ import annotations
+
+from hook import life, system
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.context import Context
+    from hook.life import Attempt
+    from hook.models import KeyState
+    from hook.store import LockedKey
+
+
+def enter(attempt: Attempt, locked: LockedKey, after: KeyState, path: str) -> None:
+    """Carry out that a container joins: `after` is its key's next state, `path` its group. Raises HookError, OSError.
+
+    It leaves what it has done, for retry.undo.
+    """
+    context, container = attempt.context, attempt.container
+    # The index before the member: killed in between, poststop finds a key without this member and tidies up.
+    # In the other order a poststop without annotations would never find the member.
+    context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
+    # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
+    locked.commit(after)
+    # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
+    group = life.get_group(after, path)
+    if group.begin is not None and context.resctrl.inode(path) != group.inode:
+        try:
+            context.view.invalidate(after.key)
+        except OSError as error:
+            context.run.complain(f"could not hide the outdated counters of key {after.key}", error)
+    is_made = context.resctrl.make(path)
+    # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
+    begin(context, locked, after, path, is_made=is_made)
+    # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
+    is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+    context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
+
+
+def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is_made: bool) -> None:
+    """Read and commit the counters of a group before its first member is in it, and update the view.
+
+    `is_made` says that this call has made its directory.
+    """
+    group, inode, texts, is_late = life.get_group(state, path), context.resctrl.inode(path), None, False
+    is_replaced = is_made or inode != group.inode
+    if (is_replaced or group.begin is None) and (context.options.snapshot_ttl or state.history_file):
+        texts = context.resctrl.counters(path)
+        is_late = state.recovering or (not is_made and context.resctrl.has_live_task(path))
+    if is_replaced and group.begin is not None:
+        from hook import life_turns
+
+        group = life_turns.remake(group)
+    after = life.begin(state, group, inode, texts, is_late=is_late)
+    try:
+        locked.commit(after)
+    except OSError as error:  # the container is monitored all the same
+        context.run.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
+    # After the commit: killed in between, the next hook of this key finds the view older than the state.
+    context.view.show(locked.state or state)

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a key, its end: members leave, the key lingers or is completed, and is forgotten. See `life`."""
+
+from __future__ import annotations
+
+from hook import names, system
+from hook.models import MonGroup, Owed
+from hook.validation import MOST_NATURAL, replace
+from hook.view import change, next_generation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from hook.models import KeyState
+
+    Texts = dict[str, str]
+
+MOST_LEFT = 64
+"""The names of containers that have left, in the record of a key."""
+
+
+def leave(state: KeyState, leaving: Iterable[str], *, stops: bool) -> KeyState:
+    """Remove members from a key, and note the names of those that leave for the line in the history.
+
+    `stops` says that the last of them leaves by its own poststop, or by an administrator's order: then no live task
+    keeps a group of the key. A record that is recovering may lack members, and so the last one.
+    """
+    leaving = [*leaving]
+    members = {name: member for name, member in state.members.items() if name not in leaving}
+    for container in leaving:
+        # One that such a member had displaced gets its ID back, so that poststop finds it.
+        former = [name for name in members if name.startswith(container + "@")]
+        if former and container in state.members:
+            members[container] = members.pop(former[0])
+    has_stopped = not state.recovering if stops else state.stopped and members == state.members
+    left = _note_left(state, leaving) if state.history_file else {}
+    return replace(state, members=members, stopped=has_stopped, **left)
+
+
+def _note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
+    """Return the new values of `left` and `left_more` after these members have left."""
+    left, more = dict(state.left), state.left_more
+    for name in leaving:
+        container, member = names.container_of(name), state.members.get(name)
+        if member is None:
+            continue
+        if container in left or len(left) < MOST_LEFT:
+            left[container] = member.name or left.get(container)
+        else:
+            more += 1
+    return {"left": left, "left_more": min(more, MOST_NATURAL)}
+
+
+def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: float) -> KeyState:
+    """Let a key without members keep its groups for so many seconds; one that lingers does so no longer for that.
+
+    `finals` has the present counters of its groups, by path. They count if another tool removes a group.
+    """
+    if state.lingering_since is not None:
+        return state
+    groups = [replace(group, last=finals.get(group.path, group.last or {})) for group in state.groups]
+    return change(state, groups, lingering_since=boottime, lingering_until=boottime + seconds)
+
+
+def complete(
+    state: KeyState, finals: dict[str, Texts], held: Collection[str], boottime: float, unix: float
+) -> KeyState:
+    """End a key without members; its line of the history is then owed. The time is that of both clocks.
+
+    `finals` has the present counters of its groups, by path, and `held` the paths of those that a live task keeps. A
+    key with both kinds of groups goes on without the others; one whose groups are all held stays as it is.
+    """
+    had_member = bool(state.left)
+    ended = [
+        finish(group, finals.get(group.path), had_member=had_member) for group in state.groups if group.path not in held
+    ]
+    if len(ended) < len(state.groups):
+        return retire(state, ended)
+    # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
+    completed = replace(
+        state,
+        groups=ended,
+        members={},
+        lingering_since=None,
+        lingering_until=None,
+        generation=next_generation(state),
+        completed_at=system.format_utc(unix),
+        completed_boottime=boottime,
+    )
+    if not state.history_file:
+        return completed
+    from hook import ending
+
+    line = ending.make_line(state, ended, boottime, unix)
+    return owe(completed, [*(state.owed.lines if state.owed is not None else []), *line])
+
+
+def needs_final(state: KeyState, group: MonGroup) -> bool:
+    """Whether the counters of a group are needed for its end.
+
+    If its begin could not be saved, they are if a line of the history names a member, of which the use is unknown.
+    """
+    return group.end is None and (group.begin is not None or bool(state.left))
+
+
+def finish(group: MonGroup, texts: Texts | None, *, had_member: bool = False) -> MonGroup:
+    """Set the end of a group: its present counters; of one that is gone (None) the last ones on record, if any.
+
+    `had_member` says that a line of the history names its use, which is unknown if its begin could not be saved.
+    """
+    if group.end is not None:  # no member needed it, or the program was killed after it had written that
+        return group
+    if group.begin is not None:
+        return end_group(group, texts if texts is not None else group.last or {})
+    # A group without a begin ends, too: else the key's next run would count its `before` twice.
+    if texts is None or not had_member:
+        return end_group(group, {})
+    from hook import counters
+
+    return end_group(counters.begin_group(group, texts, is_late=True), texts)
+
+
+def end_group(group: MonGroup, texts: Texts) -> MonGroup:
+    """Set a group's `end`, the counters after its last member left."""
+    if group.begin is not None and not group.begin.keys() >= texts.keys():
+        from hook import counters
+
+        group = counters.add_late(group, texts)
+    return replace(group, end=texts)
+
+
+def retire(state: KeyState, ended: list[MonGroup]) -> KeyState:
+    """Take groups that have ended off a key that goes on; the first of the others inherits their use."""
+    if not ended:
+        return state
+    from hook import counters
+
+    paths = [group.path for group in ended]
+    first, *others = [group for group in state.groups if group.path not in paths]
+    return change(state, [counters.inherit(first, ended), *others])
+
+
+def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeyState:
+    """Put the groups that the kernel refused to remove back into a key's record, which had them `before`.
+
+    So a completed key goes on, and with its next end they are tried again. In a key that has gone on without them,
+    another group has inherited their use.
+    """
+    if state.completed_at is None:
+        back = [MonGroup(path=it.path, ctrl_group=it.ctrl_group) for it in before.groups if it.path in refused]
+        return change(state, [*state.groups, *back])
+    from hook import counters
+
+    first, *others = [replace(group, end=None) for group in state.groups if group.path in refused]
+    removed = [group for group in state.groups if group.path not in refused]
+    return reopen_with(state, [counters.inherit(first, removed), *others])
+
+
+def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
+    """Take back that a key was completed: it goes on with these groups."""
+    generation = next_generation(state)
+    return replace(state, groups=groups, generation=generation, completed_at=None, completed_boottime=None)
+
+
+# --- What stays on record
+
+
+def owe(state: KeyState, lines: list[str]) -> KeyState:
+    """Set the lines of history that a key owes, the oldest first; `settle` tries to write them."""
+    return replace(state, owed=Owed(lines=lines, why="not tried yet") if lines else None)
+
+
+def keep(state: KeyState, *, snapshots: bool) -> KeyState | None:
+    """Return what stays on record of a key; None if it is forgotten: it is completed, and without use to show."""
+    if state.completed_at is None or (snapshots and any(group.before or group.begin for group in state.groups)):
+        return state
+    return forget(state)
+
+
+def forget(state: KeyState) -> KeyState | None:
+    """Forget what a completed key used. It stays on record for the lines of history that it owes, if any."""
+    if state.owed is None:
+        return None
+    return replace(state, groups=[], generation=0, left={}, left_more=0, returned=None)
+
+
+def list_removed(before: KeyState | None, after: KeyState | None) -> list[MonGroup]:
+    """List the groups that a transition takes off a key: all of them, if the key has ended."""
+    if before is None or before.completed_at is not None:
+        return []
+    stay = [group.path for group in after.groups] if after is not None and after.completed_at is None else []
+    return [group for group in before.groups if group.path not in stay]

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a key, its rare turns: it comes back, another tool interferes, its record is rebuilt. See `life`."""
+
+from __future__ import annotations
+
+from hook import counters, names, system
+from hook.life_end import end_group, reopen_with
+from hook.models import Returned
+from hook.validation import replace
+from hook.view import change, next_generation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from hook.models import Index, KeyState, Kind, Member, MonGroup
+
+
+def come_back(state: KeyState, group: MonGroup, boottime: float, unix: float) -> KeyState:
+    """Begin another run of a completed key, with this group, which inherits its use."""
+    heir = counters.inherit_run(group, state.groups, is_partial=state.taken)
+    returned = Returned(at=system.format_utc(unix), boottime=boottime, use=heir, late_cpu=state.late_cpu)
+    reopened = reopen_with(state, [heir])
+    return replace(reopened, members={}, returned=returned, taken=False, runs=1, left={}, left_more=0)
+
+
+def remake(group: MonGroup) -> MonGroup:
+    """Begin with a new directory, whose counters are not read yet, for a group that another tool removed.
+
+    The use of the former one is unknown, unless its last member had left (`last`).
+    """
+    last = group.last or {}
+    return replace(group, begin=None, end=None, last=None, **counters.carry([end_group(group, last)]))
+
+
+def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:
+    """Add a member in the place of the one of the same ID, which stays under another name if this one displaces it."""
+    remaining = displace(members, container) if displaces else dict(members)
+    remaining[container] = member
+    # The older of two processes of this ID had its hook called again: it is displaced no more.
+    remaining.pop(names.displaced_member(container, member.pid, member.starttime), None)
+    return remaining
+
+
+def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
+    """Rename a member whose container ID belongs to another process from now on."""
+    remaining = dict(members)
+    member = remaining.pop(container)
+    remaining[names.displaced_member(container, member.pid, member.starttime)] = member
+    return remaining
+
+
+def take(state: KeyState, gone: Collection[str]) -> KeyState:
+    """Note that another tool has moved a container to its group. The groups that are `gone` end: no view leads there.
+
+    A part of the use is unknown until the key comes back from its completion.
+    """
+    groups = [end_group(group, group.last or {}) if group.path in gone else group for group in state.groups]
+    return change(state, groups, taken=True)
+
+
+def rebuild(state: KeyState, groups: list[MonGroup], members: dict[str, Member], kind: Kind, index: Index) -> KeyState:
+    """Give a key that is recovering what was found again; the index has the file and the labels of its line.
+
+    It stays recovering until the caller knows that no member is missing.
+    """
+    file, labels = index.history_file, index.job_labels
+    return change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels)
+
+
+def has_group(state: KeyState | None, path: str) -> bool:
+    """Whether a key has the group of this path, and it has not ended."""
+    return state is not None and any(group.path == path and group.end is None for group in state.groups)
+
+
+def restore(before: KeyState | None, now: KeyState | None, path: str) -> KeyState | None:
+    """Return to the state `before` a start that has failed; what it learnt of a group that the key had stays known.
+
+    No two views of a key have one generation.
+    """
+    if before is None or now is None:
+        return before
+    groups = before.groups
+    if has_group(before, path):
+        learnt = next(group for group in now.groups if group.path == path)
+        is_same = [replace(learnt, last=group.last) == group for group in groups if group.path == path]
+        groups = groups if all(is_same) else now.groups
+    if now.generation == before.generation:
+        return replace(before, groups=groups)
+    is_shown = any(group.begin is not None for group in groups)
+    return replace(before, groups=groups, generation=next_generation(now) if is_shown else 0)
