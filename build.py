@@ -29,7 +29,7 @@
   python3 build.py test ARGUMENTS...
                              build, then run pytest with these (`test tests/unit -k shebang`; `--form=native`: on the
                              ELF file; with CI set, or with `--require fuse,podman,kernel`, say, a skip in those tiers
-                             is a failure; tests/cluster needs a cluster: docs/kubernetes.md)
+                             is a failure; tests/cluster needs a cluster: tests/cluster/README.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...

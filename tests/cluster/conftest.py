@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cluster of the current kubeconfig, with the chart on it. docs/kubernetes.md says how to run these tests."""
+"""The cluster of the current kubeconfig, with the chart on it. README.md says how to run these tests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def chart(_cluster: Release) -> Release:
         if seen["pid_namespace"] != FIRST_PID_NAMESPACE:
             pytest.skip(f"{node} is a container: reconcile refuses to work outside the host's pid namespace")
         if not seen["list"]["mounted"]:
-            pytest.skip(f"{node} has no resctrl at {RESCTRL}: docs/kubernetes.md says how to use the model of it")
+            pytest.skip(f"{node} has no resctrl at {RESCTRL}: tests/cluster/README.md says how to use the model of it")
     return _cluster
 
 

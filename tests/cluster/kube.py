@@ -45,7 +45,7 @@ def why_not() -> str | None:
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_HELM:
         return f"helm {version} is older than {'.'.join(map(str, OLDEST_HELM))}"
     if not os.environ.get(IMAGE):
-        return f"no {IMAGE}, the chart's image: docs/kubernetes.md says how to run the tests on a cluster"
+        return f"no {IMAGE}, the chart's image: tests/cluster/README.md says how to run these tests"
     try:
         found = nodes()
     except subprocess.SubprocessError as error:

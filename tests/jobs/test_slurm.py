@@ -50,7 +50,7 @@ SITUATIONS = {
 @pytest.fixture(scope="module")
 def slurm(node: BatchNode) -> Iterator[Slurm]:
     for name, text in FILES.items():
-        if not name.endswith((".lua", "slurm.conf")):
+        if not name.endswith("slurm.conf"):
             file = node.directory / Path(name).name
             file.write_text(node.place(text), encoding="utf-8")
             file.chmod(0o755 if text.startswith("#!") else 0o644)
