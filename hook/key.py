@@ -110,7 +110,9 @@ def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: boo
     `stops` is as in life_end.leave. A name that is no member leaves the index alone.
     """
     after = locked.state
-    if after is not None:
+    if after is not None and after.completed_at is not None:
+        finish_end(context, after)
+    elif after is not None:
         after = life_end.leave(after, leaving, stops=stops)
         if not after.members and not after.recovering:
             after = _linger(context, after) or _complete(context, after)
@@ -130,6 +132,20 @@ def end(context: Context, locked: LockedKey, *, by_order: bool = False) -> None:
     # A dead member that is on record has had no poststop.
     after = life_end.leave(state, state.members, stops=by_order)
     settle(context, locked, _complete(context, after), before.members)
+
+
+def finish_end(context: Context, state: KeyState, *, by_order: bool = False) -> bool:
+    """Remove the groups that a completed key still has: its end was killed before that. `by_order` is as in `end`.
+
+    Returns whether there was one. Raises HookError, OSError.
+    """
+    left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
+    left = [path for path in left if by_order or state.stopped or not context.resctrl.has_live_task(path)]
+    if left:
+        context.view.show(state)  # before its links dangle
+    for path in left:
+        remove_group(context, path)
+    return bool(left)
 
 
 def _complete(context: Context, state: KeyState) -> KeyState:

@@ -21,7 +21,7 @@ from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
-from hook.key import leave
+from hook.key import finish_end, leave
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files
 from hook.node.processes import (
@@ -33,7 +33,7 @@ from hook.node.processes import (
     read_threads,
 )
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, end_with_members, lock_process
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_with_members, lock_process
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
@@ -168,7 +168,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
         if state.kind != "job":
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
         if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
-            return end_released(context, state)
+            return finish_end(context, state, by_order=True)
         if outcomes is not None:
             _release_members(context, locked, state, outcomes)
         else:

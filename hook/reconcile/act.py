@@ -18,7 +18,7 @@ from hook.context import Context
 from hook.enter import begin
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import end, leave, remove_group, settle
+from hook.key import end, finish_end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import processes, records, runtimes
 from hook.node.processes import cpu_seconds, parse_job_process
@@ -101,7 +101,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
         if state.completed_at is None:
             end(context, locked)
         else:
-            end_released(context, state)
+            finish_end(context, state)
     elif verb == "evict":
         _evict(context, action)
     elif verb == "retire":
@@ -153,19 +153,6 @@ def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> No
     if state.recovering:  # its record may lack groups, which have its name
         for above in resctrl.list_ctrl_groups(context.resctrl.root):
             remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
-
-
-def end_released(context: Context, state: KeyState) -> bool:
-    """Remove the groups that a completed key still has, with the tasks in them: its end was killed before that.
-
-    Returns whether there was one. Raises HookError, OSError.
-    """
-    left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
-    if left:
-        context.view.show(state)  # before its links dangle
-    for path in left:
-        remove_group(context, path)
-    return bool(left)
 
 
 def _show(context: Context, locked: LockedKey, state: KeyState) -> None:

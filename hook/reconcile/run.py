@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 from hook import names, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
+from hook.key import finish_end
 from hook.models import KeyState, Options, State
 from hook.node import processes, records, runtimes
 from hook.node.models import Unhooked
-from hook.reconcile.act import act, end_released, end_with_members, write_owed
+from hook.reconcile.act import act, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, change_record, explain_outside, move_until, note_last_look, save_late
 from hook.report import format_count, printable, short_id, who
@@ -421,7 +422,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
             if state is not None and state.completed_at is None:
                 end_with_members(context, locked, state)
             elif state is not None:
-                end_released(context, state)
+                finish_end(context, state, by_order=True)
                 write_owed(context, locked, state)
             if locked.state is None or locked.state.owed is None:
                 reclaim.forget(context.view, locked)
