@@ -148,7 +148,9 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
     another group has inherited their use.
     """
     if state.completed_at is None:
-        back = [MonGroup(path=it.path, ctrl_group=it.ctrl_group) for it in before.groups if it.path in refused]
+        back = [
+            MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
+        ]
         return change(state, [*state.groups, *back])
     from hook import counters
 

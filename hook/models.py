@@ -217,14 +217,14 @@ class KeyState(Model):
     late_cpu: Seconds = 0.0
     # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
     taken: bool = False
-    # The file for its line in the history, also if a command without --history ends the key (key.history_of).
+    # The file for its line in the history, also if a command without --history ends the key.
     history_file: Annotated[str, AfterValidator(names.file)] = ""
     owed: Owed | None = None
     # A job's --label, which the call that begins a run gives; `labels` are another thing.
     job_labels: Labels = {}
     # How many runs the key has had since its creation, or its return from completion.
     runs: Natural = 1
-    # The names of containers that left since then, by ID, as far as there is room (key.MOST_LEFT).
+    # The names of containers that left since then, by ID, as far as there is room (life_end.MOST_LEFT).
     left: dict[Key, str | None] = {}
     # How many others left.
     left_more: Natural = 0
