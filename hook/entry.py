@@ -182,26 +182,15 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 
     A bad option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
     """
-    values, others, complaints = read_words(arguments, dict(Options()))
-    complaints += [f"unknown option {word.partition('=')[0][:80]!r}" for word in others]
-    return validate(Options, values, complaints), complaints
-
-
-def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Parse options; returns the values by name, the words that are no option, and a complaint about each bad value.
-
-    `kinds` has a value of each option's type, such as its default.
-    """
+    kinds = dict(Options())
     values: dict[str, Any] = {}
-    others: list[str] = []
     complaints: list[str] = []
-    rest = list(words)
+    rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        option, equals, text = word.partition("=")
+        option, equals, text = rest.pop(0).partition("=")
         name = option[2:].replace("-", "_")
         if not option.startswith("--") or name not in kinds or "_" in option:
-            others.append(word)
+            complaints.append(f"unknown option {option[:80]!r}")
             continue
         kind = kinds[name]
         if not equals and kind is not False:
@@ -210,13 +199,13 @@ def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any],
                 continue
             text = rest.pop(0)
         try:
-            values[name] = _convert(kind, values.get(name), text)
+            values[name] = convert(kind, values.get(name), text)
         except ValueError as error:
             complaints.append(f"{option}: {error}")
-    return values, others, complaints
+    return validate(Options, values, complaints), complaints
 
 
-def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
+def convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
     """Convert `text` to the type of `kind`. A list or dict gets `text` added to its `former` value."""
     if kind is False:
         if text:

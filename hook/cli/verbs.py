@@ -11,9 +11,11 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
 
 from hook import names, report, system
 from hook.cli import options
@@ -24,17 +26,13 @@ from hook.node.paths import Places
 from hook.report import format_count, who
 from hook.show import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from hook.install.install import Program, Taken
     from hook.reconcile.run import Outcome, Repairs
     from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
-    Run = Callable[[Any, "Request"], "int | None"]
+Run = Callable[[Any, "Request"], "int | None"]
 
 PLACES = ("resctrl_root", "run_dir", "group_prefix")
 HOOK = tuple(dict(Options()))
@@ -59,8 +57,13 @@ class Request:
     """The part of a command line that commands share."""
 
     hook: Options
-    words: list[str]  # the options of the hook, as they were written
+    given: dict[str, list[str]]  # the options of the hook on the command line by name, as they were written
     is_json: bool
+
+    @property
+    def words(self) -> list[str]:
+        """The options of the hook on the command line, as one writes them."""
+        return [*chain.from_iterable(self.given.values())]
 
 
 class Ended(BaseException):
@@ -166,10 +169,9 @@ def _check_directories(request: Request) -> None:
 
     `metrics` does not check, since its service may start before the first hook has run.
     """
-    for word in request.words:
-        option, _, path = word.partition("=")
-        if option in ("--run-dir", "--resctrl-root") and not os.path.exists(path):
-            raise Usage(f"{option}={path[:80]}: there is no such directory")
+    for option in ("resctrl_root", "run_dir"):
+        if option in request.given and not os.path.exists(getattr(request.hook, option)):
+            raise Usage(f"{request.given[option][-1][:100]}: there is no such directory")
 
 
 @_verb("show", options.Show)
@@ -372,7 +374,7 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
-    longest = request.hook.linger if any(word.startswith("--linger=") for word in request.words) else None
+    longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
     if given.dry_run:
         result = plan_repairs(request.hook, live, longest, asks)

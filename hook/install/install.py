@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import shlex
@@ -281,11 +280,11 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
     """Return the hooks.d file for a target."""
     places = wanted.places
     text = wanted.shipped.text(f"oci-hooks/{os.path.basename(places.json(target))}")
-    shipped = json.loads(text)["hook"]
+    shipped = system.loads(text)["hook"]
     given = {word.partition("=")[0] for word in wanted.words}
     kept = [word for word in shipped["args"] if word.partition("=")[0] not in given]
-    text = text.replace(json.dumps(shipped["path"]), json.dumps(places.program))
-    return text.replace(json.dumps(shipped["args"]), json.dumps([*kept, *wanted.words]))
+    text = text.replace(system.dumps(shipped["path"]), system.dumps(places.program))
+    return text.replace(system.dumps(shipped["args"]), system.dumps([*kept, *wanted.words]))
 
 
 def _make_unit(wanted: Wanted, path: str) -> str:

@@ -45,7 +45,7 @@ def list_all(name: str) -> list[Argument]:
 @each_verb
 def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
     required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
-    expected = VERBS[name].form.model_validate(required), Request(Options(), [], is_json=False)
+    expected = VERBS[name].form.model_validate(required), Request(Options(), {}, is_json=False)
     assert command_line.parse_command(name, needed.get(name, [])) == expected
 
 
@@ -69,7 +69,7 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
 )
 def test_argument_of_a_command(line: str, field: str, value: object) -> None:
     given, request = command_line.parse_command(line.split(maxsplit=1)[0], line.split()[1:])
-    assert (getattr(given, field), request) == (value, Request(Options(), [], is_json=False))
+    assert (getattr(given, field), request) == (value, Request(Options(), {}, is_json=False))
 
 
 @pytest.mark.parametrize("line", ["metrics --json", "list --output=json", "show -ojson x", "top -o json --json"])
@@ -79,7 +79,8 @@ def test_json_can_be_asked_for(line: str) -> None:
 
 def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
-    of_hook = ["--key=sandbox", "--namespace=a", "--namespace=b", "--linger=0", "--strict"]
+    of_hook = {name: [f"--{name}={text}" for text in texts] for name, *texts in (("key", "sandbox"), ("linger", "0"))}
+    of_hook |= {"namespace": ["--namespace=a", "--namespace=b"], "strict": ["--strict"]}
     called: list[tuple[object, ...]] = []
     monkeypatch.setattr(VERBS["install"], "run", lambda *given: called.append(given))
     assert cli.main(["install", *words, "--json"]) == 0
@@ -109,7 +110,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["top", "--interval=nan"], "--interval: 'nan' is not a number"),
         (["top", "--count=0"], "--count: '0': Input should be greater"),
         (["top", "--count=" + "9" * 5000], "is not a number"),
-        (["top", "--count=x", "--interval=y"], "'y' is not a number; --count: 'x' is not a number; see"),
+        (["top", "--count=x", "--interval=y"], "--count: 'x' is not a number; --interval: 'y' is not a number; see"),
         (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
         (["run", "--label=9=x", "--", "true"], "--label: \"{'9': 'x'}\": Value error, not a label's name: 1 to 64 of"),

@@ -348,4 +348,4 @@ def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: ob
 
 def test_a_bad_option_of_a_hook_is_complained_of() -> None:
     hook = HookProgram(path=OURS, args=["x", "hook", "--lingr=5", "--linger=x"])
-    assert [it.split()[-1] for it in hooksd.parse_options(hook)[1]] == ["number", "'--lingr'"]
+    assert [it.split()[-1] for it in hooksd.parse_options(hook)[1]] == ["'--lingr'", "number"]

@@ -45,7 +45,7 @@ def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
     """The exit status of a command with this limit."""
     limit = Limit(seconds, 2, "it is not complete")
     verb = Verb(int, lambda *_: command(), (), limit, ())
-    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), [], is_json=False))
+    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), {}, is_json=False))
 
 
 def look_at_handlers() -> tuple[object, ...]:
