@@ -24,7 +24,16 @@ from hook.models import Options
 from hook.node import engines, files, paths
 from hook.node.paths import Places
 from hook.report import format_count, who
-from hook.show import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
+from hook.show import (
+    get_screen,
+    is_terminal,
+    list_first,
+    list_pod_names,
+    name_first,
+    print_answer,
+    print_printable,
+    write,
+)
 
 if TYPE_CHECKING:
     from hook.install.install import Program, Taken
@@ -625,9 +634,10 @@ def format_outcome(outcome: Outcome) -> list[str]:
 
 def format_left(result: Repairs) -> list[str]:
     """Format the problems that reconcile may not change, a line each."""
-    more = len(result.left) - MOST_FAILURES
-    lines = [f"left: {line}" for line in result.left[:MOST_FAILURES]]
-    return [*lines, f"left: {format_count(more, 'further problem')} (see reconcile --json)"] if more > 0 else lines
+    lines = list_first(
+        result.left, MOST_FAILURES, lambda more: f"{format_count(more, 'further problem')} (see reconcile --json)"
+    )
+    return [f"left: {line}" for line in lines]
 
 
 def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:
