@@ -77,7 +77,7 @@ def run_stage(verb: str, words: list[str]) -> int:
     except BaseException as caught:  # noqa: BLE001  as above
         from hook import report
 
-        return report.survive(caught, verb, words, parse)
+        return report.report_escaped(caught, verb, words, parse)
 
 
 def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
@@ -108,16 +108,16 @@ def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, e
 
     `text` is the beginning of stdin. `error` says why the state is invalid; without one, `text` is not all of it.
     """
-    from hook import report
+    from hook import odd_state, report
 
     is_large = error is None and len(text) == STDIN_LIMIT
-    odd = report.OddState(text, is_large=is_large)
+    odd = odd_state.OddState(text, is_large=is_large)
     stage = name_stage(verb, odd.status) if odd.status is not None else verb
     if is_large and odd.state is not None:
         annotations: dict[str, str] | None = None
         problem: HookError | None = None
         if stage == "createRuntime":
-            annotations, problem = report.find_annotations(odd.state, STDIN_LIMIT)
+            annotations, problem = odd_state.find_annotations(odd.state, STDIN_LIMIT)
         try:
             call = make_call(verb, given, odd.state, annotations)
         except (HookError, ValueError) as caught:
@@ -125,7 +125,7 @@ def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, e
         else:
             return serve_call(call, problem)
     failure = odd.explain(error, STDIN_PATIENCE, STDIN_LIMIT)
-    return report.report(Call(stage, given, odd.name, odd.bundle), None, failure, [])
+    return report.report_failure(Call(stage, given, odd.name, odd.bundle), None, failure, [])
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:
@@ -139,11 +139,11 @@ def serve_call(call: Call, problem: HookError | None = None) -> int:
     except BaseException as error:  # noqa: BLE001  as in run_stage
         from hook import report
 
-        return report.report(call, run_dir, error, problems)
+        return report.report_failure(call, run_dir, error, problems)
     if call.complaints or problems:
         from hook import report
 
-        report.complain(call, run_dir, problems, is_monitored=is_monitored)
+        report.report_problems(call, run_dir, problems, is_monitored=is_monitored)
     run_dir.count_run(call.stage + ("-monitored" if is_monitored else "-done"))
     return 0
 
@@ -168,7 +168,7 @@ def _act(call: Call, context: Context) -> bool:
     if problem is not None:
         from hook import report
 
-        report.leave_traces(call, context.run, problem, is_monitored=True)
+        report.write_traces(call, context.run, problem, is_monitored=True)
     elif context.run.has(Failure, call.name):
         poststop.forget_failure(context.run, call.name, container.pid)
     return True

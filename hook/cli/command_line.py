@@ -23,6 +23,7 @@ from hook.errors import HookError, as_hook_error
 from hook.models import Options
 from hook.node import engines, hooksd
 from hook.show import write
+from hook.words import explain
 
 _NAME = "resctrl-mon-hook"
 _HELP = ("help", "--help", "-h")
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
             return 0
     is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
     problem = f"unknown command {name[:80]!r}{_suggest(name[:80])}" if name else "no command"
-    report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
+    report.write_line(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
     return 0 if is_hook else 2
 
 
@@ -79,11 +80,11 @@ def _run_command(name: str, words: list[str]) -> int:
         problems = [str(error)]
     except (HookError, OSError) as error:
         failure = as_hook_error("cannot read or write a file", error)
-        problems, status = [str(report.explain(failure))], VERBS[name].statuses.get(failure.reason, 2)
+        problems, status = [str(explain(failure))], VERBS[name].statuses.get(failure.reason, 2)
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        problems = getattr(error, "problems", [str(report.explain(error))])  # install's Refused has several
+        problems = getattr(error, "problems", [str(explain(error))])  # install's Refused has several
     for problem in problems:
-        report.say(problem, to_syslog=False)
+        report.write_line(problem, to_syslog=False)
     return status
 
 
@@ -94,7 +95,7 @@ def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  #
         with limit_time(verb.limit.seconds):
             return verb.run(given, request) or 0
     except Ended as error:
-        report.say(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
+        report.write_line(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
         return verb.limit.status
 
 
@@ -119,7 +120,7 @@ def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  
     taken = PLACES if verb.defaults else verb.options
     for subject, problem in problems.items():
         if "/" in subject or (subject in taken and subject not in request.given):
-            report.say(f"warning: {problem}", to_syslog=False)
+            report.write_line(f"warning: {problem}", to_syslog=False)
     values |= {option: getattr(request.hook, option) for option in request.given}
     return replace(request, hook=Options.model_validate(values))
 

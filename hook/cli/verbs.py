@@ -23,7 +23,6 @@ from hook.errors import Reason, as_hook_error
 from hook.models import Options
 from hook.node import engines, files, paths
 from hook.node.paths import Places
-from hook.report import format_count, who
 from hook.show import (
     get_screen,
     is_terminal,
@@ -34,6 +33,7 @@ from hook.show import (
     print_printable,
     write,
 )
+from hook.words import explain, format_count, who
 
 if TYPE_CHECKING:
     from hook.install.install import Program, Taken
@@ -282,7 +282,7 @@ def show_history(given: options.History, request: Request) -> int:
     else:
         print_answer(history.format_rows(found, rows, get_screen()))
     for problem in filter(None, [found.explain() if given.csv else "", absent]):
-        report.say(problem, to_syslog=False)
+        report.write_line(problem, to_syslog=False)
     return 2 if absent else int(bool(found.problems))
 
 
@@ -441,7 +441,7 @@ def run_job(given: options.Run, request: Request) -> int:
     try:
         jobs.run(request.hook, given.key, given.command, given.label, is_strict=given.strict)
     except jobs.Unstartable as error:
-        report.say(f"run: {error}", to_syslog=False)
+        report.write_line(f"run: {error}", to_syslog=False)
         return error.status
 
 
@@ -470,7 +470,8 @@ def release_job(given: options.Release, request: Request) -> None:
         with jobs.open_node("release", request.hook, given.key) as context:
             answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
-            report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+            problem = f"there is no job {given.key}: it has ended, or was never there"
+            report.write_line(f"release: {problem}", to_syslog=False)
 
 
 def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
@@ -489,7 +490,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
         yield answer
     except Exception as error:
         failure = as_hook_error("cannot read or write a file", error)
-        words = report.explain(failure)
+        words = explain(failure)
         answer.update(reason=failure.reason, problem=words.problem, hint=words.hint)
         raise
     finally:

@@ -31,7 +31,7 @@ from hook.node import files, hooksd, programs
 from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
-from hook.report import explain
+from hook.words import explain
 
 _LIMIT = 64 << 20  # bytes: five times as many as the larger form has
 _PACKAGE, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'

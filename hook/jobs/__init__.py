@@ -38,6 +38,7 @@ from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
+from hook.words import explain
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
@@ -74,7 +75,7 @@ def run(
         if is_strict:
             raise
         # No failure of ours stops a command.
-        report.say(f"run: {report.explain(error)}; the command runs, and is not monitored", to_syslog=False)
+        report.write_line(f"run: {explain(error)}; the command runs, and is not monitored", to_syslog=False)
     try:
         os.umask(system.umask_before)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
@@ -209,17 +210,17 @@ def open_node(
         failure = as_hook_error("a file could not be read or written", error)
         is_bad = failure.reason == Reason.BAD_KEY
         if report.may_log(run, failure, verb if is_bad else name or verb):
-            report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
+            report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
                 process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
-                    report.record(run, report.make_failure(failure, verb, process, key))
+                    report.write_record(run, report.make_failure(failure, verb, process, key))
         raise
     finally:
         while run is not None and run.complaints:
-            report.say(f"warning: {report.explain(run.complaints.pop(0))}", to_syslog=False)
+            report.write_line(f"warning: {explain(run.complaints.pop(0))}", to_syslog=False)
 
 
 # --- What may join

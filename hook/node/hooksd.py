@@ -22,7 +22,7 @@ from hook.entry import parse
 from hook.models import Options, ValidationError
 from hook.node import files
 from hook.node.models import HookFile, HookProgram, HookWhen
-from hook.report import explain_invalid
+from hook.words import explain_invalid
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hook import system
 from hook.node import files
-from hook.report import errno_name, printable
+from hook.words import errno_name, printable
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}

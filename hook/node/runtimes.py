@@ -22,8 +22,8 @@ from hook.node import engines, files, hooksd, programs
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.processes import Process, Processes, cgroup_of_config, find_container_id, read_status
-from hook.report import explain_invalid
 from hook.validation import replace
+from hook.words import explain_invalid
 
 T = TypeVar("T")
 

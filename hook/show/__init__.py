@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from hook import system
-from hook.report import name_pod, printable
+from hook.words import name_pod, printable
 
 _MOST_NAMED = 5  # in one line
 _GAP = "  "

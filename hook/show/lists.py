@@ -16,7 +16,6 @@ from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import find_job, name_unhooked
-from hook.report import format_count, is_hex, printable, who
 from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
     EVENTS,
@@ -35,6 +34,7 @@ from hook.show.snapshot import (
     to_number,
     to_word,
 )
+from hook.words import format_count, is_hex, printable, who
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
 """SeenKey.condition, in the order in which keys are shown: running ones first."""

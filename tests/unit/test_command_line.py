@@ -257,7 +257,7 @@ def test_unknown_command_exits_0_only_with_a_state_on_stdin(
         return text, True
 
     lines: list[tuple[str, bool]] = []
-    monkeypatch.setattr(report, "say", lambda text, *, to_syslog: lines.append((text, to_syslog)))
+    monkeypatch.setattr(report, "write_line", lambda text, *, to_syslog: lines.append((text, to_syslog)))
     monkeypatch.setattr(system, "read_stdin", read_stdin)
     assert cli.main(arguments) == status
     ((line, to_syslog),) = lines

@@ -256,7 +256,7 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
 ) -> None:
     seen: list[Options] = []
     lines: list[str] = []
-    monkeypatch.setattr(report, "say", lambda line, **_more: lines.append(line))
+    monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
     for name in ("list", "reconcile", "watch", "uninstall", "install", "base-runtime-spec"):
         monkeypatch.setattr(VERBS[name], "run", lambda _given, request: seen.append(request.hook))
     put(fs, f"{FIRST}/{KUBERNETES}", "--run-dir=/run/x", "--linger=600", "--namespace=shop")
@@ -303,7 +303,7 @@ def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
 ) -> None:
     seen: list[Options] = []
     lines: list[str] = []
-    monkeypatch.setattr(report, "say", lambda line, **_more: lines.append(line))
+    monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
     monkeypatch.setattr(VERBS[name], "run", lambda _given, request: seen.append(request.hook))
     of_containers = ["--run-dir=/run/x", "--linger=600", "--lock-timeout=5", "--snapshot-ttl=0", "--history=/var/log/c"]
     put(fs, f"{FIRST}/{KUBERNETES}", *of_containers, "--group-prefix=mine-", "--namespace=shop", "--rmid-wait=9")
