@@ -29,13 +29,13 @@ class OddState:
         self._bad_id: str | None = None
         # None if it is invalid.
         self.state: State | None = None
-        found: object = None
+        content: object = None
         try:
-            found = read_head(text.decode("utf-8", "replace")) if is_large else system.loads(text.decode())
-            self.state = State.model_validate(found)
+            content = read_head(text.decode("utf-8", "replace")) if is_large else system.loads(text.decode())
+            self.state = State.model_validate(content)
         except ValueError as error:
             self._problem = error
-        known = found if isinstance(found, dict) else {}
+        known = content if isinstance(content, dict) else {}
         name, status = known.get("id"), known.get("status")
         if isinstance(name, str) and not names.is_container_id(name):
             self._bad_id = name
@@ -66,7 +66,7 @@ def read_head(text: str) -> dict[str, Any]:
     Members of nested objects do not count. A value counts only if the text goes on after it, since a number might
     continue. `ociVersion` is not used, so its default is filled in.
     """
-    found: dict[str, Any] = {"ociVersion": ""}
+    members: dict[str, Any] = {"ociVersion": ""}
     text = system.cut_deep(text)
     at, before = _skip_white(text, 0), "{"
     try:
@@ -78,10 +78,10 @@ def read_head(text: str) -> dict[str, Any]:
             value, at = system.scan(text, _skip_white(text, at + 1))
             at, before = _skip_white(text, at), ","
             if text[at : at + 1] in (",", "}"):
-                found[name] = value
+                members[name] = value
     except (StopIteration, ValueError):
         pass
-    return found
+    return members
 
 
 def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, HookError]:
@@ -93,8 +93,8 @@ def find_annotations(state: State, limit: int) -> tuple[dict[str, str] | None, H
     problem = f"its state is larger than {limit} bytes, and only the beginning is used"
     config = identity.read_config(state.bundle) if state.annotations is None else None
     if state.annotations is not None or config is not None:
-        found = state.annotations if config is None else config.annotations
-        return found or {}, HookError(Reason.BAD_STATE, problem)
+        annotations = state.annotations if config is None else config.annotations
+        return annotations or {}, HookError(Reason.BAD_STATE, problem)
     problem += ": its names are unknown, and no filter leaves it out"
     return None, HookError(Reason.BAD_STATE, problem, hint="the pod's author may have written that much on purpose")
 

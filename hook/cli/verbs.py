@@ -21,7 +21,7 @@ from hook import names, report, system
 from hook.cli import options
 from hook.errors import Reason, as_hook_error
 from hook.models import Options
-from hook.node import engines, files, paths
+from hook.node import engines, files, paths, programs
 from hook.node.paths import Places
 from hook.show import (
     get_screen,
@@ -130,16 +130,16 @@ def limit_time(seconds: float) -> Iterator[None]:
     What no signal can interrupt is left to TimeoutStartSec of the unit.
     """
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
-    over, why = system.monotonic() + seconds, ""
+    deadline, why = system.monotonic() + seconds, ""
 
     def tick(number: int, _frame: object) -> None:
         nonlocal why
         if number != signal.SIGALRM:
             why = f"by {signal.Signals(number).name}"
-        elif system.monotonic() >= over:
+        elif system.monotonic() >= deadline:
             why = f"after {seconds:.0f} s"
         # An exception while a program is being started would leave that program behind.
-        if why and not getattr(sys.modules.get("hook.node.programs"), "is_starting", False):
+        if why and not programs.is_starting:
             for other in numbers:
                 signal.signal(other, signal.SIG_IGN)
             raise Ended(why)
@@ -163,14 +163,14 @@ def list_keys(given: options.List, request: Request) -> None:
     from hook.show import lists, snapshot
 
     _check_directories(request)
-    seen = snapshot.take_snapshot(request.hook)
-    selected = lists.select_keys(seen.keys, given.namespace, given.state, given.sort)
+    node = snapshot.take_snapshot(request.hook)
+    selected = lists.select_keys(node.keys, given.namespace, given.state, given.sort)
     if request.is_json:
-        print_answer(lists.list_to_json(seen, selected[: given.limit]))
+        print_answer(lists.list_to_json(node, selected[: given.limit]))
     elif given.what == "unmonitored":
-        print_answer(lists.format_unmonitored(seen))
+        print_answer(lists.format_unmonitored(node))
     else:
-        print_answer(lists.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
+        print_answer(lists.format_list(node, selected, given.limit, get_screen(is_wide=given.output == "wide")))
 
 
 def _check_directories(request: Request) -> None:
@@ -188,16 +188,16 @@ def show_key(given: options.Show, request: Request) -> None:
     from hook.show import lists, snapshot
 
     _check_directories(request)
-    seen = snapshot.take_snapshot(request.hook)
-    key = _find_key(seen, given.key, request.hook.history or paths.HISTORY)
-    of_key = [failure for failure in seen.failures if failure.key == key.state.key or failure.container in key.alive]
+    node = snapshot.take_snapshot(request.hook)
+    key = _find_key(node, given.key, request.hook.history or paths.HISTORY)
+    of_key = [failure for failure in node.failures if failure.key == key.state.key or failure.container in key.alive]
     if request.is_json:
         print_answer(lists.key_to_json(key, of_key))
     else:
         print_answer(lists.format_key(key, of_key))
 
 
-def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
+def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     """Find the key with this name, or the only one with a name that begins so.
 
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
@@ -205,9 +205,9 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
     """
     from hook.show import history, lists
 
-    keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
+    keys, broken = {key.state.key: key for key in node.keys}, {record.name: record for record in node.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
-    unmonitored = [failure for failure in seen.failures if not failure.monitored]
+    unmonitored = [failure for failure in node.failures if not failure.monitored]
     known = {failure.key for failure in unmonitored if failure.kind == "job"}.union(named)
     failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
     shown = {}
@@ -220,10 +220,10 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
         shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
     exact = [key for key, names in named.items() if name in names]
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
-    found = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
-    if len(found) > 1:
-        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in found)}")
-    for key in found:
+    matches = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
+    if len(matches) > 1:
+        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in matches)}")
+    for key in matches:
         if key in keys:
             return keys[key]
         if key in broken:
@@ -247,9 +247,9 @@ def top(given: options.Top, request: Request) -> None:
     with suppress(KeyboardInterrupt):
         for number in count(1):
             system.sleep(given.interval)
-            seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
-            rates = snapshot.compare(former, seen, system.now_utc())
-            former = seen
+            node = snapshot.take_snapshot(request.hook, has_uncharged=True)
+            rates = snapshot.compare(former, node, system.now_utc())
+            former = node
             if given.namespace:  # the node's total stays that of all keys
                 keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
                 rates = replace(rates, keys=keys)
@@ -266,24 +266,24 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    found = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
+    jobs = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
     try:
-        rows = history.make_rows(found, given.by, given.sort, given.limit)
+        rows = history.make_rows(jobs, given.by, given.sort, given.limit)
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
-    absent = f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}" if found.absent else ""
-    if absent and len(found.absent) == len(given.name):
-        raise Usage("; ".join(filter(None, [absent, found.explain()])))  # the job may be in a file that was not read
+    absent = f"no job in {given.history} matches {', '.join(map(repr, jobs.absent))[:200]}" if jobs.absent else ""
+    if absent and len(jobs.absent) == len(given.name):
+        raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read
     if request.is_json:
-        write(history.rows_to_json(found, rows))
+        write(history.rows_to_json(jobs, rows))
     elif given.csv:
         write(history.format_csv(rows))
     else:
-        print_answer(history.format_rows(found, rows, get_screen()))
-    for problem in filter(None, [found.explain() if given.csv else "", absent]):
+        print_answer(history.format_rows(jobs, rows, get_screen()))
+    for problem in filter(None, [jobs.explain() if given.csv else "", absent]):
         report.write_line(problem, to_syslog=False)
-    return 2 if absent else int(bool(found.problems))
+    return 2 if absent else int(bool(jobs.problems))
 
 
 def _parse_times(given: options.History) -> tuple[str, str]:
@@ -314,8 +314,8 @@ def metrics(given: options.Metrics, request: Request) -> None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
 
     def measure(former: Former | None = None) -> list[Family]:
-        seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
-        return prometheus.make_families(seen, former, has_created=given.created)
+        node = snapshot.take_snapshot(request.hook, has_uncharged=True)
+        return prometheus.make_families(node, former, has_created=given.created)
 
     if given.listen is not None:
         from hook.show import server
@@ -364,7 +364,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
-    is_well = all(found.level != FAILURE for found in findings)
+    is_well = all(finding.level != FAILURE for finding in findings)
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
@@ -581,8 +581,8 @@ def _find_own_path() -> str:
 
 def _find_own_prefix() -> str:
     """Return the prefix of the running file, or /usr if it is not installed."""
-    found = paths.find_prefix(os.path.realpath(_find_own_path()))
-    return paths.USR if found is None else found
+    prefix = paths.find_prefix(os.path.realpath(_find_own_path()))
+    return paths.USR if prefix is None else prefix
 
 
 # --- The output of reconcile: each action when it is done, and at most ten failures a run. JSON has all

@@ -33,8 +33,7 @@ from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
 from hook.words import explain
 
-_LIMIT = 64 << 20  # bytes: five times as many as the larger form has
-_PACKAGE, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
+_DOCSTRING = b'"""resctrl-mon-hook:'
 DIGEST = "sha256"
 """In the zip of the ELF file: the SHA-256 of what is before the zip."""
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
@@ -50,14 +49,14 @@ class Program:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data = files.read(path, _LIMIT)
+        self.data = files.read(path, hooksd.LARGEST)
         try:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
                 self._entries = {name: archive.read(name) for name in archive.namelist()}
                 begin = min((entry.header_offset for entry in archive.infolist()), default=0)
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} is damaged, or no program of this project: {error}") from None
-        if _DOCSTRING not in self._entries.get(_PACKAGE, b""):
+        if _DOCSTRING not in self._entries.get(hooksd.IN_PROGRAM, b""):
             raise ValueError(f"{path} is no program of resctrl-mon-hook")
         if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(self.data[:begin]):
             raise ValueError(f"{path} is damaged: what is before its zip has another digest than the zip names")
@@ -110,8 +109,8 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
             check(temporary)
 
     def is_right() -> bool:
-        found = os.lstat(path).st_mode
-        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and files.read(path, len(content)) == content
+        there = os.lstat(path).st_mode
+        return stat.S_ISREG(there) and stat.S_IMODE(there) == mode and files.read(path, len(content)) == content
 
     return _replace("write", path, path, make, is_right)
 
@@ -243,9 +242,9 @@ def install(wanted: Wanted, *, dry_run: bool) -> Taken:
 
 def refuse_others(places: Places, *, force: bool) -> None:
     """Raise Refused if an installation here has another owner than `install`."""
-    found = find_origin(places)
-    if found is not INSTALL and not (force or places.top):
-        raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
+    origin = find_origin(places)
+    if origin is not INSTALL and not (force or places.top):
+        raise Refused(f"{NAME} was installed by {origin.name}; remedy: {origin.away} first, or --force")
 
 
 def plan_install(wanted: Wanted) -> list[Step]:
@@ -328,7 +327,7 @@ def find_problems(wanted: Wanted) -> list[str]:
         f"{entry.path} already calls the hook; remedy: remove it, or its package, or uninstall --hooks-dir={directory}"
         for directory in others
         for entry in hooksd.read_directory(places.at(directory))
-        if entry.own is not None
+        if entry.our_hook is not None
     ]
 
 

@@ -137,8 +137,8 @@ def test_an_invalid_file_has_a_problem_and_a_questionable_one_a_remark(
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
 def test_shipped_files_are_ours_and_valid(path: Path) -> None:
     entry = hooksd.read_entry(str(path))
-    assert entry.own is not None
-    assert hooksd.parse_options(entry.own)[1] == []
+    assert entry.our_hook is not None
+    assert hooksd.parse_options(entry.our_hook)[1] == []
     assert (entry.problem, "missing" in (entry.remark or "")) == (None, True)
 
 
@@ -335,7 +335,7 @@ def test_the_hooks_of_a_config_are_found(
     """`options`: the --linger of each createRuntime hook that is ours."""
     fs.create_file("/config.json", contents=json.dumps(config))
     assert hooksd.calls_ours(hooksd.read_hooks("/config.json")) is is_called
-    ours = hooksd.find_own_hooks(hooksd.read_hooks("/config.json"))
+    ours = hooksd.find_our_hooks(hooksd.read_hooks("/config.json"))
     assert [hooksd.parse_options(it)[0].linger for it in ours] == options
 
 
