@@ -19,7 +19,7 @@ from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, convert, validate
-from hook.errors import HookError, as_hook_error
+from hook.errors import as_hook_error
 from hook.models import Options
 from hook.node import engines, hooksd
 from hook.show import write
@@ -78,11 +78,10 @@ def _run_command(name: str, words: list[str]) -> int:
         problems = ["interrupted"]
     except Usage as error:
         problems = [str(error)]
-    except (HookError, OSError) as error:
-        failure = as_hook_error("cannot read or write a file", error)
-        problems, status = [str(explain(failure))], VERBS[name].statuses.get(failure.reason, 2)
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        problems = getattr(error, "problems", [str(explain(error))])  # install's Refused has several
+        failure = as_hook_error("cannot read or write a file", error)
+        problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
+        status = VERBS[name].statuses.get(failure.reason, 2)
     for problem in problems:
         report.write_line(problem, to_syslog=False)
     return status

@@ -17,22 +17,12 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
-from hook import names, report, system
+from hook import names, report, show, system
 from hook.cli import options
 from hook.errors import Reason, as_hook_error
 from hook.models import Options
 from hook.node import engines, files, paths, programs
 from hook.node.paths import Places
-from hook.show import (
-    get_screen,
-    is_terminal,
-    list_first,
-    list_pod_names,
-    name_first,
-    print_answer,
-    print_printable,
-    write,
-)
 from hook.words import explain, format_count, who
 
 if TYPE_CHECKING:
@@ -160,41 +150,41 @@ def limit_time(seconds: float) -> Iterator[None]:
 
 @_verb("list", options.List)
 def list_keys(given: options.List, request: Request) -> None:
-    from hook.show import lists, snapshot
+    from hook.show import lists
 
-    _check_directories(request)
-    node = snapshot.take_snapshot(request.hook)
+    node = _take_snapshot(request)
     selected = lists.select_keys(node.keys, given.namespace, given.state, given.sort)
     if request.is_json:
-        print_answer(lists.list_to_json(node, selected[: given.limit]))
+        show.print_answer(lists.list_to_json(node, selected[: given.limit]))
     elif given.what == "unmonitored":
-        print_answer(lists.format_unmonitored(node))
+        show.print_answer(lists.format_unmonitored(node))
     else:
-        print_answer(lists.format_list(node, selected, given.limit, get_screen(is_wide=given.output == "wide")))
+        show.print_answer(
+            lists.format_list(node, selected, given.limit, show.get_screen(is_wide=given.output == "wide"))
+        )
 
 
-def _check_directories(request: Request) -> None:
-    """Raise Usage for a directory on the command line that does not exist: the screens would be empty, and wrong.
+def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
+    """Take a snapshot of the node. Raises Usage for a directory on the command line that does not exist.
 
-    `metrics` does not check, since its service may start before the first hook has run.
+    The screens would be empty, and wrong. `metrics` does not check, since its service may start before the first hook.
     """
+    from hook.show import snapshot
+
     for option in ("resctrl_root", "run_dir"):
         if option in request.given and not os.path.exists(getattr(request.hook, option)):
             raise Usage(f"{request.given[option][-1][:100]}: there is no such directory")
+    return snapshot.take_snapshot(request.hook, has_uncharged=has_uncharged)
 
 
 @_verb("show", options.Show)
 def show_key(given: options.Show, request: Request) -> None:
-    from hook.show import lists, snapshot
+    from hook.show import lists
 
-    _check_directories(request)
-    node = snapshot.take_snapshot(request.hook)
+    node = _take_snapshot(request)
     key = _find_key(node, given.key, request.hook.history or paths.HISTORY)
     of_key = [failure for failure in node.failures if failure.key == key.state.key or failure.container in key.alive]
-    if request.is_json:
-        print_answer(lists.key_to_json(key, of_key))
-    else:
-        print_answer(lists.format_key(key, of_key))
+    show.print_answer(lists.key_to_json(key, of_key) if request.is_json else lists.format_key(key, of_key))
 
 
 def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
@@ -212,7 +202,7 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
     shown = {}
     for key, failure in failures.items():
-        pod = list_pod_names(failure.namespace, failure.pod)
+        pod = show.list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
         shown[key] = lists.name_failed(failure)
     for key, found_key in keys.items():
@@ -222,7 +212,7 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
     matches = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
     if len(matches) > 1:
-        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in matches)}")
+        raise Usage(f"{name[:80]!r} is ambiguous: {show.name_first(shown.get(key, key) for key in matches)}")
     for key in matches:
         if key in keys:
             return keys[key]
@@ -240,24 +230,23 @@ def top(given: options.Top, request: Request) -> None:
     """Print a table after each interval, on a terminal in the place of the last one; an interrupt is the usual end."""
     from hook.show import lists, snapshot
 
-    _check_directories(request)
-    most = given.count or (None if is_terminal() else 1)
-    redraws = is_terminal() and most != 1
-    former = snapshot.take_snapshot(request.hook, has_uncharged=True)
+    most = given.count or (None if show.is_terminal() else 1)
+    redraws = show.is_terminal() and most != 1
+    former = _take_snapshot(request, has_uncharged=True)
     with suppress(KeyboardInterrupt):
         for number in count(1):
             system.sleep(given.interval)
-            node = snapshot.take_snapshot(request.hook, has_uncharged=True)
+            node = _take_snapshot(request, has_uncharged=True)
             rates = snapshot.compare(former, node, system.now_utc())
             former = node
             if given.namespace:  # the node's total stays that of all keys
                 keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
                 rates = replace(rates, keys=keys)
             if request.is_json:
-                print_answer(lists.rates_to_json(rates))
+                show.print_answer(lists.rates_to_json(rates))
             else:
-                lines = lists.format_rates(rates, given.sort, get_screen(is_wide=given.output == "wide"))
-                print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
+                lines = lists.format_rates(rates, given.sort, show.get_screen(is_wide=given.output == "wide"))
+                show.print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
             if number == most:
                 return
 
@@ -276,11 +265,11 @@ def show_history(given: options.History, request: Request) -> int:
     if absent and len(jobs.absent) == len(given.name):
         raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read
     if request.is_json:
-        write(history.rows_to_json(jobs, rows))
+        show.write(history.rows_to_json(jobs, rows))
     elif given.csv:
-        write(history.format_csv(rows))
+        show.write(history.format_csv(rows))
     else:
-        print_answer(history.format_rows(jobs, rows, get_screen()))
+        show.print_answer(history.format_rows(jobs, rows, show.get_screen()))
     for problem in filter(None, [jobs.explain() if given.csv else "", absent]):
         report.write_line(problem, to_syslog=False)
     return 2 if absent else int(bool(jobs.problems))
@@ -320,12 +309,12 @@ def metrics(given: options.Metrics, request: Request) -> None:
     if given.listen is not None:
         from hook.show import server
 
-        server.serve(parse_address(given.listen), measure, write)
+        server.serve(parse_address(given.listen), measure, show.write)
     elif given.textfile is not None:
         families = measure(prometheus.read_former(given.textfile))
         prometheus.write_textfile(given.textfile, prometheus.format_text(families))
     elif request.is_json:
-        print_answer(prometheus.to_json(measure()))
+        show.print_answer(prometheus.to_json(measure()))
     else:
         print(prometheus.format_text(measure()), end="", flush=True)
 
@@ -352,7 +341,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor.machine import make_report
 
     if given.report:
-        print_answer(make_report(request.hook))
+        show.print_answer(make_report(request.hook))
         return 0
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
@@ -366,9 +355,9 @@ def doctor(given: options.Doctor, request: Request) -> int:
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
     is_well = all(finding.level != FAILURE for finding in findings)
     if request.is_json:
-        print_answer({"well": is_well, "findings": to_objects(findings)})
+        show.print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
-        print_printable(format_findings(findings))
+        show.print_printable(format_findings(findings))
     return 0 if is_well else 1
 
 
@@ -388,19 +377,22 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
     if given.dry_run:
         result = plan_repairs(request.hook, live, longest, asks)
         if not request.is_json:
-            print_printable([line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True)
-            print_printable(format_left(result))
+            show.print_printable(
+                [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
+            )
+            show.print_printable(format_left(result))
     else:
         gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
-        log = RepairLog(is_quiet=request.is_json)
-        result = Repairs(log.note)
+        log = RepairLog()
+        result = Repairs(None if request.is_json else log.note)
         try:
             repair(request.hook, live, longest, asks, result)
         except Ended as error:
             result.ended = str(error)
-        log.end(result)
+        if not request.is_json:
+            log.end(result)
     if request.is_json:
-        print_answer(result_to_json(result, dry_run=given.dry_run))
+        show.print_answer(result_to_json(result, dry_run=given.dry_run))
     return 0 if result.is_whole else 1
 
 
@@ -498,7 +490,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
             del answer["released"]
             answer["pids"] = [{"pid": pid, "outcome": outcome} for pid, outcome in outcomes.items()]
         if request.is_json:
-            print_answer(answer)
+            show.print_answer(answer)
 
 
 @_verb("install", options.Install, ALL, limit=_STEPS)
@@ -523,10 +515,10 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
 
     if request.is_json:
         objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
-        print_answer({**more, "steps": objects})
+        show.print_answer({**more, "steps": objects})
     else:
-        print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
-        print_printable(remarks)
+        show.print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
+        show.print_printable(remarks)
 
 
 @_verb("uninstall", options.Uninstall, limit=_STEPS)
@@ -549,14 +541,14 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
     wanted = Wanted(_open_program(), places, (target,), tuple(request.words))
     called = system.loads(make_hook_file(wanted, target))["hook"]
     try:
-        print_answer(add_hook(system.loads(sys.stdin.read()), called))
+        show.print_answer(add_hook(system.loads(sys.stdin.read()), called))
     except (ValueError, OSError) as error:
         raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 
 
 @_verb("completion", options.Completion, ())
 def complete(given: options.Completion, _request: Request) -> None:
-    write(_open_program().text(f"packaging/completions/{given.shell}"))
+    show.write(_open_program().text(f"packaging/completions/{given.shell}"))
 
 
 def _open_program() -> Program:
@@ -596,16 +588,18 @@ _ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 class RepairLog:
     """Prints the actions of a run, also if it is ended early. A closed pipe stops the output, but no action."""
 
-    def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet  # for JSON
+    def __init__(self) -> None:
         self._done = self._failed = 0
 
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
-        self._done += outcome.problem is None
-        self._failed += outcome.problem is not None
+        if outcome.problem is None:
+            self._done += 1
+        else:
+            self._failed += 1
         if outcome.problem is None or self._failed <= MOST_FAILURES:
-            self._print(format_outcome(outcome))
+            with suppress(BrokenPipeError):
+                show.print_printable(format_outcome(outcome))
 
     def end(self, result: Repairs) -> None:
         """Print what the run leaves."""
@@ -616,26 +610,20 @@ class RepairLog:
             at = f"it was at: {result.at}" if result.at is not None else "it was looking for more"
             done = format_count(self._done, "action")
             lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
-        self._print(lines)
-
-    def _print(self, lines: list[str]) -> None:
-        if self._is_quiet or not lines:
-            return
-        try:
-            print_printable(lines)
-        except BrokenPipeError:
-            self._is_quiet = True
+        with suppress(BrokenPipeError):
+            show.print_printable(lines)
 
 
 def format_outcome(outcome: Outcome) -> list[str]:
     """Format an action: a line, and one each for its problem and its remark."""
-    problem = [f"  failed: {outcome.problem}"] if outcome.problem is not None else []
-    return [str(outcome.action), *problem, *([f"  {outcome.remark}"] if outcome.remark is not None else [])]
+    problem = f"  failed: {outcome.problem}" if outcome.problem is not None else None
+    remark = f"  {outcome.remark}" if outcome.remark is not None else None
+    return [*filter(None, (str(outcome.action), problem, remark))]
 
 
 def format_left(result: Repairs) -> list[str]:
     """Format the problems that reconcile may not change, a line each."""
-    lines = list_first(
+    lines = show.list_first(
         result.left, MOST_FAILURES, lambda more: f"{format_count(more, 'further problem')} (see reconcile --json)"
     )
     return [f"left: {line}" for line in lines]
