@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from hook import system
+from hook import names, system
 from hook.errors import WRONG_CTRL_GROUP, as_hook_error
 from hook.models import ValidationError
 
@@ -28,8 +28,7 @@ _RUN_DIR_HINTS = {
     errno.EMFILE: "the runtime left the hook no free descriptor",
 }
 _LONGEST_LINE = 1000
-_ID_LENGTH = 64  # of the IDs that container engines make
-_SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl print it
+_SHORT_LENGTH = 12  # of an engine's ID where people read it, as Podman and crictl print it
 
 
 # --- Texts of tenants, made safe to print
@@ -43,12 +42,7 @@ def printable(text: str) -> str:
 
 def short_id(container: str) -> str:
     """The first 12 digits of a container ID of 64 hex digits; another name is returned whole."""
-    return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH and is_hex(container) else container
-
-
-def is_hex(text: str) -> bool:
-    """Return whether a text has only hex digits."""
-    return not text.strip("0123456789abcdef")
+    return container[:_SHORT_LENGTH] if names.is_engine_id(container) else container
 
 
 def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:

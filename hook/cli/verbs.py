@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Run = Callable[[Any, "Request"], "int | None"]
 
-PLACES = ("resctrl_root", "run_dir", "group_prefix")
+PLACES = paths.OPTIONS
 HOOK = tuple(dict(Options()))
 JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}

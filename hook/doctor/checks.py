@@ -28,7 +28,6 @@ from hook.words import explain, format_count
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
-_PLACES = ("resctrl_root", "run_dir", "group_prefix")
 _UID = "[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
 _TOOLS = {
     f"nri-{_UID}": "an NRI plugin",
@@ -88,7 +87,7 @@ class Site:
         is_linked = link is not None and os.path.realpath(link) == os.path.realpath(path)
         name = [NAME] if is_linked else [path] if os.access(path, os.X_OK) else ["python3", path]
         given, default = dict(self.options), dict(Options())
-        kept = () if "--for=jobs" in words else _PLACES  # without a hooks.d file no option is installed
+        kept = () if "--for=jobs" in words else paths.OPTIONS  # without a hooks.d file no option is installed
         places = [f"--{place.replace('_', '-')}={given[place]}" for place in kept if given[place] != default[place]]
         return _show(*name, *words, *places)
 

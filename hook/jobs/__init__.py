@@ -44,7 +44,6 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 _LARGEST = 16 << 20  # bytes of an environment; the kernel's limit is a quarter of the stack's
-_HEX = frozenset("0123456789abcdef")
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
 
@@ -240,7 +239,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
-    if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
+    if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
     state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
     if state is not None and state.kind != "job" and not state.recovering:

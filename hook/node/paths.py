@@ -11,6 +11,8 @@ from hook.node import files, hooksd, programs
 from hook.node.hooksd import PROGRAM
 
 NAME = hooksd.NAME
+OPTIONS = ("resctrl_root", "run_dir", "group_prefix")
+"""The options of the hook that say where its files and groups are."""
 MARK = f"# Made by `{NAME} install`"
 JOBS_MARK = f"# Made by `{NAME} install --for=jobs`: no hooks.d file is wanted"
 OWNER_FILE = f"{NAME}.owner"

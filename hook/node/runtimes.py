@@ -351,7 +351,6 @@ _LISTS = ("containers.json", "volatile-containers.json")
 MARK, _ANSWER = "podman-pods.wanted", "podman-pods.json"
 _LIMIT = 64 << 20  # bytes of a file of Podman's
 _PATIENCE_FOR_PODMAN = 5.0  # seconds for an answer
-_HEX = "0123456789abcdef"
 _SYS_ADMIN = 1 << 21  # capabilities(7)
 
 
@@ -451,7 +450,7 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     found = (conmon.find_pod([place], name) for name, place in ours.items())
     digits = state.pod_name or next(filter(None, found), None)
     pod = digits
-    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and not pod.strip(_HEX):
+    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and names.is_hex(pod):
         pod = identity.bounded(known.find_pod(pod)) or pod
     if pod == state.pod_name and not members:
         return state
