@@ -202,35 +202,26 @@ def make_failure(
 
     `subject` is the container or, if nothing is known of that, the name of the record.
     """
-    words = explain(error)
-    fields: dict[str, Any] = {"container": subject}
-    if not isinstance(subject, str):
+    fields: dict[str, Any] = {name: printable(text) for name, text in vars(explain(error)).items()}
+    if isinstance(subject, str):
+        fields["container"] = subject
+    else:
         pod = subject.pod
-        fields = {
-            "container": names.container_of(subject.id),
-            "bundle": subject.bundle,
-            "pid": subject.pid or None,
-            "starttime": subject.starttime,
-            "namespace": pod.namespace,
-            "pod": pod.name,
-            "name": pod.container,
-            "history_file": subject.history_file,
-            "labels": subject.labels,
-        }
+        fields.update(
+            container=names.container_of(subject.id),
+            bundle=subject.bundle,
+            pid=subject.pid or None,
+            starttime=subject.starttime,
+            namespace=pod.namespace,
+            pod=pod.name,
+            name=pod.container,
+            history_file=subject.history_file,
+            labels=subject.labels,
+        )
     if key is not None:
         fields.update(key=key.name, kind=key.kind)
-    return Failure(
-        stage=stage,
-        reason=error.reason,
-        problem=printable(words.problem),
-        tried=printable(words.tried),
-        kernel=printable(words.kernel),
-        hint=printable(words.hint),
-        monitored=is_monitored,
-        time=system.now_utc(),
-        boottime=system.boottime(),
-        **fields,
-    )
+    fields.update(time=system.now_utc(), boottime=system.boottime())
+    return Failure(stage=stage, reason=error.reason, monitored=is_monitored, **fields)
 
 
 # --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
