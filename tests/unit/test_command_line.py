@@ -303,15 +303,15 @@ def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -
 
 
 def test_man_page_has_no_unknown_option() -> None:
-    known = {found.word for name in VERBS for found in list_all(name)} | {"--help", "--version", "--x"}
+    known = {argument.word for name in VERBS for argument in list_all(name)} | {"--help", "--version", "--x"}
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
 def list_items(section: str) -> set[str]:
     """The names of the items of a section of the man page."""
-    text = re.split(r"^\.Sh ", MANUAL.read_text(encoding="ascii"), flags=re.MULTILINE)
-    (found,) = [one for one in text if one.startswith(section + "\n")]
-    return set(re.findall(r"^\.It (?:(?:Pa|Ev|Dv) )?(\S+)$", found, re.MULTILINE))
+    sections = re.split(r"^\.Sh ", MANUAL.read_text(encoding="ascii"), flags=re.MULTILINE)
+    (text,) = [text for text in sections if text.startswith(section + "\n")]
+    return set(re.findall(r"^\.It (?:(?:Pa|Ev|Dv) )?(\S+)$", text, re.MULTILINE))
 
 
 def test_man_page_has_each_file_of_an_installation_and_each_part_of_the_run_directory() -> None:
@@ -332,8 +332,8 @@ def test_man_page_has_each_environment_variable_and_no_other() -> None:
 
 
 def test_man_page_has_each_exit_status_and_signal() -> None:
-    own = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
-    assert list_items("EXIT STATUS") == {"0", "1", "2"} | own
+    statuses = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
+    assert list_items("EXIT STATUS") == {"0", "1", "2"} | statuses
     texts = [*house.sources("hook").values()]
     handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}
     assert handled == list_items("SIGNALS") - {"SIGPIPE"}

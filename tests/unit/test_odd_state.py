@@ -37,9 +37,9 @@ RESTS = [
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 @pytest.mark.parametrize("rest", RESTS, ids=range(len(RESTS)))
 def test_members_of_the_outermost_object_that_are_whole_are_the_head(head: str, rest: str) -> None:
-    found = odd_state.read_head(head + rest)
-    assert (found["id"], found["pid"], found["bundle"]) == ("c1", 7, "/bundle")
-    assert "annotations" not in found
+    members = odd_state.read_head(head + rest)
+    assert (members["id"], members["pid"], members["bundle"]) == ("c1", 7, "/bundle")
+    assert "annotations" not in members
 
 
 @pytest.mark.parametrize(

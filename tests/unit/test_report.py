@@ -132,10 +132,10 @@ KEY = Key(UID, "pod")
 
 
 def container() -> Container:
-    found = Container("c1", 7, "/bundle", {})
-    found.starttime = 99
-    found.pod = Pod(UID, "shop", "cart-0", "app")
-    return found
+    made = Container("c1", 7, "/bundle", {})
+    made.starttime = 99
+    made.pod = Pod(UID, "shop", "cart-0", "app")
+    return made
 
 
 def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:

@@ -81,11 +81,11 @@ def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
 )
 def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hint: str) -> None:
     failure = as_hook_error("doing something", error)
-    found = explain(failure)
-    assert (failure.reason, found.problem) == (Reason.IO, "doing something")
-    assert tried in found.tried
-    assert hint in found.hint
-    assert bool(hint) is bool(found.hint)
+    wording = explain(failure)
+    assert (failure.reason, wording.problem) == (Reason.IO, "doing something")
+    assert tried in wording.tried
+    assert hint in wording.hint
+    assert bool(hint) is bool(wording.hint)
 
 
 @pytest.mark.parametrize(("user", "hint"), [(0, ""), (1000, "run it as root")])
@@ -100,10 +100,10 @@ def test_an_unforeseen_error_names_its_place() -> None:
 
     with pytest.raises(ValueError, match="a") as caught:
         fail()
-    found = explain(caught.value)
-    assert "ValueError" in found.problem
-    assert "test_words.py" in found.tried
-    assert "in fail" in found.tried
+    wording = explain(caught.value)
+    assert "ValueError" in wording.problem
+    assert "test_words.py" in wording.tried
+    assert "in fail" in wording.tried
     assert "at " not in explain(MemoryError()).tried
 
 
