@@ -159,8 +159,10 @@ class _Convert(argparse.Action):
 
     def __call__(self, parser: Any, namespace: object, text: Any, _option: str | None = None) -> None:  # noqa: ANN401
         word, former = self.option_strings[0], getattr(namespace, self.dest, None)
+        if text == []:  # a flag has no value; and argparse takes `--` away from --option=-- before Python 3.13
+            text = "" if self.nargs == 0 else "--"
         try:
-            value: Any = convert(self.const, former, text or "")
+            value: Any = convert(self.const, former, text)
             if self.dest == "label" and {**value, **(former or {})} != value:
                 raise ValueError("one name has two values")
         except ValueError as error:

@@ -589,13 +589,11 @@ class RepairLog:
     """Prints the actions of a run, also if it is ended early. A closed pipe stops the output, but no action."""
 
     def __init__(self) -> None:
-        self._done = self._failed = 0
+        self._failed = 0
 
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
-        if outcome.problem is None:
-            self._done += 1
-        else:
+        if outcome.problem is not None:
             self._failed += 1
         if outcome.problem is None or self._failed <= MOST_FAILURES:
             with suppress(BrokenPipeError):
@@ -608,7 +606,7 @@ class RepairLog:
             lines.append(f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list")
         if result.ended is not None:
             at = f"it was at: {result.at}" if result.at is not None else "it was looking for more"
-            done = format_count(self._done, "action")
+            done = format_count(len(result.outcomes) - self._failed, "action")
             lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
         with suppress(BrokenPipeError):
             show.print_printable(lines)

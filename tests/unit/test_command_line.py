@@ -59,6 +59,7 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
         ("list -owide", "output", "wide"),
         ("show shop/web=1", "key", "shop/web=1"),
         ("show -", "key", "-"),
+        ("history --since=--", "since", "--"),
         ("top --interval 0.5", "interval", 0.5),
         ("doctor --hooks-dir=/a/ --hooks-dir=/b", "hooks_dir", ["/a", "/b"]),
         ("install --for both", "targets", "both"),
