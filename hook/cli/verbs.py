@@ -236,7 +236,7 @@ def top(given: options.Top, request: Request) -> None:
     with suppress(KeyboardInterrupt):
         for number in count(1):
             system.sleep(given.interval)
-            node = _take_snapshot(request, has_uncharged=True)
+            node = snapshot.take_snapshot(request.hook, has_uncharged=True)
             rates = snapshot.compare(former, node, system.now_utc())
             former = node
             if given.namespace:  # the node's total stays that of all keys

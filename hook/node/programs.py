@@ -72,10 +72,8 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
         )
     except OSError as error:
-        first = (
-            (system.try_call(files.read_head, command[0], 256) or b"").partition(b"\n")[0].decode("utf-8", "replace")
-        )
-        missing = f" ({printable(first)})" if first.startswith("#!") else ""
+        first = (system.try_call(files.read_head, command[0], 256) or b"").partition(b"\n")[0]
+        missing = f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
         return Exit(None, "", f"cannot start: {errno_name(error)}{missing}")
     finally:
         is_starting = False
