@@ -108,7 +108,7 @@ def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:
 
 
 def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
-    """Whether a failure goes to syslog: the first ones a minute of its key and reason (count_failure).
+    """Return whether a failure goes to syslog: the first ones a minute of its key and reason do (count_failure).
 
     That resctrl is not mounted goes there once in a boot. This logs the counts of earlier minutes.
     """

@@ -41,7 +41,7 @@ def printable(text: str) -> str:
 
 
 def short_id(container: str) -> str:
-    """The first 12 digits of a container ID of 64 hex digits; another name is returned whole."""
+    """Return the first 12 digits of an engine's container ID, or another name whole."""
     return container[:_SHORT_LENGTH] if names.is_engine_id(container) else container
 
 
@@ -60,18 +60,18 @@ def name_pod(namespace: str | None, pod: str | None) -> str:
 
 
 def errno_name(error: OSError) -> str:
-    """The symbol of an errno, such as ENOSPC, which an operator can look up."""
+    """Return the symbol of an errno, such as ENOSPC, which an operator can look up."""
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
 def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The place and message of the first error that a model found in its input."""
+    """Return the place and the message of the first error that a model has in its input."""
     first = errors[0]
     return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
 def explain_exception(error: Exception) -> str:
-    """An exception's text in one line: of a ValidationError the first error, of a system call its path and errno."""
+    """Word an exception in one line: a ValidationError by its first error, a system call by its path and errno."""
     if isinstance(error, ValidationError):
         return explain_invalid(error.errors())
     if not isinstance(error, OSError):
@@ -84,7 +84,7 @@ def explain_exception(error: Exception) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """A number of things: `1 container`, `2 containers`."""
+    """Return a number of things: `1 container`, `2 containers`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

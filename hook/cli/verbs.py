@@ -61,7 +61,7 @@ class Request:
 
     @property
     def words(self) -> list[str]:
-        """The options of the hook on the command line, as one writes them."""
+        """Return the options of the hook on the command line, as they were written."""
         return [*chain.from_iterable(self.given.values())]
 
 
