@@ -8,7 +8,7 @@ container decides them. Source: conmon(8); libpod/oci_conmon_common.go and libpo
 
 from __future__ import annotations
 
-from hook import identity, system
+from hook import identity, names, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from hook.models import Options
 
 _HEAD = 1 << 14  # bytes of conmon's command line: its paths and the name come first
-_HEX = "0123456789abcdef"
-_ID_LENGTH = 64
 _SHORT = {"-c": "cid", "-n": "name"}
 _FLAGS = (
     *("-e", "-i", "-s", "-t", "--api-version", "--exec", "--exec-attach", "--full-attach", "--leave-stdin-open"),
@@ -57,7 +55,7 @@ def find_pod(places: list[str], container: str) -> str | None:
         own = identity.find_own(place, container) or ""
         above = own.rpartition("/")[0].rpartition("/")[2]
         pod = above.removesuffix(".slice").rpartition("libpod_pod_")[2]
-        if len(pod) == _ID_LENGTH and not pod.strip(_HEX):
+        if names.is_engine_id(pod):
             return pod[:POD_DIGITS]
     return None
 

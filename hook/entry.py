@@ -77,7 +77,7 @@ def run_stage(verb: str, words: list[str]) -> int:
     except BaseException as caught:  # noqa: BLE001  as above
         from hook import report
 
-        return report.survive(caught, verb, words, parse)
+        return report.report_escaped(caught, verb, words, parse)
 
 
 def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
@@ -108,16 +108,16 @@ def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, e
 
     `text` is the beginning of stdin. `error` says why the state is invalid; without one, `text` is not all of it.
     """
-    from hook import report
+    from hook import odd_state, report
 
     is_large = error is None and len(text) == STDIN_LIMIT
-    odd = report.OddState(text, is_large=is_large)
+    odd = odd_state.OddState(text, is_large=is_large)
     stage = name_stage(verb, odd.status) if odd.status is not None else verb
     if is_large and odd.state is not None:
         annotations: dict[str, str] | None = None
         problem: HookError | None = None
         if stage == "createRuntime":
-            annotations, problem = report.find_annotations(odd.state, STDIN_LIMIT)
+            annotations, problem = odd_state.find_annotations(odd.state, STDIN_LIMIT)
         try:
             call = make_call(verb, given, odd.state, annotations)
         except (HookError, ValueError) as caught:
@@ -125,7 +125,7 @@ def _serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, e
         else:
             return serve_call(call, problem)
     failure = odd.explain(error, STDIN_PATIENCE, STDIN_LIMIT)
-    return report.report(Call(stage, given, odd.name, odd.bundle), None, failure, [])
+    return report.report_failure(Call(stage, given, odd.name, odd.bundle), None, failure, [])
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:
@@ -139,11 +139,11 @@ def serve_call(call: Call, problem: HookError | None = None) -> int:
     except BaseException as error:  # noqa: BLE001  as in run_stage
         from hook import report
 
-        return report.report(call, run_dir, error, problems)
+        return report.report_failure(call, run_dir, error, problems)
     if call.complaints or problems:
         from hook import report
 
-        report.complain(call, run_dir, problems, is_monitored=is_monitored)
+        report.report_problems(call, run_dir, problems, is_monitored=is_monitored)
     run_dir.count_run(call.stage + ("-monitored" if is_monitored else "-done"))
     return 0
 
@@ -168,7 +168,7 @@ def _act(call: Call, context: Context) -> bool:
     if problem is not None:
         from hook import report
 
-        report.leave_traces(call, context.run, problem, is_monitored=True)
+        report.write_traces(call, context.run, problem, is_monitored=True)
     elif context.run.has(Failure, call.name):
         poststop.forget_failure(context.run, call.name, container.pid)
     return True
@@ -182,26 +182,15 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 
     A bad option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
     """
-    values, others, complaints = read_words(arguments, dict(Options()))
-    complaints += [f"unknown option {word.partition('=')[0][:80]!r}" for word in others]
-    return validate(Options, values, complaints), complaints
-
-
-def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Parse options; returns the values by name, the words that are no option, and a complaint about each bad value.
-
-    `kinds` has a value of each option's type, such as its default.
-    """
+    kinds = dict(Options())
     values: dict[str, Any] = {}
-    others: list[str] = []
     complaints: list[str] = []
-    rest = list(words)
+    rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        option, equals, text = word.partition("=")
+        option, equals, text = rest.pop(0).partition("=")
         name = option[2:].replace("-", "_")
         if not option.startswith("--") or name not in kinds or "_" in option:
-            others.append(word)
+            complaints.append(f"unknown option {option[:80]!r}")
             continue
         kind = kinds[name]
         if not equals and kind is not False:
@@ -210,13 +199,13 @@ def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any],
                 continue
             text = rest.pop(0)
         try:
-            values[name] = _convert(kind, values.get(name), text)
+            values[name] = convert(kind, values.get(name), text)
         except ValueError as error:
             complaints.append(f"{option}: {error}")
-    return values, others, complaints
+    return validate(Options, values, complaints), complaints
 
 
-def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
+def convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
     """Convert `text` to the type of `kind`. A list or dict gets `text` added to its `former` value."""
     if kind is False:
         if text:

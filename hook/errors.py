@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The failures of the program, each as a kind with its facts. `report.explain` words them for an operator.
+"""The failures of the program, each as a kind with its facts. `words.explain` words them for an operator.
 
 A start of a container loads this module, so kinds are names, not classes: each class more costs every start half a
 hundredth of Python's own.
@@ -41,7 +41,7 @@ class HookError(Exception):
     def __init__(self, reason: str, kind: str, **facts: Any) -> None:  # noqa: ANN401  as the kind needs them
         super().__init__(reason, kind, facts)
         self.reason = reason
-        self.kind = kind  # a name in report.WORDS, or the problem in words
+        self.kind = kind  # a name in words.WORDS, or the problem in words
         self.facts = facts
 
 

@@ -17,7 +17,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.models import Kind, Member, Options
 
-_HEX = "0123456789abcdef"
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
 _MAKERS = {"crio": "cri-o", "libpod": "libpod", "libpod-payload": "libpod", "cri-containerd": "containerd"}
@@ -173,7 +172,7 @@ def canonical_uid(text: str) -> str | None:
     lower = text.lower()
     digits = lower.replace("-", "")
     canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    return None if len(digits) != 32 or digits.strip(_HEX) or lower not in (canonical, digits) else canonical
+    return None if len(digits) != 32 or not names.is_hex(digits) or lower not in (canonical, digits) else canonical
 
 
 def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) -> Key:
@@ -269,8 +268,8 @@ def find_marked(cgroup: str) -> list[tuple[str, str]]:
     found, end = [], cgroup.find("/")
     for name in cgroup[end + 1 :].split("/"):
         end += 1 + len(name)
-        container = name.removesuffix(".scope")[-64:] if len(name) >= 64 else ""
-        if len(container) == 64 and not container.strip(_HEX) and find_maker(cgroup[:end], container) is not None:
+        container = name.removesuffix(".scope")[-names.ID_LENGTH :]
+        if names.is_engine_id(container) and find_maker(cgroup[:end], container) is not None:
             found.append((cgroup[:end], container))
     return found
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
 _ID_LIMIT, _LABEL_LIMIT, _VALUE_LIMIT = 200, 64, 128
+ID_LENGTH = 64  # of the IDs that container engines make
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
 
@@ -33,6 +34,16 @@ def is_container_id(text: str) -> bool:
         return bool(container_id(text))
     except ValueError:
         return False
+
+
+def is_hex(text: str) -> bool:
+    """Return whether a text has only hex digits."""
+    return not text.strip("0123456789abcdef")
+
+
+def is_engine_id(text: str) -> bool:
+    """Return whether a text looks like a container ID of an engine: 64 hex digits."""
+    return len(text) == ID_LENGTH and is_hex(text)
 
 
 def displaced_member(container: str, pid: int, starttime: int) -> str:

@@ -29,7 +29,7 @@ _SOON = 0.01
 # errno(3); the import of `errno` costs a hundredth of a start
 EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
 EFBIG, ENOSPC, EROFS, ELOOP = 27, 28, 30, 40
-_FILE_TYPE, _REGULAR, _DIRECTORY = 0o170000, 0o100000, 0o040000  # inode(7)
+_FILE_TYPE, _REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 _PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
@@ -149,7 +149,7 @@ def _own_stdin() -> tuple[int, bool]:
     is usually in the pipe by now, so that we do without `select`, whose import takes as long as reading the state.
     """
     try:
-        if posix.fstat(0).st_mode & 0o170000 == 0o010000:
+        if posix.fstat(0).st_mode & _FILE_TYPE == _PIPE:
             return posix.open("/proc/self/fd/0", posix.O_RDONLY | posix.O_NONBLOCK), False
     except OSError:
         pass

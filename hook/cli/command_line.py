@@ -18,11 +18,12 @@ from typing import Any, NoReturn
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
-from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, parse, read_words, validate
-from hook.errors import HookError, as_hook_error
+from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, convert, validate
+from hook.errors import as_hook_error
 from hook.models import Options
 from hook.node import engines, hooksd
 from hook.show import write
+from hook.words import explain
 
 _NAME = "resctrl-mon-hook"
 _HELP = ("help", "--help", "-h")
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
             return 0
     is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
     problem = f"unknown command {name[:80]!r}{_suggest(name[:80])}" if name else "no command"
-    report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
+    report.write_line(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
     return 0 if is_hook else 2
 
 
@@ -77,13 +78,12 @@ def _run_command(name: str, words: list[str]) -> int:
         problems = ["interrupted"]
     except Usage as error:
         problems = [str(error)]
-    except (HookError, OSError) as error:
-        failure = as_hook_error("cannot read or write a file", error)
-        problems, status = [str(report.explain(failure))], VERBS[name].statuses.get(failure.reason, 2)
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        problems = getattr(error, "problems", [str(report.explain(error))])  # install's Refused has several
+        failure = as_hook_error("cannot read or write a file", error)
+        problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
+        status = VERBS[name].statuses.get(failure.reason, 2)
     for problem in problems:
-        report.say(problem, to_syslog=False)
+        report.write_line(problem, to_syslog=False)
     return status
 
 
@@ -94,7 +94,7 @@ def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  #
         with limit_time(verb.limit.seconds):
             return verb.run(given, request) or 0
     except Ended as error:
-        report.say(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
+        report.write_line(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
         return verb.limit.status
 
 
@@ -110,18 +110,18 @@ def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  
 
     named = getattr(given, "hooks_dir", None) or []
     directories = [*engines.list_hooks_dirs(), *([named] if isinstance(named, str) else named)]
-    found, problems = hooksd.read_options(directories, list_specs)
-    values, _, _ = read_words(request.words, dict(Options()))
+    values, problems = hooksd.read_options(directories, list_specs)
     verb = VERBS[name]
     if verb.defaults:
-        found = {**verb.defaults, **{place: found[place] for place in PLACES if place in found}}
-        if values.get("run_dir", Options().run_dir) not in (Options().run_dir, found.get("run_dir")):
-            del found["history"]
+        values = {**verb.defaults, **{place: values[place] for place in PLACES if place in values}}
+        if request.hook.run_dir not in (Options().run_dir, values.get("run_dir")):
+            del values["history"]
     taken = PLACES if verb.defaults else verb.options
     for subject, problem in problems.items():
-        if "/" in subject or (subject in taken and subject not in values):
-            report.say(f"warning: {problem}", to_syslog=False)
-    return replace(request, hook=Options.model_validate({**found, **values}))
+        if "/" in subject or (subject in taken and subject not in request.given):
+            report.write_line(f"warning: {problem}", to_syslog=False)
+    values |= {option: getattr(request.hook, option) for option in request.given}
+    return replace(request, hook=Options.model_validate(values))
 
 
 # --- Arguments
@@ -141,22 +141,35 @@ class Argument:
         return f"{self.word}={self.value}" if self.is_option and self.value else self.word
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """Add it to a parser, which collects the values of an option as texts."""
+        """Add it to a parser."""
         words, more = [self.name], dict[str, Any](help=self.meaning + self.shown_default)
         if self.is_option:
             words = [self.word, "-o"] if self.name == "output" else [self.word]
-            more["action"] = "store_true" if self.kind is False else "append"
+            more |= {"action": _Convert, "const": self.kind, "default": argparse.SUPPRESS}
         elif self.kind == []:
             more["nargs"] = "*"
         elif self.choices == (self.value,):
             more["nargs"] = "?"
-        if self.kind is not False:
-            more |= {"choices": self.choices or None, "metavar": self.value}
+        more |= {"nargs": 0} if self.kind is False else {"choices": self.choices or None, "metavar": self.value}
         parser.add_argument(*words, **more)
 
-    def write(self, found: Any) -> list[str]:  # noqa: ANN401  as the parser has it
-        """Write the option as words of a command line."""
-        return [self.word] if found is True else [f"{self.word}={text}" for text in found or []]
+
+class _Convert(argparse.Action):
+    """Converts the text of an option to the type of its `const`, and notes the word, or what is wrong with it."""
+
+    def __call__(self, parser: Any, namespace: object, text: Any, _option: str | None = None) -> None:  # noqa: ANN401
+        word, former = self.option_strings[0], getattr(namespace, self.dest, None)
+        if text == []:  # a flag has no value; and argparse takes `--` away from --option=-- before Python 3.13
+            text = "" if self.nargs == 0 else "--"
+        try:
+            value: Any = convert(self.const, former, text)
+            if self.dest == "label" and {**value, **(former or {})} != value:
+                raise ValueError("one name has two values")
+        except ValueError as error:
+            parser.problems.append(f"{word}: {error}")
+        else:
+            setattr(namespace, self.dest, value)
+            parser.words.setdefault(self.dest, []).append(word if self.nargs == 0 else f"{word}={text}")
 
 
 def list_arguments(verb: Verb) -> list[Argument]:
@@ -177,6 +190,8 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, name: str, purpose: str, usage: str | None = None, epilog: str | None = None) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"{_NAME} {name}", usage, purpose, epilog, formatter_class=form, allow_abbrev=False)
+        self.problems: list[str] = []
+        self.words: dict[str, list[str]] = {}  # the options, as they were written, by name
 
     def error(self, message: str) -> NoReturn:
         raise Usage(f"{self.prog.partition(' ')[2]}: {message[:300]}; see {self.prog} --help")
@@ -200,29 +215,20 @@ def make_parser(name: str) -> _Parser:
 def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
     verb, parser = VERBS[name], make_parser(name)
-    own, shared = list_arguments(verb), [option for option in list_options(verb.options) if option.name in HOOK]
     command: list[str] = []
     if name == "run" and "--" in words:  # what follows is the command's
         words, command = words[: words.index("--")], words[words.index("--") + 1 :]
-    found = vars(parser.parse_intermixed_args(words))
-    if found.get("COMMAND"):
+    values = vars(parser.parse_intermixed_args(words))
+    if values.get("COMMAND"):
         parser.error("write -- before the command")
-    of_hook = [word for option in shared for word in option.write(found[option.name])]
-    of_own = [word for option in own if option.is_option for word in option.write(found[option.name])]
-    options, problems = parse(of_hook)
-    values, _, more = read_words(of_own, {option.name: option.kind for option in own})
-    problems += more
-    for option in own:
-        if option.kind == {} and not problems and len({*(found[option.name] or ())}) > len(values.get(option.name, ())):
-            problems.append(f"{option.word}: one name has two values")
-    values.update((argument.name, found[argument.name]) for argument in own if not argument.is_option)
-    if name == "run":
+    if command:
         values["COMMAND"] = command
-    given = validate(verb.form, values, problems)
-    if problems:
-        parser.error("; ".join(problems))
-    is_json = found.get("json", False) or getattr(given, "output", None) == "json"
-    return given, Request(options, of_hook, is_json)
+    is_json = values.pop("json", False) or values.get("output") == "json"
+    of_hook = {option: values.pop(option) for option in HOOK if option in verb.options and option in values}
+    options, given = (validate(form, part, parser.problems) for form, part in ((Options, of_hook), (verb.form, values)))
+    if parser.problems:
+        parser.error("; ".join(parser.problems))
+    return given, Request(options, {option: parser.words[option] for option in of_hook}, is_json)
 
 
 # --- Help

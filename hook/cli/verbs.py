@@ -11,32 +11,29 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
 
-from hook import names, report, system
+from hook import names, report, show, system
 from hook.cli import options
 from hook.errors import Reason, as_hook_error
 from hook.models import Options
-from hook.node import engines, files, paths
+from hook.node import engines, files, paths, programs
 from hook.node.paths import Places
-from hook.report import format_count, who
-from hook.show import get_screen, is_terminal, list_pod_names, name_first, print_answer, print_printable, write
+from hook.words import explain, format_count, who
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
     from hook.install.install import Program, Taken
     from hook.reconcile.run import Outcome, Repairs
     from hook.show.prometheus import Family, Former
     from hook.show.snapshot import Inventory, SeenKey
 
-    Run = Callable[[Any, "Request"], "int | None"]
+Run = Callable[[Any, "Request"], "int | None"]
 
-PLACES = ("resctrl_root", "run_dir", "group_prefix")
+PLACES = paths.OPTIONS
 HOOK = tuple(dict(Options()))
 JOB = (*PLACES, "snapshot_ttl", "lock_timeout", "rmid_wait", "history")
 JOB_DEFAULTS = {"lock_timeout": 30.0, "history": paths.HISTORY}
@@ -59,8 +56,13 @@ class Request:
     """The part of a command line that commands share."""
 
     hook: Options
-    words: list[str]  # the options of the hook, as they were written
+    given: dict[str, list[str]]  # the options of the hook on the command line by name, as they were written
     is_json: bool
+
+    @property
+    def words(self) -> list[str]:
+        """Return the options of the hook on the command line, as they were written."""
+        return [*chain.from_iterable(self.given.values())]
 
 
 class Ended(BaseException):
@@ -118,16 +120,16 @@ def limit_time(seconds: float) -> Iterator[None]:
     What no signal can interrupt is left to TimeoutStartSec of the unit.
     """
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
-    over, why = system.monotonic() + seconds, ""
+    deadline, why = system.monotonic() + seconds, ""
 
     def tick(number: int, _frame: object) -> None:
         nonlocal why
         if number != signal.SIGALRM:
             why = f"by {signal.Signals(number).name}"
-        elif system.monotonic() >= over:
+        elif system.monotonic() >= deadline:
             why = f"after {seconds:.0f} s"
         # An exception while a program is being started would leave that program behind.
-        if why and not getattr(sys.modules.get("hook.node.programs"), "is_starting", False):
+        if why and not programs.is_starting:
             for other in numbers:
                 signal.signal(other, signal.SIG_IGN)
             raise Ended(why)
@@ -148,45 +150,44 @@ def limit_time(seconds: float) -> Iterator[None]:
 
 @_verb("list", options.List)
 def list_keys(given: options.List, request: Request) -> None:
-    from hook.show import lists, snapshot
+    from hook.show import lists
 
-    _check_directories(request)
-    seen = snapshot.take_snapshot(request.hook)
-    selected = lists.select_keys(seen.keys, given.namespace, given.state, given.sort)
+    node = _take_snapshot(request)
+    selected = lists.select_keys(node.keys, given.namespace, given.state, given.sort)
     if request.is_json:
-        print_answer(lists.list_to_json(seen, selected[: given.limit]))
+        show.print_answer(lists.list_to_json(node, selected[: given.limit]))
     elif given.what == "unmonitored":
-        print_answer(lists.format_unmonitored(seen))
+        show.print_answer(lists.format_unmonitored(node))
     else:
-        print_answer(lists.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
+        show.print_answer(
+            lists.format_list(node, selected, given.limit, show.get_screen(is_wide=given.output == "wide"))
+        )
 
 
-def _check_directories(request: Request) -> None:
-    """Raise Usage for a directory on the command line that does not exist: the screens would be empty, and wrong.
+def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
+    """Take a snapshot of the node. Raises Usage for a directory on the command line that does not exist.
 
-    `metrics` does not check, since its service may start before the first hook has run.
+    The screens would be empty, and wrong. `metrics` does not check, since its service may start before the first hook.
     """
-    for word in request.words:
-        option, _, path = word.partition("=")
-        if option in ("--run-dir", "--resctrl-root") and not os.path.exists(path):
-            raise Usage(f"{option}={path[:80]}: there is no such directory")
+    from hook.show import snapshot
+
+    for option in ("resctrl_root", "run_dir"):
+        if option in request.given and not os.path.exists(getattr(request.hook, option)):
+            raise Usage(f"{request.given[option][-1][:100]}: there is no such directory")
+    return snapshot.take_snapshot(request.hook, has_uncharged=has_uncharged)
 
 
 @_verb("show", options.Show)
 def show_key(given: options.Show, request: Request) -> None:
-    from hook.show import lists, snapshot
+    from hook.show import lists
 
-    _check_directories(request)
-    seen = snapshot.take_snapshot(request.hook)
-    key = _find_key(seen, given.key, request.hook.history or paths.HISTORY)
-    of_key = [failure for failure in seen.failures if failure.key == key.state.key or failure.container in key.alive]
-    if request.is_json:
-        print_answer(lists.key_to_json(key, of_key))
-    else:
-        print_answer(lists.format_key(key, of_key))
+    node = _take_snapshot(request)
+    key = _find_key(node, given.key, request.hook.history or paths.HISTORY)
+    of_key = [failure for failure in node.failures if failure.key == key.state.key or failure.container in key.alive]
+    show.print_answer(lists.key_to_json(key, of_key) if request.is_json else lists.format_key(key, of_key))
 
 
-def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
+def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
     """Find the key with this name, or the only one with a name that begins so.
 
     A name counts for the keys that are not completed, if there are any: Podman may give it again. Raises Usage; for a
@@ -194,14 +195,14 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
     """
     from hook.show import history, lists
 
-    keys, broken = {key.state.key: key for key in seen.keys}, {record.name: record for record in seen.unreadable}
+    keys, broken = {key.state.key: key for key in node.keys}, {record.name: record for record in node.unreadable}
     named = {key: {key, *(lists.list_names(keys[key]) if key in keys else ())} for key in (*keys, *broken)}
-    unmonitored = [failure for failure in seen.failures if not failure.monitored]
+    unmonitored = [failure for failure in node.failures if not failure.monitored]
     known = {failure.key for failure in unmonitored if failure.kind == "job"}.union(named)
     failures = {(failure.key in known and failure.key) or failure.container: failure for failure in unmonitored}
     shown = {}
     for key, failure in failures.items():
-        pod = list_pod_names(failure.namespace, failure.pod)
+        pod = show.list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
         shown[key] = lists.name_failed(failure)
     for key, found_key in keys.items():
@@ -209,10 +210,10 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
         shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
     exact = [key for key, names in named.items() if name in names]
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
-    found = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
-    if len(found) > 1:
-        raise Usage(f"{name[:80]!r} is ambiguous: {name_first(shown.get(key, key) for key in found)}")
-    for key in found:
+    matches = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
+    if len(matches) > 1:
+        raise Usage(f"{name[:80]!r} is ambiguous: {show.name_first(shown.get(key, key) for key in matches)}")
+    for key in matches:
         if key in keys:
             return keys[key]
         if key in broken:
@@ -229,24 +230,23 @@ def top(given: options.Top, request: Request) -> None:
     """Print a table after each interval, on a terminal in the place of the last one; an interrupt is the usual end."""
     from hook.show import lists, snapshot
 
-    _check_directories(request)
-    most = given.count or (None if is_terminal() else 1)
-    redraws = is_terminal() and most != 1
-    former = snapshot.take_snapshot(request.hook, has_uncharged=True)
+    most = given.count or (None if show.is_terminal() else 1)
+    redraws = show.is_terminal() and most != 1
+    former = _take_snapshot(request, has_uncharged=True)
     with suppress(KeyboardInterrupt):
         for number in count(1):
             system.sleep(given.interval)
-            seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
-            rates = snapshot.compare(former, seen, system.now_utc())
-            former = seen
+            node = snapshot.take_snapshot(request.hook, has_uncharged=True)
+            rates = snapshot.compare(former, node, system.now_utc())
+            former = node
             if given.namespace:  # the node's total stays that of all keys
                 keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
                 rates = replace(rates, keys=keys)
             if request.is_json:
-                print_answer(lists.rates_to_json(rates))
+                show.print_answer(lists.rates_to_json(rates))
             else:
-                lines = lists.format_rates(rates, given.sort, get_screen(is_wide=given.output == "wide"))
-                print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
+                lines = lists.format_rates(rates, given.sort, show.get_screen(is_wide=given.output == "wide"))
+                show.print_answer([_CLEAR + lines[0], *lines[1:]] if redraws else lines + [""] * (number != most))
             if number == most:
                 return
 
@@ -255,24 +255,24 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    found = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
+    jobs = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
     try:
-        rows = history.make_rows(found, given.by, given.sort, given.limit)
+        rows = history.make_rows(jobs, given.by, given.sort, given.limit)
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
-    absent = f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}" if found.absent else ""
-    if absent and len(found.absent) == len(given.name):
-        raise Usage("; ".join(filter(None, [absent, found.explain()])))  # the job may be in a file that was not read
+    absent = f"no job in {given.history} matches {', '.join(map(repr, jobs.absent))[:200]}" if jobs.absent else ""
+    if absent and len(jobs.absent) == len(given.name):
+        raise Usage("; ".join(filter(None, [absent, jobs.explain()])))  # the job may be in a file that was not read
     if request.is_json:
-        write(history.rows_to_json(found, rows))
+        show.write(history.rows_to_json(jobs, rows))
     elif given.csv:
-        write(history.format_csv(rows))
+        show.write(history.format_csv(rows))
     else:
-        print_answer(history.format_rows(found, rows, get_screen()))
-    for problem in filter(None, [found.explain() if given.csv else "", absent]):
-        report.say(problem, to_syslog=False)
-    return 2 if absent else int(bool(found.problems))
+        show.print_answer(history.format_rows(jobs, rows, show.get_screen()))
+    for problem in filter(None, [jobs.explain() if given.csv else "", absent]):
+        report.write_line(problem, to_syslog=False)
+    return 2 if absent else int(bool(jobs.problems))
 
 
 def _parse_times(given: options.History) -> tuple[str, str]:
@@ -303,18 +303,18 @@ def metrics(given: options.Metrics, request: Request) -> None:
         raise Usage("--created needs --listen: only OpenMetrics has these samples")
 
     def measure(former: Former | None = None) -> list[Family]:
-        seen = snapshot.take_snapshot(request.hook, has_uncharged=True)
-        return prometheus.make_families(seen, former, has_created=given.created)
+        node = snapshot.take_snapshot(request.hook, has_uncharged=True)
+        return prometheus.make_families(node, former, has_created=given.created)
 
     if given.listen is not None:
         from hook.show import server
 
-        server.serve(parse_address(given.listen), measure, write)
+        server.serve(parse_address(given.listen), measure, show.write)
     elif given.textfile is not None:
         families = measure(prometheus.read_former(given.textfile))
         prometheus.write_textfile(given.textfile, prometheus.format_text(families))
     elif request.is_json:
-        print_answer(prometheus.to_json(measure()))
+        show.print_answer(prometheus.to_json(measure()))
     else:
         print(prometheus.format_text(measure()), end="", flush=True)
 
@@ -341,7 +341,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor.machine import make_report
 
     if given.report:
-        print_answer(make_report(request.hook))
+        show.print_answer(make_report(request.hook))
         return 0
     prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
@@ -353,11 +353,11 @@ def doctor(given: options.Doctor, request: Request) -> int:
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
-    is_well = all(found.level != FAILURE for found in findings)
+    is_well = all(finding.level != FAILURE for finding in findings)
     if request.is_json:
-        print_answer({"well": is_well, "findings": to_objects(findings)})
+        show.print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
-        print_printable(format_findings(findings))
+        show.print_printable(format_findings(findings))
     return 0 if is_well else 1
 
 
@@ -372,24 +372,27 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
-    longest = request.hook.linger if any(word.startswith("--linger=") for word in request.words) else None
+    longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
     if given.dry_run:
         result = plan_repairs(request.hook, live, longest, asks)
         if not request.is_json:
-            print_printable([line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True)
-            print_printable(format_left(result))
+            show.print_printable(
+                [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
+            )
+            show.print_printable(format_left(result))
     else:
         gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
-        log = RepairLog(is_quiet=request.is_json)
-        result = Repairs(log.note)
+        log = RepairLog()
+        result = Repairs(None if request.is_json else log.note)
         try:
             repair(request.hook, live, longest, asks, result)
         except Ended as error:
             result.ended = str(error)
-        log.end(result)
+        if not request.is_json:
+            log.end(result)
     if request.is_json:
-        print_answer(result_to_json(result, dry_run=given.dry_run))
+        show.print_answer(result_to_json(result, dry_run=given.dry_run))
     return 0 if result.is_whole else 1
 
 
@@ -430,7 +433,7 @@ def run_job(given: options.Run, request: Request) -> int:
     try:
         jobs.run(request.hook, given.key, given.command, given.label, is_strict=given.strict)
     except jobs.Unstartable as error:
-        report.say(f"run: {error}", to_syslog=False)
+        report.write_line(f"run: {error}", to_syslog=False)
         return error.status
 
 
@@ -459,7 +462,8 @@ def release_job(given: options.Release, request: Request) -> None:
         with jobs.open_node("release", request.hook, given.key) as context:
             answer["released"] = jobs.release(context, given.key, outcomes)
         if not answer["released"]:
-            report.say(f"release: there is no job {given.key}: it has ended, or was never there", to_syslog=False)
+            problem = f"there is no job {given.key}: it has ended, or was never there"
+            report.write_line(f"release: {problem}", to_syslog=False)
 
 
 def _read_pids(verb: str, texts: list[str], outcome: str) -> dict[int, str]:
@@ -478,7 +482,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
         yield answer
     except Exception as error:
         failure = as_hook_error("cannot read or write a file", error)
-        words = report.explain(failure)
+        words = explain(failure)
         answer.update(reason=failure.reason, problem=words.problem, hint=words.hint)
         raise
     finally:
@@ -486,7 +490,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
             del answer["released"]
             answer["pids"] = [{"pid": pid, "outcome": outcome} for pid, outcome in outcomes.items()]
         if request.is_json:
-            print_answer(answer)
+            show.print_answer(answer)
 
 
 @_verb("install", options.Install, ALL, limit=_STEPS)
@@ -511,10 +515,10 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
 
     if request.is_json:
         objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
-        print_answer({**more, "steps": objects})
+        show.print_answer({**more, "steps": objects})
     else:
-        print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
-        print_printable(remarks)
+        show.print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
+        show.print_printable(remarks)
 
 
 @_verb("uninstall", options.Uninstall, limit=_STEPS)
@@ -537,14 +541,14 @@ def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> 
     wanted = Wanted(_open_program(), places, (target,), tuple(request.words))
     called = system.loads(make_hook_file(wanted, target))["hook"]
     try:
-        print_answer(add_hook(system.loads(sys.stdin.read()), called))
+        show.print_answer(add_hook(system.loads(sys.stdin.read()), called))
     except (ValueError, OSError) as error:
         raise Usage(f"{error}; remedy: use ctr oci spec | {paths.NAME} base-runtime-spec") from None
 
 
 @_verb("completion", options.Completion, ())
 def complete(given: options.Completion, _request: Request) -> None:
-    write(_open_program().text(f"packaging/completions/{given.shell}"))
+    show.write(_open_program().text(f"packaging/completions/{given.shell}"))
 
 
 def _open_program() -> Program:
@@ -569,8 +573,8 @@ def _find_own_path() -> str:
 
 def _find_own_prefix() -> str:
     """Return the prefix of the running file, or /usr if it is not installed."""
-    found = paths.find_prefix(os.path.realpath(_find_own_path()))
-    return paths.USR if found is None else found
+    prefix = paths.find_prefix(os.path.realpath(_find_own_path()))
+    return paths.USR if prefix is None else prefix
 
 
 # --- The output of reconcile: each action when it is done, and at most ten failures a run. JSON has all
@@ -584,16 +588,16 @@ _ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 class RepairLog:
     """Prints the actions of a run, also if it is ended early. A closed pipe stops the output, but no action."""
 
-    def __init__(self, *, is_quiet: bool) -> None:
-        self._is_quiet = is_quiet  # for JSON
-        self._done = self._failed = 0
+    def __init__(self) -> None:
+        self._failed = 0
 
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
-        self._done += outcome.problem is None
-        self._failed += outcome.problem is not None
+        if outcome.problem is not None:
+            self._failed += 1
         if outcome.problem is None or self._failed <= MOST_FAILURES:
-            self._print(format_outcome(outcome))
+            with suppress(BrokenPipeError):
+                show.print_printable(format_outcome(outcome))
 
     def end(self, result: Repairs) -> None:
         """Print what the run leaves."""
@@ -602,30 +606,25 @@ class RepairLog:
             lines.append(f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list")
         if result.ended is not None:
             at = f"it was at: {result.at}" if result.at is not None else "it was looking for more"
-            done = format_count(self._done, "action")
+            done = format_count(len(result.outcomes) - self._failed, "action")
             lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
-        self._print(lines)
-
-    def _print(self, lines: list[str]) -> None:
-        if self._is_quiet or not lines:
-            return
-        try:
-            print_printable(lines)
-        except BrokenPipeError:
-            self._is_quiet = True
+        with suppress(BrokenPipeError):
+            show.print_printable(lines)
 
 
 def format_outcome(outcome: Outcome) -> list[str]:
     """Format an action: a line, and one each for its problem and its remark."""
-    problem = [f"  failed: {outcome.problem}"] if outcome.problem is not None else []
-    return [str(outcome.action), *problem, *([f"  {outcome.remark}"] if outcome.remark is not None else [])]
+    problem = f"  failed: {outcome.problem}" if outcome.problem is not None else None
+    remark = f"  {outcome.remark}" if outcome.remark is not None else None
+    return [*filter(None, (str(outcome.action), problem, remark))]
 
 
 def format_left(result: Repairs) -> list[str]:
     """Format the problems that reconcile may not change, a line each."""
-    more = len(result.left) - MOST_FAILURES
-    lines = [f"left: {line}" for line in result.left[:MOST_FAILURES]]
-    return [*lines, f"left: {format_count(more, 'further problem')} (see reconcile --json)"] if more > 0 else lines
+    lines = show.list_first(
+        result.left, MOST_FAILURES, lambda more: f"{format_count(more, 'further problem')} (see reconcile --json)"
+    )
+    return [f"left: {line}" for line in lines]
 
 
 def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from hook.report import format_count
+from hook.words import format_count
 
 OK, WARNING, FAILURE = LEVELS = ("ok", "warning", "FAIL")
 

@@ -21,14 +21,13 @@ from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
-from hook.report import explain, format_count
 from hook.show import name_first
 from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
+from hook.words import explain, format_count
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
-_PLACES = ("resctrl_root", "run_dir", "group_prefix")
 _UID = "[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
 _TOOLS = {
     f"nri-{_UID}": "an NRI plugin",
@@ -62,18 +61,18 @@ class Site:
     @property
     def ours(self) -> list[tuple[hooksd.Entry, HookProgram]]:
         """The hooks.d files that call the hook, and how. Raises OSError."""
-        return [(entry, own) for entry in self.entries if (own := entry.own) is not None]
+        return [(entry, hook) for entry in self.entries if (hook := entry.our_hook) is not None]
 
     @property
     def programs(self) -> list[str]:
         """The programs that hooks.d calls, or that of `places` if it calls none. Raises OSError."""
-        return sorted({own.path for _, own in self.ours}) or [self.places.program]
+        return sorted({hook.path for _, hook in self.ours}) or [self.places.program]
 
     @cached_property
     def origin(self) -> Origin:
         """The owner of the installation that hooks.d calls, or of `places` if it calls none. Raises OSError."""
-        for file, own in self.ours:
-            if (prefix := find_prefix(own.path)) is not None:
+        for file, hook in self.ours:
+            if (prefix := find_prefix(hook.path)) is not None:
                 return find_origin(Places(prefix, os.path.dirname(file.path)))
         return find_origin(self.places)
 
@@ -88,7 +87,7 @@ class Site:
         is_linked = link is not None and os.path.realpath(link) == os.path.realpath(path)
         name = [NAME] if is_linked else [path] if os.access(path, os.X_OK) else ["python3", path]
         given, default = dict(self.options), dict(Options())
-        kept = () if "--for=jobs" in words else _PLACES  # without a hooks.d file no option is installed
+        kept = () if "--for=jobs" in words else paths.OPTIONS  # without a hooks.d file no option is installed
         places = [f"--{place.replace('_', '-')}={given[place]}" for place in kept if given[place] != default[place]]
         return _show(*name, *words, *places)
 
@@ -177,11 +176,11 @@ def _check_traffic(site: Site) -> Found:
 
 
 def _check_rmids(site: Site) -> Found:
-    if (found := site.snapshot.rmids) is None:
+    if (rmids := site.snapshot.rmids) is None:
         return
-    used = found.ours + found.others
-    shown = f"{used} in use of {found.limit or '?'} ({found.ours} ours, {found.others} of others)"
-    if found.limit and used >= found.limit:
+    used = rmids.ours + rmids.others
+    shown = f"{used} in use of {rmids.limit or '?'} ({rmids.ours} ours, {rmids.others} of others)"
+    if rmids.limit and used >= rmids.limit:
         yield FAILURE, f"{shown}: none left", "use fewer pods or ctrl_groups, or remove groups of other tools"
     else:
         yield OK, shown, ""
@@ -189,8 +188,8 @@ def _check_rmids(site: Site) -> Found:
 
 def _check_others(site: Site) -> Found:
     recorded = {group.record.path for key in site.snapshot.keys for group in key.groups}
-    found = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
-    others = [path for path in found if not os.path.basename(path).startswith(site.options.group_prefix)]
+    unrecorded = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
+    others = [path for path in unrecorded if not os.path.basename(path).startswith(site.options.group_prefix)]
     if others:
         tools = Counter(name_tool(os.path.basename(path)) for path in others)
         by_tool = "; ".join(f"{tool}: {count}" for tool, count in tools.most_common())
@@ -229,11 +228,11 @@ def _check_writers(path: str) -> Found:
     """Yield what lets others than root change a file that says what runtimes run as root: it, or a directory above."""
     path = os.path.realpath(path)
     while path != "/":
-        found = system.try_call(os.stat, path)
+        status = system.try_call(os.stat, path)
         # A directory's group may be the administrators', and in a sticky one a file is its owner's.
-        mode = 0 if found is None else found.st_mode
+        mode = 0 if status is None else status.st_mode
         is_shared = mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH if stat.S_ISDIR(mode) else mode & 0o022
-        if found is not None and (found.st_uid != 0 or is_shared):
+        if status is not None and (status.st_uid != 0 or is_shared):
             what = f"{path} is not owned by root, or is writable by others, who choose what root runs"
             yield FAILURE, what, f"{_show('chown', 'root', path)}, {_show('chmod', 'go-w', path)}"
         path = os.path.dirname(path)
@@ -241,9 +240,9 @@ def _check_writers(path: str) -> Found:
 
 def _check_namesakes(site: Site) -> Found:
     """Yield the programs of our name that are not ours, of those that hooks.d calls and that a shell finds."""
-    found = [file.hook.path for file in (entry.file for entry in site.entries) if file and NAME in file.hook.path]
-    found += [f"{directory}/{NAME}" for directory in programs.PATH.split(":")]
-    for path in dict.fromkeys(os.path.realpath(path) for path in found if os.path.exists(path) and not is_stub(path)):
+    called = [file.hook.path for file in (entry.file for entry in site.entries) if file and NAME in file.hook.path]
+    called += [f"{directory}/{NAME}" for directory in programs.PATH.split(":")]
+    for path in dict.fromkeys(os.path.realpath(path) for path in called if os.path.exists(path) and not is_stub(path)):
         try:
             Program(path)
         except (OSError, ValueError) as error:
@@ -276,10 +275,10 @@ def _check_hooks_dirs(site: Site) -> Found:
 
 def _check_own_files(site: Site) -> Found:
     """Yield what is wrong with our hooks.d files."""
-    for found, hook in site.ours:
+    for file, hook in site.ours:
         verb = next(iter((hook.args or [])[1:]), None)
         if verb not in entry.STAGES:
-            what = f"{found.path}: its args: {verb!r} is no verb of a hook: containers fail, or run unmonitored"
+            what = f"{file.path}: its args: {verb!r} is no verb of a hook: containers fail, or run unmonitored"
             yield FAILURE, what, "write hook there, after the program's name"
         options, complaints = hooksd.parse_options(hook)
         problems = [f"its args: {complaint}" for complaint in complaints]
@@ -290,13 +289,13 @@ def _check_own_files(site: Site) -> Found:
         elif hook.timeout < longest:
             why = f"containers fail to start, for the hook may wait {longest:.1f} s"
             problems.append(f"timeout {hook.timeout} is too short: {why}")
-        if found.file is not None and not {*found.file.stages} >= {"createRuntime", "poststop"}:
+        if file.file is not None and not {*file.file.stages} >= {"createRuntime", "poststop"}:
             problems.append("a stage is missing: the hook needs createRuntime and poststop")
-        if found.remark is not None:
-            problems.append(found.remark)
-        again = f"{site.again}; or, if it is yours: " if found.path.startswith(site.origin.writes) else ""
+        if file.remark is not None:
+            problems.append(file.remark)
+        again = f"{site.again}; or, if it is yours: " if file.path.startswith(site.origin.writes) else ""
         for problem in problems:
-            yield WARNING, f"{found.path}: {problem}", f"{again}edit {found.path}"
+            yield WARNING, f"{file.path}: {problem}", f"{again}edit {file.path}"
 
 
 def _check_engines(site: Site) -> Found:
@@ -370,8 +369,8 @@ def _check_history(site: Site) -> Found:
 def _check_failures(site: Site) -> Found:
     """Yield the containers that are not monitored, by reason."""
     by_reason: dict[str, list[str]] = {}
-    for found in site.snapshot.failures:
-        by_reason.setdefault(found.reason, []).append(name_failed(found))
+    for failure in site.snapshot.failures:
+        by_reason.setdefault(failure.reason, []).append(name_failed(failure))
     for reason, names in by_reason.items():
         remedy = f"list says why; then {site.call('reconcile')}"
         yield WARNING, _name_all(names, "container", f": {reason}"), remedy
@@ -384,27 +383,27 @@ def _check_taken(site: Site) -> Found:
 
 
 def _check_unhooked(site: Site) -> Found:
-    if (seen := site.snapshot.unhooked) is None:
+    if (look := site.snapshot.unhooked) is None:
         return
-    if names := name_unhooked(seen):
+    if names := name_unhooked(look):
         remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: "
         remedy += site.call("reconcile", "--adopt")
-        yield FAILURE, _name_all(names, "running container", f" never got the hook, as of {seen.since}"), remedy
-    if seen.unchecked:
-        what = f"could not check {format_count(seen.unchecked, 'container')} without a record, as of {seen.since}"
+        yield FAILURE, _name_all(names, "running container", f" never got the hook, as of {look.since}"), remedy
+    if look.unchecked:
+        what = f"could not check {format_count(look.unchecked, 'container')} without a record, as of {look.since}"
         yield WARNING, what, "their runtime did not answer, or is not supported (see reconcile --adopt)"
 
 
 def _check_reconcile(site: Site) -> Found:
-    seen = site.snapshot.reconciled
-    if seen is None or seen.ended_at is None:
+    run = site.snapshot.reconciled
+    if run is None or run.ended_at is None:
         what = "it has not ended since boot"
-    elif (age := system.unix_time() - seen.ended_at) > _OVERDUE:
+    elif (age := system.unix_time() - run.ended_at) > _OVERDUE:
         what = f"it last ended {age:.0f} s ago"
-    elif seen.failed or seen.unread:
-        what = f"{seen.failed} of its actions failed; of keys, cgroups and processes {seen.unread} could not be read"
+    elif run.failed or run.unread:
+        what = f"{run.failed} of its actions failed; of keys, cgroups and processes {run.unread} could not be read"
     else:
-        yield OK, f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s", ""
+        yield OK, f"it last ended {age:.0f} s ago, after {run.seconds:.1f} s", ""
         return
     enable = f"systemctl enable --now {NAME}-reconcile.timer"
     yield WARNING, what, f"{site.call('reconcile')}; each minute, with systemd: `{enable}`"
@@ -453,10 +452,11 @@ def examine(site: Site) -> Iterator[Finding]:
     reported = set()
     for site.checking, check in CHECKS:
         try:
-            for level, found, remedy in check(site):
-                yield Finding(level, site.checking, found, remedy)
+            for level, what, remedy in check(site):
+                yield Finding(level, site.checking, what, remedy)
         except (HookError, OSError) as error:
-            problem, _, hint = str(explain(as_hook_error("a file could not be read", error))).partition("; hint: ")
-            if problem not in reported:
-                reported.add(problem)
-                yield Finding(FAILURE, site.checking, f"cannot check: {problem}", hint or "run doctor as root")
+            wording = explain(as_hook_error("a file could not be read", error))
+            remedy, wording.hint = wording.hint or "run doctor as root", ""
+            if str(wording) not in reported:
+                reported.add(str(wording))
+                yield Finding(FAILURE, site.checking, f"cannot check: {wording}", remedy)

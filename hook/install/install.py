@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import os
 import re
 import shlex
@@ -32,10 +31,9 @@ from hook.node import files, hooksd, programs
 from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Remains
-from hook.report import explain
+from hook.words import explain
 
-_LIMIT = 64 << 20  # bytes: five times as many as the larger form has
-_PACKAGE, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
+_DOCSTRING = b'"""resctrl-mon-hook:'
 DIGEST = "sha256"
 """In the zip of the ELF file: the SHA-256 of what is before the zip."""
 # The characters without a special meaning in a unit and in a file for tmpfiles.d.
@@ -51,14 +49,14 @@ class Program:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data = files.read(path, _LIMIT)
+        self.data = files.read(path, hooksd.LARGEST)
         try:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
                 self._entries = {name: archive.read(name) for name in archive.namelist()}
                 begin = min((entry.header_offset for entry in archive.infolist()), default=0)
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} is damaged, or no program of this project: {error}") from None
-        if _DOCSTRING not in self._entries.get(_PACKAGE, b""):
+        if _DOCSTRING not in self._entries.get(hooksd.IN_PROGRAM, b""):
             raise ValueError(f"{path} is no program of resctrl-mon-hook")
         if not self.data.startswith(b"#!/") and self._entries.get(DIGEST) != digest(self.data[:begin]):
             raise ValueError(f"{path} is damaged: what is before its zip has another digest than the zip names")
@@ -111,8 +109,8 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
             check(temporary)
 
     def is_right() -> bool:
-        found = os.lstat(path).st_mode
-        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and files.read(path, len(content)) == content
+        there = os.lstat(path).st_mode
+        return stat.S_ISREG(there) and stat.S_IMODE(there) == mode and files.read(path, len(content)) == content
 
     return _replace("write", path, path, make, is_right)
 
@@ -244,9 +242,9 @@ def install(wanted: Wanted, *, dry_run: bool) -> Taken:
 
 def refuse_others(places: Places, *, force: bool) -> None:
     """Raise Refused if an installation here has another owner than `install`."""
-    found = find_origin(places)
-    if found is not INSTALL and not (force or places.top):
-        raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
+    origin = find_origin(places)
+    if origin is not INSTALL and not (force or places.top):
+        raise Refused(f"{NAME} was installed by {origin.name}; remedy: {origin.away} first, or --force")
 
 
 def plan_install(wanted: Wanted) -> list[Step]:
@@ -281,11 +279,11 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
     """Return the hooks.d file for a target."""
     places = wanted.places
     text = wanted.shipped.text(f"oci-hooks/{os.path.basename(places.json(target))}")
-    shipped = json.loads(text)["hook"]
+    shipped = system.loads(text)["hook"]
     given = {word.partition("=")[0] for word in wanted.words}
     kept = [word for word in shipped["args"] if word.partition("=")[0] not in given]
-    text = text.replace(json.dumps(shipped["path"]), json.dumps(places.program))
-    return text.replace(json.dumps(shipped["args"]), json.dumps([*kept, *wanted.words]))
+    text = text.replace(system.dumps(shipped["path"]), system.dumps(places.program))
+    return text.replace(system.dumps(shipped["args"]), system.dumps([*kept, *wanted.words]))
 
 
 def _make_unit(wanted: Wanted, path: str) -> str:
@@ -329,7 +327,7 @@ def find_problems(wanted: Wanted) -> list[str]:
         f"{entry.path} already calls the hook; remedy: remove it, or its package, or uninstall --hooks-dir={directory}"
         for directory in others
         for entry in hooksd.read_directory(places.at(directory))
-        if entry.own is not None
+        if entry.our_hook is not None
     ]
 
 

@@ -38,12 +38,12 @@ from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
+from hook.words import explain
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 _LARGEST = 16 << 20  # bytes of an environment; the kernel's limit is a quarter of the stack's
-_HEX = frozenset("0123456789abcdef")
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
 
@@ -74,7 +74,7 @@ def run(
         if is_strict:
             raise
         # No failure of ours stops a command.
-        report.say(f"run: {report.explain(error)}; the command runs, and is not monitored", to_syslog=False)
+        report.write_line(f"run: {explain(error)}; the command runs, and is not monitored", to_syslog=False)
     try:
         os.umask(system.umask_before)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
@@ -209,17 +209,17 @@ def open_node(
         failure = as_hook_error("a file could not be read or written", error)
         is_bad = failure.reason == Reason.BAD_KEY
         if report.may_log(run, failure, verb if is_bad else name or verb):
-            report.log(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {report.explain(failure)}")
+            report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
                 process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
                 if run is not None and not run.has(Index, process.id):
-                    report.record(run, report.make_failure(failure, verb, process, key))
+                    report.write_record(run, report.make_failure(failure, verb, process, key))
         raise
     finally:
         while run is not None and run.complaints:
-            report.say(f"warning: {report.explain(run.complaints.pop(0))}", to_syslog=False)
+            report.write_line(f"warning: {explain(run.complaints.pop(0))}", to_syslog=False)
 
 
 # --- What may join
@@ -239,7 +239,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
-    if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
+    if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
     state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
     if state is not None and state.kind != "job" and not state.recovering:

@@ -28,7 +28,7 @@ def fork(options: Options) -> int | None:
     try:
         pid = os.fork()
     except OSError as error:
-        report.say(f"run: warning: nothing waits for the command: {error.strerror}", to_syslog=False)
+        report.write_line(f"run: warning: nothing waits for the command: {error.strerror}", to_syslog=False)
         pid = 0
     if pid == 0:
         signal.signal(signal.SIGCHLD, handler)

@@ -58,13 +58,13 @@ def _list_podman(kind: str = "containers") -> list[str]:
     Podman 6 reads one main file, and then the drop-ins of all directories by name, where a later one replaces its
     namesakes. Earlier ones read each main file of containers.conf, but only one file of storage.conf.
     """
-    usr, etc, own = (f"{directory}/{kind}" for directory in _PODMANS)
-    directories = (f"{usr}.conf.d", f"{usr}.rootful.conf.d", f"{etc}.conf.d", f"{etc}.rootful.conf.d", f"{own}.conf.d")
+    usr, etc, root = (f"{directory}/{kind}" for directory in _PODMANS)
+    directories = (f"{usr}.conf.d", f"{usr}.rootful.conf.d", f"{etc}.conf.d", f"{etc}.rootful.conf.d", f"{root}.conf.d")
     drop_ins = {os.path.basename(path): path for directory in directories for path in _list_drop_ins(directory)}
-    new = [*(_find_main(own) or _find_main(etc) or _find_main(usr)), *(drop_ins[name] for name in sorted(drop_ins))]
+    new = [*(_find_main(root) or _find_main(etc) or _find_main(usr)), *(drop_ins[name] for name in sorted(drop_ins))]
     old = _find_main(etc) or _find_main(usr)
     if kind == "containers":
-        later = [path for base in (etc, own) for path in (*_find_main(base), *_list_drop_ins(f"{base}.conf.d"))]
+        later = [path for base in (etc, root) for path in (*_find_main(base), *_list_drop_ins(f"{base}.conf.d"))]
         old = [*_find_main(usr), *later]
     # Podman is asked only where that matters.
     return old if old == new or _ask_podman() < _ONE_MAIN_FILE else new
@@ -74,10 +74,10 @@ def _ask_podman() -> int:
     """Return the major version of the installed Podman. Raises Unreadable."""
     program = programs.find_program("podman")
     output = programs.run_program([program, "--version"], seconds=_PATIENCE).output if program is not None else ""
-    found = re.match(r"podman version (\d+)\.", output)
-    if found is None:
+    version = re.match(r"podman version (\d+)\.", output)
+    if version is None:
         raise Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
-    return int(found[1])
+    return int(version[1])
 
 
 def _find_main(base: str) -> list[str]:
@@ -111,8 +111,8 @@ def read_graph_root() -> str:
 
     The IDs of containers are unique, so a directory that is not Podman's has no name for one that runs.
     """
-    found = system.try_call(lambda: [*_read_settings(_list_podman("storage"), "storage", "graphroot")])
-    return [_GRAPH_ROOT, *(value for value in found or () if isinstance(value, str) and value)][-1].rstrip("/")
+    roots = system.try_call(lambda: [*_read_settings(_list_podman("storage"), "storage", "graphroot")])
+    return [_GRAPH_ROOT, *(value for value in roots or () if isinstance(value, str) and value)][-1].rstrip("/")
 
 
 def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
@@ -124,7 +124,7 @@ def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
         value: object = files.read_toml(path, CONFIGURATION)
         for name in names:
             table = value if isinstance(value, dict) else {}
-            value = table.get(name, next((found for key, found in table.items() if key.lower() == name), None))
+            value = table.get(name, next((other for key, other in table.items() if key.lower() == name), None))
         if value is not None:
             yield value
 
@@ -149,8 +149,8 @@ class KubeletNames:
         """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
         entries = system.try_call(files.list_names, "/var/log/pods") or ()
         matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in entries]
-        found = {identity.canonical_uid(match[3]): (match[1], match[2]) for match in matches if match}
-        return {uid: names for uid, names in found.items() if uid is not None}
+        by_uid = {identity.canonical_uid(match[3]): (match[1], match[2]) for match in matches if match}
+        return {uid: names for uid, names in by_uid.items() if uid is not None}
 
     @cached_property
     def containers(self) -> Mapping[str, str]:
@@ -196,7 +196,7 @@ class Configuration(NamedTuple):
 
 def read_containerd() -> Configuration:
     """Read containerd's configuration."""
-    found = Configuration([], [], [])
+    settings = Configuration([], [], [])
     waiting = [*_PLACES]
     known: set[str] = set()
     while waiting:
@@ -205,16 +205,16 @@ def read_containerd() -> Configuration:
             paths = [path for path in files.match(pattern) if pattern not in _PLACES or os.path.lexists(path)]
             for path in [path for path in paths if path not in known]:
                 if len(known) == _MOST_FILES:
-                    found.unclear.append(f"containerd's configuration has more than {_MOST_FILES} files")
-                    return found
+                    settings.unclear.append(f"containerd's configuration has more than {_MOST_FILES} files")
+                    return settings
                 known.add(path)
-                waiting += _read_file(path, found)
+                waiting += _read_file(path, settings)
         except Unreadable as error:
-            found.unclear.append(f"cannot read {error.filename} of containerd's configuration: {error.why}")
-    return found
+            settings.unclear.append(f"cannot read {error.filename} of containerd's configuration: {error.why}")
+    return settings
 
 
-def _read_file(path: str, found: Configuration) -> list[str]:
+def _read_file(path: str, settings: Configuration) -> list[str]:
     """Note the settings of a file, and return what it imports, relative to the file. Raises Unreadable."""
     tables = [*_list_tables(files.read_toml(path, CONFIGURATION))]
     top = tables[0][1]
@@ -222,10 +222,10 @@ def _read_file(path: str, found: Configuration) -> list[str]:
     for names, table in tables:
         # NRI's default validator rejects hooks, unless it is disabled.
         if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:
-            found.rejecting.append(path)
+            settings.rejecting.append(path)
         spec = table.get("base_runtime_spec")
         if isinstance(spec, str) and spec:
-            found.specs.append(Spec(spec, not (is_new and _OLD_PLUGIN in names)))
+            settings.specs.append(Spec(spec, not (is_new and _OLD_PLUGIN in names)))
     return [os.path.join(os.path.dirname(path), text) for text in _list_texts(top.get("imports"))]
 
 

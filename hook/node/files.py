@@ -62,8 +62,8 @@ def _failing(path: str) -> Iterator[None]:
         raise Unreadable(ascii(path), str(error)) from None
 
 
-def _check_kind(path: str, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _check_kind(path: str, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise Unreadable(path, "not a regular file")
 
 
@@ -123,12 +123,12 @@ def read_toml(path: str, limit: int) -> dict[str, Any]:
     try:
         import tomllib  # type: ignore[import-not-found]
 
-        found: dict[str, Any] = tomllib.loads(text)
+        tables: dict[str, Any] = tomllib.loads(text)
     except ImportError:
         raise Unreadable(path, "needs Python 3.11 to read TOML") from None
     except (ValueError, RecursionError) as error:
         raise Unreadable(path, f"not TOML: {error}") from None
-    return found
+    return tables
 
 
 def list_names(path: str) -> list[str]:
@@ -158,13 +158,13 @@ def match(pattern: str) -> list[str]:
     directory, name = os.path.split(pattern)
     if not _IS_PATTERN.search(pattern) or directory == pattern:
         return [pattern]
-    found: list[str] = []
+    paths: list[str] = []
     for top in filter(os.path.isdir, match(directory)):
         names = fnmatch.filter(list_if_there(top), name.replace("[^", "[!")) if _IS_PATTERN.search(name) else [name]
-        found += filter(os.path.lexists, (os.path.join(top, entry) for entry in names))
-        if len(found) > NAMES:
+        paths += filter(os.path.lexists, (os.path.join(top, entry) for entry in names))
+        if len(paths) > NAMES:
             raise Unreadable(pattern, f"matches more than {NAMES} files", errno.EFBIG)
-    return found
+    return paths
 
 
 # --- Files that are replaced: a reader, or a crash, sees the old or the new content, never a part of it

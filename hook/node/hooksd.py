@@ -22,7 +22,7 @@ from hook.entry import parse
 from hook.models import Options, ValidationError
 from hook.node import files
 from hook.node.models import HookFile, HookProgram, HookWhen
-from hook.report import explain_invalid
+from hook.words import explain_invalid
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
@@ -37,11 +37,18 @@ READERS = {
 
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
-_FOR_HOOKS_ONLY = ("containers", "strict")
-"""Options that mean nothing to the tools."""
+_RULES: dict[str, Callable[[list[Any]], list[Any]]] = {
+    "containers": lambda _: [],  # it means nothing to the tools
+    "strict": lambda _: [],
+    "linger": lambda times: [max(times)],
+    "history": lambda paths: [*filter(None, paths)],
+}
+"""By option, which of the values in several files count, if not all: they must be equal, and none is the default."""
 _OURS = re.compile(NAME + "(-[a-z0-9_]+)?([.]pyz)?")
-_IN_PROGRAM = b"hook/__init__.py"  # a name in the zip
-_LARGEST = 64 << 20  # bytes: more than the program has
+IN_PROGRAM = "hook/__init__.py"
+"""A name in the zip of our program."""
+LARGEST = 64 << 20
+"""Bytes: five times as many as the larger form of the program has."""
 
 
 @dataclass(frozen=True)
@@ -61,23 +68,23 @@ class Entry:
         return os.path.basename(self.path)
 
     @cached_property
-    def own(self) -> HookProgram | None:
+    def our_hook(self) -> HookProgram | None:
         """Return the hook of this file if it calls our program, by its name or by its content."""
         hook = self.file.hook if self.file is not None else None
         if hook is None or _is_ours(hook):
             return hook
-        content = system.try_call(files.read, hook.path, _LARGEST) or b""
-        return hook if _IN_PROGRAM in content and NAME.encode() in content else None
+        content = system.try_call(files.read, hook.path, LARGEST) or b""
+        return hook if IN_PROGRAM.encode() in content and NAME.encode() in content else None
 
 
 def read_entry(path: str) -> Entry:
     """Parse and validate a file of hooks.d, with the checks that its readers make, in their order."""
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
-        found = _name_fields(system.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
-        if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
+        content = _name_fields(system.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
+        if isinstance(content, dict) and content.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
-        file = HookFile.model_validate(found)
+        file = HookFile.model_validate(content)
     except ValidationError as error:
         return Entry(path, problem=explain_invalid(error.errors()))
     except (files.Unreadable, ValueError) as error:
@@ -92,14 +99,14 @@ def read_entry(path: str) -> Entry:
     return Entry(path, problem=problems[0]) if problems else Entry(path, file)
 
 
-def _name_fields(found: Any, depth: int = 2) -> Any:  # noqa: ANN401  any JSON
+def _name_fields(content: Any, depth: int = 2) -> Any:  # noqa: ANN401  any JSON
     """Return the fields under their proper names, as Go finds them in upper or lower case, without those that are null.
 
     Only the upper `depth` levels of objects have fields.
     """
-    if not isinstance(found, dict) or depth == 0:
-        return found
-    fields = {name.lower(): _name_fields(value, depth - 1) for name, value in found.items() if value is not None}
+    if not isinstance(content, dict) or depth == 0:
+        return content
+    fields = {name.lower(): _name_fields(value, depth - 1) for name, value in content.items() if value is not None}
     return {"hasBindMounts" if name == "hasbindmounts" else name: value for name, value in fields.items()}
 
 
@@ -129,7 +136,7 @@ def _list_invalid(when: HookWhen) -> list[str]:
 
 
 def _is_refused(pattern: str) -> bool:
-    """Whether Go refuses a pattern: a piece is unknown, parentheses are unbalanced, or a repetition repeats nothing.
+    """Return whether Go refuses a pattern: a piece is unknown, a parenthesis is alone, or nothing is repeated.
 
     Lookaround, a condition, a comment and what else Go does not have begin with `(`, and a `?` that repeats nothing.
     """
@@ -171,21 +178,19 @@ def read_options(
     for entry in entries.values():
         if entry.problem is not None and NAME in entry.name:
             problems[entry.path] = f"{entry.path}: {entry.problem}; its options of the hook are unknown"
-    ours = {entry.path: entry.own for entry in entries.values() if entry.own is not None}
+    ours = {entry.path: entry.our_hook for entry in entries.values() if entry.our_hook is not None}
     for path in [] if ours or problems else list_specs():
-        ours.update((path, hook) for hook in find_own_hooks(system.try_call(read_hooks, path) or {}))
+        ours.update((path, hook) for hook in find_our_hooks(system.try_call(read_hooks, path) or {}))
     parsed = [parse_options(hook)[0] for hook in ours.values()]
     values = dict(Options()) if parsed else {}
     for name, default in values.items():
-        found = [default if name in _FOR_HOOKS_ONLY else getattr(options, name) for options in parsed]
-        if name in ("linger", "history"):
-            found = [max(found)] if name == "linger" else [path for path in found if path] or [default]
-        if all(value == found[0] for value in found):
-            values[name] = found[0]
+        given = [getattr(options, name) for options in parsed]
+        first, *others = _RULES.get(name, list)(given) or [default]
+        if all(other == first for other in others):
+            values[name] = first
         else:
-            option = f"--{name.replace('_', '-')}"
-            remedy = f"using the default, {default!r}; remedy: make them agree"
-            problems[name] = f"{option} differs in {', '.join(ours)}; {remedy}"
+            differs = f"--{name.replace('_', '-')} differs in {', '.join(ours)}"
+            problems[name] = f"{differs}; using the default, {default!r}; remedy: make them agree"
     return values, problems
 
 
@@ -193,7 +198,7 @@ def read_options(
 
 
 def read_hooks(path: str) -> dict[str, list[HookProgram]]:
-    """The hooks of each stage. Raises files.Unreadable, also if its hooks are invalid."""
+    """Return the hooks of each stage. Raises files.Unreadable, also if the hooks are invalid."""
     return list_hooks(path, files.read_json(path, files.BUNDLE))
 
 
@@ -201,17 +206,17 @@ def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa:
     """Return the hooks of each stage in `config`, which was read from this path. Raises files.Unreadable."""
     try:
         stages = config.get("hooks") or {}
-        return {stage: [HookProgram.model_validate(hook) for hook in found or []] for stage, found in stages.items()}
+        return {stage: [HookProgram.model_validate(hook) for hook in hooks or []] for stage, hooks in stages.items()}
     except (AttributeError, TypeError, ValidationError) as error:
         raise files.Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
 def calls_ours(hooks: dict[str, list[HookProgram]]) -> bool:
-    """Whether a hook of any stage calls our program."""
+    """Return whether a hook of any stage calls our program."""
     return any(map(_is_ours, chain.from_iterable(hooks.values())))
 
 
-def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
+def find_our_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
     """Return the createRuntime hooks that call our program."""
     return [hook for hook in hooks.get("createRuntime", []) if _is_ours(hook)]
 
@@ -222,5 +227,5 @@ def parse_options(hook: HookProgram) -> tuple[Options, list[str]]:
 
 
 def _is_ours(hook: HookProgram) -> bool:
-    """Whether the name of the program, or the one that it is called by, is ours."""
+    """Return whether the name of the program, or the one that it is called by, is ours."""
     return any(_OURS.fullmatch(os.path.basename(name)) for name in (hook.path, *(hook.args or [])[:1]))

@@ -11,6 +11,8 @@ from hook.node import files, hooksd, programs
 from hook.node.hooksd import PROGRAM
 
 NAME = hooksd.NAME
+OPTIONS = ("resctrl_root", "run_dir", "group_prefix")
+"""The options of the hook that say where its files and groups are."""
 MARK = f"# Made by `{NAME} install`"
 JOBS_MARK = f"# Made by `{NAME} install --for=jobs`: no hooks.d file is wanted"
 OWNER_FILE = f"{NAME}.owner"
@@ -18,8 +20,6 @@ USR = "/usr"
 HISTORY = "/var/log/resctrl-mon-hook/history.jsonl"  # the default of `history`, and in the hooks.d file for Podman
 STUB = b"#!/bin/true\n"
 """What a removal leaves at the program's path, until the next boot: live containers call that path when they end."""
-_IN_PROGRAM = "hook/__init__.py"  # a name in the zip
-_LARGEST = 64 << 20  # bytes: twenty times as many as the program has
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
@@ -33,8 +33,8 @@ CONTAINERDS = ("containerd", "k3s", "rke2")
 
 def find_targets(top: str = "") -> list[str]:
     """Return the targets whose programs are installed."""
-    found = [target for name, target in RUNTIMES.items() if programs.find_program(name, top)]
-    return [target for target in TARGETS if target in found]
+    installed = [target for name, target in RUNTIMES.items() if programs.find_program(name, top)]
+    return [target for target in TARGETS if target in installed]
 
 
 def choose_hooks_dir(prefix: str) -> str:
@@ -89,19 +89,19 @@ class Places:
 
     def is_for_jobs(self) -> bool:
         """Return whether `install --for=jobs` made this installation: its units say so."""
-        return JOBS_MARK.encode() in (system.try_call(files.read, self.at(self.timer), _LARGEST) or b"")
+        return JOBS_MARK.encode() in (system.try_call(files.read, self.at(self.timer), files.CONFIGURATION) or b"")
 
     def is_foreign(self, path: str) -> bool:
         """Return whether a file exists at this path that we did not install."""
-        found = self.at(path)
-        if not os.path.lexists(found):
+        there = self.at(path)
+        if not os.path.lexists(there):
             return False
-        if os.path.islink(found) or path == self.link:
-            return path != self.link or os.path.basename(system.try_call(os.readlink, found) or "") != PROGRAM
+        if os.path.islink(there) or path == self.link:
+            return path != self.link or os.path.basename(system.try_call(os.readlink, there) or "") != PROGRAM
         if path.endswith(".json"):
-            return hooksd.read_entry(found).own is None
-        mark = {self.program: _IN_PROGRAM, self.logrotate: MARK}.get(path, NAME)
-        content = system.try_call(files.read, found, _LARGEST)
+            return hooksd.read_entry(there).our_hook is None
+        mark = {self.program: hooksd.IN_PROGRAM, self.logrotate: MARK}.get(path, NAME)
+        content = system.try_call(files.read, there, hooksd.LARGEST)
         return content is None or (mark.encode() not in content and (path != self.program or content != STUB))
 
 
@@ -150,11 +150,11 @@ def find_origin(places: Places) -> Origin:
     """
     called = [hooksd.read_entry(places.json(target)).file for target in TARGETS]
     called_programs = [places.program, *(file.hook.path for file in called if file is not None)]
-    words = [read_owner(f"{os.path.dirname(program)}/{OWNER_FILE}") for program in called_programs]
-    found = next((word for word in words if word is not None), None)
-    if found is None:
+    texts = (read_owner(f"{os.path.dirname(program)}/{OWNER_FILE}") for program in called_programs)
+    text = next((text for text in texts if text is not None), None)
+    if text is None:
         return INSTALL
-    word = found.partition("\n")[0]  # the chart notes its release after that
+    word = text.partition("\n")[0]  # the chart notes its release after that
     return OWNERS.get(word, Origin(word, f"install it again with {word}", f"remove it with {word}"))
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hook import identity, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Member
+from hook.names import ID_LENGTH, is_engine_id
 from hook.resctrl import Resctrl
 from hook.system import is_gone
 
@@ -22,8 +23,6 @@ _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a containe
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
 _JOB = "job-"
 _READINGS = 3  # of a container's cgroups, if some vanish during a reading
-_ID_LENGTH = 64
-_HEX = frozenset("0123456789abcdef")
 _MOST_SEPARATORS = 4  # of a component: `libpod-payload-ID` has two before the ID
 _MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
 _NESTED = "nested:"  # instead of the controllers of a cgroup that is called as a container's, below another's
@@ -499,8 +498,8 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
         found = next((name[at:] for at in starts if name[at:] in known), None)
         if found is not None:
             return found
-        last = name[-_ID_LENGTH:]
-        if len(last) == _ID_LENGTH and _HEX.issuperset(last) and not _is_podmans_pod(above, name, below):
+        last = name[-ID_LENGTH:]
+        if is_engine_id(last) and not _is_podmans_pod(above, name, below):
             return last
     return None
 
@@ -512,7 +511,7 @@ def find_container_id(cgroup: str) -> str | None:
 
 def cut_below_container(cgroup: str) -> str:
     """Return the container's own cgroup for one below it, since a container can make any number of those."""
-    container = find_container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most: other hierarchies' roots
+    container = find_container_id(cgroup) if len(cgroup) > ID_LENGTH else None  # most: other hierarchies' roots
     return (identity.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
@@ -549,7 +548,7 @@ def _is_podmans_pod(above: str, name: str, below: str) -> bool:
     The pod's containers are `libpod-ID` in it. containerd names containers by bare IDs, too, but inside `pod<UID>`.
     """
     is_of_podman = above == "libpod_parent" or (below.startswith("libpod-") and not above.startswith("pod"))
-    return is_of_podman and len(name) == _ID_LENGTH
+    return is_of_podman and len(name) == ID_LENGTH
 
 
 def _names(cgroup: str) -> list[str]:

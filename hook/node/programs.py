@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from hook import system
 from hook.node import files
-from hook.report import errno_name, printable
+from hook.words import errno_name, printable
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
@@ -28,12 +28,12 @@ _LONGEST_REMARK = 200
 
 def find_program(name: str, top: str = "") -> str | None:
     """Return the absolute path of a program in one of the system's directories, or of a path, below `top`, or None."""
-    found = shutil.which(name, path=":".join(top + directory for directory in PATH.split(":")))
-    return found[len(top) :] if found is not None else None
+    path = shutil.which(name, path=":".join(top + directory for directory in PATH.split(":")))
+    return path[len(top) :] if path is not None else None
 
 
 def has_systemd() -> bool:
-    """Whether systemd is the running init: sd_booted(3)."""
+    """Return whether systemd is the running init: sd_booted(3)."""
     return os.path.isdir("/run/systemd/system")
 
 
@@ -41,15 +41,15 @@ def has_systemd() -> bool:
 class Exit:
     """How a program ended."""
 
+    # None if it did not start, timed out or printed too much.
     status: int | None
-    """None if it did not start, timed out or printed too much."""
     output: str
+    # Why there is no status; else the end of its stderr.
     error: str
-    """Why there is no status; else the end of its stderr."""
 
     @property
     def problem(self) -> str | None:
-        """Why it failed, as one printable line; None if it succeeded."""
+        """Return why it failed, as one printable line, or None if it succeeded."""
         if self.status is None:
             return self.error
         last = next((line.strip() for line in reversed(self.error.split("\n")) if line.strip()), "no error message")
@@ -58,7 +58,7 @@ class Exit:
 
 
 is_starting = False
-"""Whether a program is being started: an exception of a signal's handler would leave the program behind then."""
+"""True while a program is being started: an exception of a signal's handler would leave the program behind then."""
 
 
 def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
@@ -72,11 +72,9 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
             command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
         )
     except OSError as error:
-        first, *_ = (system.try_call(files.read_head, command[0], 256) or b"").splitlines() or [b""]
-        script = (
-            f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
-        )  # what is missing
-        return Exit(None, "", f"cannot start: {errno_name(error)}{script}")
+        first = (system.try_call(files.read_head, command[0], 256) or b"").partition(b"\n")[0]
+        missing = f" ({printable(first.decode('utf-8', 'replace'))})" if first.startswith(b"#!") else ""
+        return Exit(None, "", f"cannot start: {errno_name(error)}{missing}")
     finally:
         is_starting = False
     try:

@@ -19,10 +19,10 @@ from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
 from hook.reclaim import ASIDE, rank
-from hook.report import explain_exception, who
 from hook.store import PARTS, RunDir, file_of
 from hook.validation import replace
 from hook.view import count_files
+from hook.words import explain_exception, who
 
 ModelT = TypeVar("ModelT", bound=Model)
 

@@ -19,11 +19,11 @@ from hook.context import Context
 from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, KeyState, Options, State, ValidationError
 from hook.node import engines, files, hooksd, programs
-from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
+from hook.node.hooksd import find_our_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.processes import Process, Processes, cgroup_of_config, find_container_id, read_status
-from hook.report import explain_invalid
 from hook.validation import replace
+from hook.words import explain_invalid
 
 T = TypeVar("T")
 
@@ -281,11 +281,11 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     The rules are the options of our hooks.d files with this run directory, and the base_runtime_specs.
     """
     entries = [entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)]
-    parsed = [(entry.file, parse_options(entry.own)[0]) for entry in entries if entry.own is not None]
+    parsed = [(entry.file, parse_options(entry.our_hook)[0]) for entry in entries if entry.our_hook is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
     named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
-    specs = sorted(path for path in named if find_own_hooks(system.try_call(read_hooks, path) or {}))
+    specs = sorted(path for path in named if find_our_hooks(system.try_call(read_hooks, path) or {}))
     text = system.dumps([[file for file, _ in ours], specs]).encode()
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
@@ -326,7 +326,7 @@ def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
     places = [place] if place is not None else []
     pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
     name_running(pod, state.id, state.bundle, places)
-    given = [parse_options(hook)[0] for hook in find_own_hooks(list_hooks(path, whole))]  # a container with the hook
+    given = [parse_options(hook)[0] for hook in find_our_hooks(list_hooks(path, whole))]  # a container with the hook
     candidates = [options for options in given if options.run_dir == run_dir]
     if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
         candidates += rules
@@ -351,7 +351,6 @@ _LISTS = ("containers.json", "volatile-containers.json")
 MARK, _ANSWER = "podman-pods.wanted", "podman-pods.json"
 _LIMIT = 64 << 20  # bytes of a file of Podman's
 _PATIENCE_FOR_PODMAN = 5.0  # seconds for an answer
-_HEX = "0123456789abcdef"
 _SYS_ADMIN = 1 << 21  # capabilities(7)
 
 
@@ -451,7 +450,7 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     found = (conmon.find_pod([place], name) for name, place in ours.items())
     digits = state.pod_name or next(filter(None, found), None)
     pod = digits
-    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and not pod.strip(_HEX):
+    if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and names.is_hex(pod):
         pod = identity.bounded(known.find_pod(pod)) or pod
     if pod == state.pod_name and not members:
         return state

@@ -25,9 +25,9 @@ from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
 from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
-from hook.report import format_count
 from hook.store import LockedKey
 from hook.view import change
+from hook.words import format_count
 
 LONGEST_KEY = 64  # of a job, in characters
 
@@ -419,7 +419,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
-    report.record(context.run, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
+    report.write_record(context.run, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
 def _has_group(context: Context, key: Key) -> bool:

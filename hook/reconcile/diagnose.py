@@ -23,9 +23,9 @@ from hook.node import engines, processes, records, runtimes
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
-from hook.report import format_count, short_id, who
 from hook.store import RunDir
 from hook.view import name_generation
+from hook.words import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")

@@ -24,10 +24,10 @@ from hook.node.models import Unhooked
 from hook.reconcile.act import act, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
 from hook.reconcile.move import Mover, change_record, explain_outside, move_until, note_last_look, save_late
-from hook.report import format_count, printable, short_id, who
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import MOST_NATURAL
+from hook.words import explain, format_count, printable, short_id, who
 
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
@@ -161,7 +161,7 @@ def _attempt(seen: Survey, action: Action) -> Outcome | None:
         reason = error.reason if isinstance(error, HookError) else None
         is_over = reason == Reason.LOCK_TIMEOUT or (reason == Reason.TASK_GONE and not complaints)
         outcome = None if is_over else _fail(Outcome(action), error)
-    remark = "; ".join(str(report.explain(error)) for error in complaints) or None
+    remark = "; ".join(str(explain(error)) for error in complaints) or None
     return outcome and replace(outcome, remark=remark)
 
 
@@ -180,7 +180,7 @@ def _judge(outcome: Outcome, mover: Mover) -> Outcome | None:
 
 def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     """Return the outcome of an action that an error has ended."""
-    return replace(outcome, problem=str(report.explain(as_hook_error("cannot read or write a file", error))))
+    return replace(outcome, problem=str(explain(as_hook_error("cannot read or write a file", error))))
 
 
 def plan_repairs(
@@ -220,7 +220,7 @@ def repair(
     _save(context, [], started_at=system.unix_time())
     try:
         for line in report.sum_up_failures(context.run):
-            report.log(line)
+            report.send_to_syslog(line)
         seen = _repair(context, live, asks, done)
     except BaseException:  # a signal, for example
         _save(context, done.outcomes)
@@ -334,7 +334,7 @@ def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
     for key, error in seen.unread.items():
         known = seen.states.get(key)
         name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
-        yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
+        yield f"{name} not looked at: {explain(as_hook_error('cannot read', error))}"
     if unknown := seen.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
@@ -355,7 +355,7 @@ def _list_unhooked(seen: Survey) -> Iterator[str]:
     try:
         found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
-        yield f"cannot look for containers that never got the hook: {report.explain(error)}"
+        yield f"cannot look for containers that never got the hook: {explain(error)}"
         return
     if found is not None and (names := records.name_unhooked(found)):
         yield f"{format_count(len(names), 'running container')} never got the hook: {', '.join(names)}"
@@ -408,7 +408,7 @@ def end_all_keys(options: Options) -> Remains:
             records.remove_all(run)
             break
         except (HookError, OSError) as error:
-            left.append(f"{run.path}: a hook uses it: {report.explain(as_hook_error('cannot remove it', error))}")
+            left.append(f"{run.path}: a hook uses it: {explain(as_hook_error('cannot remove it', error))}")
     return Remains(problems, left)
 
 
@@ -429,7 +429,7 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
                 return None
     except (HookError, OSError) as error:
         run.complain("cannot end it", error)
-    return f"key {key}: " + "; ".join(str(report.explain(error)) for error in run.complaints)
+    return f"key {key}: " + "; ".join(str(explain(error)) for error in run.complaints)
 
 
 def _remove_lone(context: Context, path: str) -> str | None:
@@ -437,5 +437,5 @@ def _remove_lone(context: Context, path: str) -> str | None:
     try:
         is_there = not reclaim.remove_orphan(context, path) and context.resctrl.exists(path)
     except (HookError, OSError) as error:
-        return f"{path}: {report.explain(as_hook_error('cannot remove it', error))}"
+        return f"{path}: {explain(as_hook_error('cannot remove it', error))}"
     return f"{path}: it has a live task, and is on no record" if is_there else None

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from typing import Any
 
 from hook import system
-from hook.report import name_pod, printable
+from hook.words import name_pod, printable
 
 _MOST_NAMED = 5  # in one line
 _GAP = "  "
@@ -124,6 +124,9 @@ def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
 
 def name_first(names: Iterable[str]) -> str:
     """Join the first few of these names, and say how many more there are."""
-    found = list(names)
-    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
-    return ", ".join([*found[:_MOST_NAMED], *more])
+    return ", ".join(list_first([*names], _MOST_NAMED, "and {} more".format))
+
+
+def list_first(lines: Sequence[str], most: int, tell_more: Callable[[int], str]) -> list[str]:
+    """Return the first of these lines, `most` at most, and a line that tells how many more there are."""
+    return [*lines[:most], *([tell_more(len(lines) - most)] if len(lines) > most else [])]

@@ -16,7 +16,6 @@ from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import find_job, name_unhooked
-from hook.report import format_count, is_hex, printable, who
 from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
 from hook.show.snapshot import (
     EVENTS,
@@ -35,6 +34,7 @@ from hook.show.snapshot import (
     to_number,
     to_word,
 )
+from hook.words import format_count, printable, who
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
 """SeenKey.condition, in the order in which keys are shown: running ones first."""
@@ -174,7 +174,7 @@ def _lay_out_keys(
 
 def _shorten_key(key: str) -> str:
     """Shorten a key: random digits to the first ones, and a text that another may share to both of its ends."""
-    is_random = len(key) >= _LEAST_RANDOM and is_hex(key.replace("-", ""))
+    is_random = len(key) >= _LEAST_RANDOM and names.is_hex(key.replace("-", ""))
     return key[:_SHORT_KEY] if is_random else cut_name(key, 2 * _SHORT_KEY)
 
 

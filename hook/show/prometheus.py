@@ -21,8 +21,8 @@ from hook.errors import Reason
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
-from hook.report import printable
 from hook.show.snapshot import EVENTS, NOTHING, Event, Group, Inventory, SeenKey, event_of, format_name, to_number
+from hook.words import printable
 
 Labels = tuple[tuple[str, str], ...]
 Numbers = Mapping[Labels, float]

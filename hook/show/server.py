@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 from hook import report, system
 from hook.errors import as_hook_error
-from hook.report import explain
 from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
+from hook.words import explain
 
 Measure = Callable[[Former], "list[Family]"]
 """Measures. No counter dips below the former samples."""
@@ -188,7 +188,7 @@ class Server(ThreadingHTTPServer):
             self._families, self._measured_at, self._failed = self._measure(former), now, None
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
             problem = str(explain(error))
-            report.say(problem, to_syslog=False)
+            report.write_line(problem, to_syslog=False)
             self._failed = Answer(500, _TEXT, {}, f"{problem}\n".encode("utf-8", "replace"))
 
     def _format(self, is_open: bool, is_gzip: bool) -> Answer:

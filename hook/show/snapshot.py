@@ -25,8 +25,8 @@ from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.node.records import Broken, Records, leave_out
-from hook.report import printable, who
 from hook.resctrl import Resctrl
+from hook.words import printable, who
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")

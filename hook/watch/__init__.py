@@ -48,12 +48,12 @@ from hook.reconcile.move import (
     read_groups,
     save_late,
 )
-from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
+from hook.words import explain, explain_exception, format_count
 
 __all__ = ["counters", "ending", "retry", "run"]
 _MINUTE = 60.0  # seconds between two saves, and to remember which threads are inside: their IDs are reused
@@ -80,7 +80,7 @@ def run(options: Options) -> NoReturn:
 
 def _say(text: str) -> None:
     """Write a line to stderr; systemd writes it to the journal, and limits the rate."""
-    report.say(f"watch: {text}", to_syslog=False)
+    report.write_line(f"watch: {text}", to_syslog=False)
 
 
 class Watch:
@@ -273,7 +273,7 @@ class Watch:
             self._join_group(place, groups.name_ctrl_group(path))
             self.followed += 1
         for problem in problems:
-            _say(f"{place.container}: {report.explain(problem)}")
+            _say(f"{place.container}: {explain(problem)}")
         return self.followed > before
 
     def _join_group(self, place: Place, ctrl_group: str) -> None:
@@ -303,7 +303,7 @@ class Watch:
             if isinstance(error, HookError) and error.kind in (*GONE, WRONG_CTRL_GROUP):
                 return  # removed, or its ctrl_group has changed
             self.failed += 1
-            _say(f"cannot move {what} into its group: {report.explain(error)}")
+            _say(f"cannot move {what} into its group: {explain(error)}")
 
     # --- Once a minute
 

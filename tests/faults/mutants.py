@@ -38,7 +38,9 @@ SAMPLE = 400
 """The number of mutants that are tried, chosen at random, without --most: all would take a day."""
 PATIENCE = 600.0
 """Seconds for the tests of one mutant: an endless loop is as dead as a failed test."""
-WHOLE_HOOKS = (*(f"tests/unit/test_{name}.py" for name in ("create", "key", "entry", "report", "reconcile")),)
+WHOLE_HOOKS = (
+    *(f"tests/unit/test_{name}.py" for name in ("create", "key", "entry", "report", "odd_state", "reconcile")),
+)
 """They run all of the hook path."""
 SIMULATED = ("-m", "tests.simulator", "--random", "15", "--preempt", "50", "--most", "1")
 STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "process"))

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-from hook.report import short_id
+from hook.words import short_id
 from pyz import archive
 from tests import provision
 from tests.faults.campaign import Campaign

@@ -295,7 +295,7 @@ def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook,
 
 
 def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory(bounded: Hook, init: Task) -> None:
-    """What is recorded of it: unit/test_report.py."""
+    """What is recorded of it: unit/test_odd_state.py."""
     state = "{" + ANNOTATIONS % VICTIM, '"}, ' + members(created(ID, init.pid)) + "}"
     outcome = give(bounded.with_options("--strict"), *state)
     assert outcome.status == 0

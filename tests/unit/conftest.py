@@ -29,7 +29,7 @@ from hook.cli.verbs import VERBS
 from hook.install.install import DIGEST, digest
 from hook.node import files
 from hook.node.files import Unreadable
-from hook.report import printable
+from hook.words import printable
 from pyz import archive, bytecode
 from pyz.bytecode import Bytecode
 from tests.support.hook import NATIVE
@@ -147,7 +147,7 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert not to_syslog
         lines.append(printable(text))
 
-    monkeypatch.setattr(report, "say", say)
+    monkeypatch.setattr(report, "write_line", say)
     return lines
 
 

@@ -70,7 +70,7 @@ def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
 def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> None:
     complaints: list[str] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "say", lambda text, **_: complaints.append(text))
+        patch.setattr(report, "write_line", lambda text, **_: complaints.append(text))
         node = written(Path(directory), found)
         strays = {it: it.read_text() for it in node.run.rglob("*.json") if it.stem in STRAYS}
         for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:

@@ -45,7 +45,7 @@ def list_all(name: str) -> list[Argument]:
 @each_verb
 def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
     required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
-    expected = VERBS[name].form.model_validate(required), Request(Options(), [], is_json=False)
+    expected = VERBS[name].form.model_validate(required), Request(Options(), {}, is_json=False)
     assert command_line.parse_command(name, needed.get(name, [])) == expected
 
 
@@ -59,6 +59,7 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
         ("list -owide", "output", "wide"),
         ("show shop/web=1", "key", "shop/web=1"),
         ("show -", "key", "-"),
+        ("history --since=--", "since", "--"),
         ("top --interval 0.5", "interval", 0.5),
         ("doctor --hooks-dir=/a/ --hooks-dir=/b", "hooks_dir", ["/a", "/b"]),
         ("install --for both", "targets", "both"),
@@ -69,7 +70,7 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
 )
 def test_argument_of_a_command(line: str, field: str, value: object) -> None:
     given, request = command_line.parse_command(line.split(maxsplit=1)[0], line.split()[1:])
-    assert (getattr(given, field), request) == (value, Request(Options(), [], is_json=False))
+    assert (getattr(given, field), request) == (value, Request(Options(), {}, is_json=False))
 
 
 @pytest.mark.parametrize("line", ["metrics --json", "list --output=json", "show -ojson x", "top -o json --json"])
@@ -79,7 +80,8 @@ def test_json_can_be_asked_for(line: str) -> None:
 
 def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
-    of_hook = ["--key=sandbox", "--namespace=a", "--namespace=b", "--linger=0", "--strict"]
+    of_hook = {name: [f"--{name}={text}" for text in texts] for name, *texts in (("key", "sandbox"), ("linger", "0"))}
+    of_hook |= {"namespace": ["--namespace=a", "--namespace=b"], "strict": ["--strict"]}
     called: list[tuple[object, ...]] = []
     monkeypatch.setattr(VERBS["install"], "run", lambda *given: called.append(given))
     assert cli.main(["install", *words, "--json"]) == 0
@@ -109,7 +111,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["top", "--interval=nan"], "--interval: 'nan' is not a number"),
         (["top", "--count=0"], "--count: '0': Input should be greater"),
         (["top", "--count=" + "9" * 5000], "is not a number"),
-        (["top", "--count=x", "--interval=y"], "'y' is not a number; --count: 'x' is not a number; see"),
+        (["top", "--count=x", "--interval=y"], "--count: 'x' is not a number; --interval: 'y' is not a number; see"),
         (["metrics", "--json", "--textfile=x"], "argument --textfile: not allowed with argument --json"),
         (["top", "\x1b[2J\n" + "x" * 5000], r"unrecognized arguments: \x1b[2J\nxxx"),
         (["run", "--label=9=x", "--", "true"], "--label: \"{'9': 'x'}\": Value error, not a label's name: 1 to 64 of"),
@@ -256,7 +258,7 @@ def test_unknown_command_exits_0_only_with_a_state_on_stdin(
         return text, True
 
     lines: list[tuple[str, bool]] = []
-    monkeypatch.setattr(report, "say", lambda text, *, to_syslog: lines.append((text, to_syslog)))
+    monkeypatch.setattr(report, "write_line", lambda text, *, to_syslog: lines.append((text, to_syslog)))
     monkeypatch.setattr(system, "read_stdin", read_stdin)
     assert cli.main(arguments) == status
     ((line, to_syslog),) = lines
@@ -302,15 +304,15 @@ def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -
 
 
 def test_man_page_has_no_unknown_option() -> None:
-    known = {found.word for name in VERBS for found in list_all(name)} | {"--help", "--version", "--x"}
+    known = {argument.word for name in VERBS for argument in list_all(name)} | {"--help", "--version", "--x"}
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
 def list_items(section: str) -> set[str]:
     """The names of the items of a section of the man page."""
-    text = re.split(r"^\.Sh ", MANUAL.read_text(encoding="ascii"), flags=re.MULTILINE)
-    (found,) = [one for one in text if one.startswith(section + "\n")]
-    return set(re.findall(r"^\.It (?:(?:Pa|Ev|Dv) )?(\S+)$", found, re.MULTILINE))
+    sections = re.split(r"^\.Sh ", MANUAL.read_text(encoding="ascii"), flags=re.MULTILINE)
+    (text,) = [text for text in sections if text.startswith(section + "\n")]
+    return set(re.findall(r"^\.It (?:(?:Pa|Ev|Dv) )?(\S+)$", text, re.MULTILINE))
 
 
 def test_man_page_has_each_file_of_an_installation_and_each_part_of_the_run_directory() -> None:
@@ -331,8 +333,8 @@ def test_man_page_has_each_environment_variable_and_no_other() -> None:
 
 
 def test_man_page_has_each_exit_status_and_signal() -> None:
-    own = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
-    assert list_items("EXIT STATUS") == {"0", "1", "2"} | own
+    statuses = {*map(str, (*verbs.JOB_STATUSES.values(), jobs.NOT_FOUND, jobs.NOT_EXECUTABLE))}
+    assert list_items("EXIT STATUS") == {"0", "1", "2"} | statuses
     texts = [*house.sources("hook").values()]
     handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}
     assert handled == list_items("SIGNALS") - {"SIGPIPE"}

@@ -12,9 +12,9 @@ import struct
 import pytest
 
 from hook.errors import HookError
-from hook.report import explain
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
+from hook.words import explain
 
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
 

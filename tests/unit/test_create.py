@@ -17,9 +17,9 @@ from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
 from hook.models import KeyState, MonGroup
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
+from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own

@@ -16,8 +16,8 @@ from hook.errors import HookError
 from hook.identity import Container, Pod
 from hook.models import Model, Options
 from hook.reconcile import run as reconcile
-from hook.report import explain
 from hook.store import RunDir
+from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, node
@@ -34,7 +34,7 @@ def fail(node: Node, number: int, reason: str = REASON, name: str = "") -> None:
     if container is not None:
         container.pod = Pod(UID)
     call = Call("createRuntime", (Options(), []), name or f"c{number}", None, container)
-    report.leave_traces(call, node.context().run, HookError(reason, "the problem"), is_monitored=True)
+    report.write_traces(call, node.context().run, HookError(reason, "the problem"), is_monitored=True)
 
 
 def line(number: int) -> str:
@@ -275,7 +275,7 @@ def test_for_a_failure_and_for_what_reconcile_did_no_line_is_dropped(node: Node)
     node.machine.room = [0, 9]
     node.machine.kernel.now += 5
     run = node.context().run
-    report.record(run, report.make_failure(HookError(REASON, "the problem"), "createRuntime", "c1", is_monitored=False))
+    report.write_record(run, report.make_failure(HookError(REASON, "the problem"), "createRuntime", "c1"))
     node.repair()
     assert kept(node) == {"c0": False}
 

@@ -142,7 +142,7 @@ def installed(fs: FakeFilesystem, node: NodeFiles, monkeypatch: pytest.MonkeyPat
 Change = Callable[[InstalledFiles], object]
 
 
-def own(**fields: object) -> Change:
+def with_hook(**fields: object) -> Change:
     return lambda node: node.change(PODMAN, **fields)
 
 
@@ -274,22 +274,22 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {OTHER} is not owned by root, or is": written_by_a_group,
     f"FAIL hooks.d: {SYSTEM} is not owned by root, or is writable": lambda _node: os.chown(SYSTEM, 1000, 0),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refused("(?=x)"),
-    f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": own(args=["x", "run"]),
-    f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": own(args=["x", "metrics", "--listen=1"]),
-    f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": own(args=["x", "--linger=5"]),
-    f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": own(args=None),
-    "warning history: /var/log/x is no directory: no": own(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
+    f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": with_hook(args=["x", "run"]),
+    f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": with_hook(args=["x", "metrics", "--listen=1"]),
+    f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": with_hook(args=["x", "--linger=5"]),
+    f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": with_hook(args=None),
+    "warning history: /var/log/x is no directory: no": with_hook(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
     "warning history: /var/log/resctrl-mon-hook is no directory: no history": for_jobs_without_history,
-    f"warning history: {PROGRAM} is no directory: no history": own(args=["x", "hook", f"--history={PROGRAM}/h"]),
+    f"warning history: {PROGRAM} is no directory: no history": with_hook(args=["x", "hook", f"--history={PROGRAM}/h"]),
     f"FAIL program: {PROGRAM} does not run: no such Python": lambda node: setattr(node, "problem", "no such Python"),
     f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it": written(OTHER, "{"),
     f"FAIL hooks.d: no file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
     "FAIL hooks.d: several files call": lambda node: node.write(f"{ADMINISTRATOR}/50.json", node.make_json("podman")),
-    f"warning hooks.d: {PODMAN}: no timeout: a stuck hook blocks forever": own(timeout=None),
-    f"warning hooks.d: {PODMAN}: timeout 18 is too short: containers fail to start, for the": own(timeout=18),
-    f"warning hooks.d: {PODMAN}: a stage is missing": own(stages=["poststop"]),
-    f"warning hooks.d: {PODMAN}: its args: unknown option '--lingr'": own(args=["x", "hook", "--lingr=5"]),
-    f"warning hooks.d: {PODMAN}: its program /no/resctrl-mon-hook.pyz is": own(path="/no/resctrl-mon-hook.pyz"),
+    f"warning hooks.d: {PODMAN}: no timeout: a stuck hook blocks forever": with_hook(timeout=None),
+    f"warning hooks.d: {PODMAN}: timeout 18 is too short: containers fail to start, for the": with_hook(timeout=18),
+    f"warning hooks.d: {PODMAN}: a stage is missing": with_hook(stages=["poststop"]),
+    f"warning hooks.d: {PODMAN}: its args: unknown option '--lingr'": with_hook(args=["x", "hook", "--lingr=5"]),
+    f"warning hooks.d: {PODMAN}: its program /no/resctrl-mon-hook.pyz is": with_hook(path="/no/resctrl-mon-hook.pyz"),
     "FAIL runtimes: Podman reads /else, and not /usr/share": written(CONF, "[engine]\nhooks_dir = ['/else']\n"),
     f"FAIL runtimes: CRI-O reads {SYSTEM}, and not {ADMINISTRATOR}, where our file is": InstalledFiles.copy_to_etc,
     f"warning runtimes: unclear which hooks directories Podman reads: {CONF}: not TOML": written(CONF, "[engine"),
@@ -324,10 +324,10 @@ LIKE_A_COMMAND = rf"(^|[ ;,(])({PROGRAMS.replace(' ', '|')})[^ ]* [-/a-z]"
 @pytest.mark.parametrize("expected", AILMENTS)
 def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> None:
     AILMENTS[expected](installed)
-    found = installed.problems()
-    assert any(f"{one.level} {one.subject}: {one.found}".startswith(expected) for one in found), found
-    assert all(one.remedy and "{" not in one.found + one.remedy for one in found)
-    for one in found:
+    findings = installed.problems()
+    assert any(f"{one.level} {one.subject}: {one.found}".startswith(expected) for one in findings), findings
+    assert all(one.remedy and "{" not in one.found + one.remedy for one in findings)
+    for one in findings:
         commands = re.findall("`([^`]+)`", one.remedy)
         assert {" ".join(re.sub("(?<![a-z.])/[^ ]+", "FILE", command).split()[:2]) for command in commands} <= TYPED
         assert not re.search(LIKE_A_COMMAND, re.sub("`[^`]+`", "", one.remedy))
@@ -340,7 +340,7 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
         (containerd(SPEC, PROGRAM), "ok       containerd: /etc/x.json names the hook"),
         (lambda node: node.copy_to_etc(names_etc=True), f"ok       runtimes: CRI-O reads {SYSTEM}, {ADMINISTRATOR}"),
         (written(Places().owner, "deb\n"), f"ok       program: {PROGRAM} runs, installed by the package resctrl-mon-h"),
-        (own(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
+        (with_hook(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
         (for_jobs, "ok       hooks.d: no file calls resctrl-mon-hook, which was installed for jobs alone"),
         (lambda node: node.files.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
         (elsewhere(b"", ["resctrl-mon-hook-x86_64", "hook"]), "ok       program: /opt/meter runs"),
@@ -364,14 +364,14 @@ def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
     installed: InstalledFiles, monkeypatch: pytest.MonkeyPatch, where: object, name: str, answer: object
 ) -> None:
     monkeypatch.setattr(where, name, lambda: answer)
-    assert [(found.level, found.subject) for found in installed.problems()] == [("FAIL", "root")]
+    assert [(finding.level, finding.subject) for finding in installed.problems()] == [("FAIL", "root")]
 
 
 def test_a_timeout_is_longer_than_the_sum_of_the_waits_of_a_hook(installed: InstalledFiles) -> None:
     longest = entry.STDIN_PATIENCE + 2 * 2.0 + reclaim.LONGEST_SEARCH + 60.0
     installed.change(PODMAN, args=["x", "hook", "--lock-timeout=2", "--rmid-wait=60"], timeout=60)
-    (found,) = installed.problems()
-    assert found.found.endswith(f"the hook may wait {longest:.1f} s")
+    (finding,) = installed.problems()
+    assert finding.found.endswith(f"the hook may wait {longest:.1f} s")
 
 
 @pytest.mark.parametrize(
@@ -383,9 +383,9 @@ def test_remedy_of_a_hooks_d_file_is_its_owners(installed: InstalledFiles, owner
     if owner:
         installed.write(Places().owner, f"{owner}\n")
     installed.change(PODMAN, timeout=None)
-    (found,) = installed.problems()
-    assert found.remedy.startswith(remedy)
-    assert found.remedy.endswith(f"edit {PODMAN}")
+    (finding,) = installed.problems()
+    assert finding.remedy.startswith(remedy)
+    assert finding.remedy.endswith(f"edit {PODMAN}")
 
 
 ENGINES = ("/usr/bin/crio", "/usr/bin/podman")
@@ -409,8 +409,8 @@ def test_remedy_installs_for_what_the_node_is_for(
     """No remedy brings the hook to the containers of a node for jobs, or takes the hook from those of another one."""
     change(installed)
     remove(*without)(installed)
-    failures = [found for found in installed.problems() if found.level == "FAIL"]
-    assert [re.findall("resctrl-mon-hook.pyz (install.*)`", found.remedy) for found in failures] == [[words]]
+    failures = [finding for finding in installed.problems() if finding.level == "FAIL"]
+    assert [re.findall("resctrl-mon-hook.pyz (install.*)`", finding.remedy) for finding in failures] == [[words]]
 
 
 def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
@@ -422,18 +422,18 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
 
     monkeypatch.setattr(system, "user_id", lambda: 0)
     monkeypatch.setattr(checks, "CHECKS", [("a", find)] * 2)
-    found = [*examine(Site(Places(), node.options, (), PROGRAM))]
+    findings = [*examine(Site(Places(), node.options, (), PROGRAM))]
     problem = "cannot check: a file could not be read; tried: Permission denied '/x': EACCES"
     failed = Finding("FAIL", "a", problem, "run doctor as root")
-    assert found == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
+    assert findings == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
 
 
 def test_a_run_directory_that_others_may_write_to_is_one_failure_with_its_own_remedy(installed: InstalledFiles) -> None:
     installed.fs.chmod("/run/resctrl-mon-hook", 0o777)
-    (found,) = installed.problems()
+    (finding,) = installed.problems()
     problem = f"cannot check: the run directory {RUN} is not ours alone: its owner is uid 0, its mode 0777"
-    assert (found.subject, found.found) == ("records", problem)
-    assert found.remedy == "run it as root; remove the directory, or make it root's with mode 0755"
+    assert (finding.subject, finding.found) == ("records", problem)
+    assert finding.remedy == "run it as root; remove the directory, or make it root's with mode 0755"
 
 
 FINDINGS = [
@@ -488,25 +488,25 @@ def test_a_report_has_what_the_kernel_shows(installed: InstalledFiles) -> None:
     installed.info(**{"event_configs/mbm_total_bytes/event_filter": "local_reads"})
     installed.files.live(UIDS[0])
     installed.files.make(UIDS[1], counters={"mon_PERF_PKG_00/core_energy": "Unavailable"})
-    found = make_report(installed.files.options)
-    assert (found["cpu"], found["boot"]) == (["model\t: 173", "flags\t: cqm"], ["rdt=energy,!mba"])
-    assert found["files"] == {
+    content = make_report(installed.files.options)
+    assert (content["cpu"], content["boot"]) == (["model\t: 173", "flags\t: cqm"], ["rdt=energy,!mba"])
+    assert content["files"] == {
         f"{INFO}/event_configs/mbm_total_bytes/event_filter": "local_reads",
         f"{INFO}/num_rmids": "16",
         "/sys/fs/resctrl/info/PERF_PKG_MON/num_rmids": "8",
         "/sys/fs/resctrl/mon_data/mon_PERF_PKG_00/core_energy": "5.5",
         "/sys/class/intel_pmt/telem1/guid": "0x26696143",
     }
-    assert found["mon_groups"] == {"ours": 1, "the NRI plugin resctrl-mon, or Kepler": 1}
-    energy = {name: count for name, count in found["counters"].items() if "core_energy" in name}
+    assert content["mon_groups"] == {"ours": 1, "the NRI plugin resctrl-mon, or Kepler": 1}
+    energy = {name: count for name, count in content["counters"].items() if "core_energy" in name}
     assert energy == {
         "mon_PERF_PKG_00/core_energy: a number": 1,
         "mon_PERF_PKG_00/core_energy: Unavailable": 1,
     }
     shutil.rmtree(installed.files.root)
     (installed.files.root / "info").mkdir(parents=True)
-    found = make_report(installed.files.options)
-    assert (list(found["files"]), found["mon_groups"]) == (["/sys/class/intel_pmt/telem1/guid"], {})
+    content = make_report(installed.files.options)
+    assert (list(content["files"]), content["mon_groups"]) == (["/sys/class/intel_pmt/telem1/guid"], {})
 
 
 def test_a_report_has_no_name_of_a_pod_container_or_group(installed: InstalledFiles) -> None:

@@ -25,10 +25,10 @@ from hook.node import records
 from hook.node.models import Job
 from hook.poststop import poststop
 from hook.reconcile import run
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.show.snapshot import sum_key, take_snapshot
 from hook.store import LockedKey
+from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node

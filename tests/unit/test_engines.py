@@ -64,8 +64,8 @@ K3S_MAIN = f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n'
 )
 def test_files_and_their_imports_are_read(fs: FakeFilesystem, texts: dict[str, str]) -> None:
     assert look(fs, {f"{K3S}/none.toml": NEW + SPEC}) == Configuration([], [], [])
-    found = look(fs, texts)
-    assert ([spec.path for spec in found.specs], found.unclear) == (["/etc/x.json"], [])
+    settings = look(fs, texts)
+    assert ([spec.path for spec in settings.specs], settings.unclear) == (["/etc/x.json"], [])
 
 
 def test_too_many_imports_are_reported(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,11 @@ def test_settings_count_in_any_table_and_notation_but_not_as_another_type(fs: Fa
         ("base_runtime_spec = []\nimports = 'a.toml'", False),  # containerd refuses this
         ("[other]\nimports = ['a.toml']", False),
     ):
-        found = look(fs, {CONFIG: text})
-        assert ([spec.path for spec in found.specs], found.unclear) == (["/etc/x.json"] if expected else [], []), text
+        settings = look(fs, {CONFIG: text})
+        assert ([spec.path for spec in settings.specs], settings.unclear) == (
+            ["/etc/x.json"] if expected else [],
+            [],
+        ), text
         fs.remove(CONFIG)
 
 
@@ -271,11 +274,11 @@ def test_the_storage_of_podman_is_where_its_configuration_puts_it(
         monkeypatch.setattr(engines, "_PODMANS", [f"/{number}{path}" for path in engines._PODMANS])
         for path, directory in texts.items():
             fs.create_file(f"/{number}{path}", contents=f'graphroot = "/no"\n[storage]\ngraphroot = "{directory}"\n')
-        found = []
+        roots = []
         for version in (5, 6):
             monkeypatch.setattr(engines, "_ask_podman", lambda version=version: version)
-            found.append(engines.read_graph_root())
-        assert found == expected, texts
+            roots.append(engines.read_graph_root())
+        assert roots == expected, texts
         monkeypatch.undo()
 
 

@@ -39,9 +39,9 @@ def called(node: Node, *words: str, verb: str = "createRuntime", exits: int = 0,
 
 
 def failure() -> Failure:
-    found = RunDir(RUN).glance(Failure, "c1")
-    assert found is not None
-    return found
+    record = RunDir(RUN).glance(Failure, "c1")
+    assert record is not None
+    return record
 
 
 def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(node: Node) -> None:
@@ -123,7 +123,7 @@ def test_a_name_that_is_none_reaches_no_path(node: Node, container: str, uid: st
     assert node.failures() == {name: reason}
     made = {re.sub(r"(/logged(-.*)?)-\d+$", r"\1", path) for path in set(node.machine.files("/")) - before}
     counted = ["logged", f"logged-{reason}.{name if reason == 'bad_key' else UNNAMED}"]
-    assert made == {f"{RUN}/{it}" for it in (f"unmonitored/{name}.json", "runs/createRuntime-failed", *counted)}
+    assert made == {f"{RUN}/{file}" for file in (f"unmonitored/{name}.json", "runs/createRuntime-failed", *counted)}
     node.kernel.die(7)
     called(node, verb="hook", id=container, status="stopped")
     assert node.failures() == {}
@@ -263,8 +263,8 @@ def test_failure_to_open_the_run_directory_is_recorded_with_the_process(node: No
     node.spawn(7, born=99)
     node.patch.setattr(entry, "RunDir", fails(errno.EMFILE))
     called(node)
-    found = failure()
-    assert (found.reason, found.pid, found.starttime) == ("io", 7, 99)
+    record = failure()
+    assert (record.reason, record.pid, record.starttime) == ("io", 7, 99)
 
 
 # --- The command line
@@ -291,8 +291,8 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 def changed(*words: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that are not as by default, and the complaints."""
-    found, complaints = entry.parse(list(words))
-    return {name: value for name, value in found.model_dump().items() if value != DEFAULTS[name]}, complaints
+    options, complaints = entry.parse(list(words))
+    return {name: value for name, value in options.model_dump().items() if value != DEFAULTS[name]}, complaints
 
 
 def option(name: str) -> str:
@@ -334,8 +334,8 @@ def test_all_of_them_together_and_none() -> None:
     ],
 )
 def test_words_become_fields_of_the_kind_that_their_defaults_have(words: str, fields: dict[str, Any]) -> None:
-    found, complaints = changed(*words.split())
-    assert (repr(found), complaints) == (repr({name: fields[name] for name in DEFAULTS if name in fields}), [])
+    values, complaints = changed(*words.split())
+    assert (repr(values), complaints) == (repr({name: fields[name] for name in DEFAULTS if name in fields}), [])
 
 
 NO_NUMBERS = ["soon", "", "1.5", "-1", "86401", "9" * 5000]
@@ -358,8 +358,8 @@ BAD = {
 
 @pytest.mark.parametrize(("word", "named"), BAD.items())
 def test_a_bad_option_is_named_and_ignored(word: str, named: str) -> None:
-    found, complaints = changed("--namespace=a", word, "--strict")
-    assert found == {"namespace": ["a"], "strict": True}
+    values, complaints = changed("--namespace=a", word, "--strict")
+    assert values == {"namespace": ["a"], "strict": True}
     (complaint,) = complaints
     assert named in complaint
     assert "\n" not in complaint
@@ -392,7 +392,7 @@ words = st.one_of(
 @example(["--key=\ud800", "--annotation=\ud800", "--run-dir=/\udcff/.."])
 def test_whatever_the_words_are_there_are_options_and_complaints_of_one_line(arguments: list[str]) -> None:
     before = list(arguments)
-    found, complaints = entry.parse(arguments)
+    options, complaints = entry.parse(arguments)
     assert arguments == before
-    assert Options.model_validate(found.model_dump()) == found
+    assert Options.model_validate(options.model_dump()) == options
     assert all(len(line.splitlines()) == 1 and len(line) < 500 for line in complaints)

@@ -137,8 +137,8 @@ def test_an_invalid_file_has_a_problem_and_a_questionable_one_a_remark(
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
 def test_shipped_files_are_ours_and_valid(path: Path) -> None:
     entry = hooksd.read_entry(str(path))
-    assert entry.own is not None
-    assert hooksd.parse_options(entry.own)[1] == []
+    assert entry.our_hook is not None
+    assert hooksd.parse_options(entry.our_hook)[1] == []
     assert (entry.problem, "missing" in (entry.remark or "")) == (None, True)
 
 
@@ -195,8 +195,8 @@ def put(fs: FakeFilesystem, path: str, *words: str) -> None:
 
 def options(*specs: str) -> tuple[dict[str, Any], str]:
     """The options that differ from the defaults, and the problems."""
-    found, problems = hooksd.read_options([FIRST, LATER], lambda: specs)
-    changed = {name: value for name, value in found.items() if value != dict(Options())[name]}
+    values, problems = hooksd.read_options([FIRST, LATER], lambda: specs)
+    changed = {name: value for name, value in values.items() if value != dict(Options())[name]}
     return changed, "\n".join(problems.values())
 
 
@@ -224,8 +224,8 @@ def test_a_later_directory_replaces_a_namesake(fs: FakeFilesystem) -> None:
 def test_options_that_differ_have_their_defaults_and_a_warning(fs: FakeFilesystem) -> None:
     for name, words in (KUBERNETES, ["--run-dir=/run/x"]), (PODMAN, ["--run-dir=/run/y"]):
         put(fs, f"{FIRST}/{name}", *words, "--group-prefix=mine-", f"--history={words[0][10:]}")
-    found, problems = options()
-    assert found == {"group_prefix": "mine-"}
+    values, problems = options()
+    assert values == {"group_prefix": "mine-"}
     files = f"{FIRST}/{KUBERNETES}, {FIRST}/{PODMAN}"
     assert problems == "\n".join(
         f"--{name} differs in {files}; using the default, {default!r}; remedy: make them agree"
@@ -237,8 +237,8 @@ def test_an_unreadable_file_of_ours_is_named_and_the_others_count(fs: FakeFilesy
     fs.create_file(f"{FIRST}/{KUBERNETES}", contents="{")
     fs.create_file(LATER)
     put(fs, f"{FIRST}/{PODMAN}", "--linger=5")
-    found, problems = options("/spec.json")
-    assert found == {"linger": 5}
+    values, problems = options("/spec.json")
+    assert values == {"linger": 5}
     assert f"cannot list {LATER}: " in problems
     assert re.search(f"{FIRST}/{KUBERNETES}: cannot read it: .*; its options of the hook are unknown", problems)
 
@@ -254,18 +254,18 @@ def test_a_base_runtime_spec_has_the_options_if_no_file_of_hooks_d_has_them(fs: 
 def test_commands_use_the_options_in_the_files_unless_the_command_line_has_others(
     fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Options] = []
+    hooks: list[Options] = []
     lines: list[str] = []
-    monkeypatch.setattr(report, "say", lambda line, **_more: lines.append(line))
+    monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
     for name in ("list", "reconcile", "watch", "uninstall", "install", "base-runtime-spec"):
-        monkeypatch.setattr(VERBS[name], "run", lambda _given, request: seen.append(request.hook))
+        monkeypatch.setattr(VERBS[name], "run", lambda _given, request: hooks.append(request.hook))
     put(fs, f"{FIRST}/{KUBERNETES}", "--run-dir=/run/x", "--linger=600", "--namespace=shop")
     put(fs, f"{FIRST}/{PODMAN}", "--run-dir=/run/x", "--linger=600", "--namespace=shop", "--key=container")
     for name, words in ("list", []), ("reconcile", ["--linger=5", "--namespace=test"]), ("watch", ["--key=auto"]):
         assert command_line.main([name, *words]) == 0
     # `list` does not take --key, and `watch` has it on its command line
     assert [line.partition(" in ")[0] for line in lines] == ["warning: --key differs"]
-    assert [(it.run_dir, it.linger, it.namespace) for it in seen] == [
+    assert [(hook.run_dir, hook.linger, hook.namespace) for hook in hooks] == [
         ("/run/x", 600, ["shop"]),
         ("/run/x", 5, ["test"]),
         ("/run/x", 600, ["shop"]),
@@ -274,10 +274,10 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
     fs.rename(f"{FIRST}/{KUBERNETES}", "/other/a.json")
     fs.remove(f"{FIRST}/{PODMAN}")
     assert command_line.main(["uninstall", "--hooks-dir", "/other", "--dry-run", "--destdir=/nowhere"]) == 0
-    assert seen.pop().run_dir == "/run/x"
+    assert hooks.pop().run_dir == "/run/x"
     for name in "install", "base-runtime-spec":
         assert command_line.main([name]) == 0
-    assert (seen[3:], len(lines)) == ([Options(), Options()], 1)
+    assert (hooks[3:], len(lines)) == ([Options(), Options()], 1)
 
 
 @pytest.mark.parametrize(
@@ -301,16 +301,16 @@ def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
     lock_timeout: float,
     history: str,
 ) -> None:
-    seen: list[Options] = []
+    hooks: list[Options] = []
     lines: list[str] = []
-    monkeypatch.setattr(report, "say", lambda line, **_more: lines.append(line))
-    monkeypatch.setattr(VERBS[name], "run", lambda _given, request: seen.append(request.hook))
+    monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
+    monkeypatch.setattr(VERBS[name], "run", lambda _given, request: hooks.append(request.hook))
     of_containers = ["--run-dir=/run/x", "--linger=600", "--lock-timeout=5", "--snapshot-ttl=0", "--history=/var/log/c"]
     put(fs, f"{FIRST}/{KUBERNETES}", *of_containers, "--group-prefix=mine-", "--namespace=shop", "--rmid-wait=9")
     put(fs, f"{FIRST}/{PODMAN}", *of_containers, "--group-prefix=mine-", "--rmid-wait=8", "--key=sandbox")
     assert command_line.main([name, *words]) == 0
     wanted = Options(run_dir=run_dir, group_prefix="mine-", lock_timeout=lock_timeout, history=history)
-    assert (seen, lines) == ([wanted], [])
+    assert (hooks, lines) == ([wanted], [])
 
 
 # --- The hooks in a config.json
@@ -335,8 +335,8 @@ def test_the_hooks_of_a_config_are_found(
     """`options`: the --linger of each createRuntime hook that is ours."""
     fs.create_file("/config.json", contents=json.dumps(config))
     assert hooksd.calls_ours(hooksd.read_hooks("/config.json")) is is_called
-    ours = hooksd.find_own_hooks(hooksd.read_hooks("/config.json"))
-    assert [hooksd.parse_options(it)[0].linger for it in ours] == options
+    ours = hooksd.find_our_hooks(hooksd.read_hooks("/config.json"))
+    assert [hooksd.parse_options(hook)[0].linger for hook in ours] == options
 
 
 @pytest.mark.parametrize("config", [[], {"hooks": 7}, {"hooks": {"poststop": [7]}}, {"hooks": {"poststop": [{}]}}])
@@ -348,4 +348,4 @@ def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: ob
 
 def test_a_bad_option_of_a_hook_is_complained_of() -> None:
     hook = HookProgram(path=OURS, args=["x", "hook", "--lingr=5", "--linger=x"])
-    assert [it.split()[-1] for it in hooksd.parse_options(hook)[1]] == ["number", "'--lingr'"]
+    assert [complaint.split()[-1] for complaint in hooksd.parse_options(hook)[1]] == ["'--lingr'", "number"]

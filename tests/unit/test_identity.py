@@ -10,7 +10,7 @@ import pytest
 from hook import identity
 from hook.errors import HookError, Reason
 from hook.models import Annotations, Options
-from hook.report import explain
+from hook.words import explain
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 OTHER = "00000000-0000-4000-8000-000000000001"

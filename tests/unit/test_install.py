@@ -181,14 +181,14 @@ PROCESSES: list[object] = [
     ("given", "expected"),
     [
         ({}, {"hooks": BOTH}),
-        *(({"hooks": it}, {"hooks": BOTH}) for it in (None, {}, {"poststop": None})),
+        *(({"hooks": hooks}, {"hooks": BOTH}) for hooks in (None, {}, {"poststop": None})),
         (
             {"hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}},
             {"hooks": {**BOTH, "createRuntime": [OURS, OTHER], "prestart": [OTHER]}},
         ),
         # containerd takes this limit out of its own specification, and would leave it in ours
         ({"process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}, {"process": {"cwd": "/"}, "hooks": BOTH}),
-        *(({"process": it}, {"process": it, "hooks": BOTH}) for it in PROCESSES),
+        *(({"process": process}, {"process": process, "hooks": BOTH}) for process in PROCESSES),
     ],
 )
 def test_the_hook_is_added_once_and_all_but_the_file_limit_of_ctr_stays(

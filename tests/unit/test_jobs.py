@@ -20,9 +20,10 @@ from hook.jobs import wait
 from hook.models import Failure, Options
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
-from hook.report import explain, make_failure, record
+from hook.report import make_failure, write_record
 from hook.show.lists import name_failed
 from hook.show.snapshot import take_snapshot
+from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
@@ -151,7 +152,7 @@ def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) 
     process = Container("job-7-100", 7, "", {}, [])
     process.labels = ALICE
     failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
-    record(node.context().run, failure)
+    write_record(node.context().run, failure)
     assert "retry" in node.verbs()
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 
@@ -312,7 +313,7 @@ def assign(node: Node, key: str | None, *pids: int, **options: Any) -> Exception
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    monkeypatch.setattr(report, "log", lines.append)
+    monkeypatch.setattr(report, "send_to_syslog", lines.append)
     return lines
 
 
@@ -446,7 +447,7 @@ def test_lock_that_is_not_free_in_time_is_in_words_for_jobs(node: Node) -> None:
         jobs.open_node("release", node.options(lock_timeout=0.0), "a") as context,
     ):
         jobs.release(context, "a")
-    assert "another run, assign or release of this job holds its lock" in str(report.explain(caught.value))
+    assert "another run, assign or release of this job holds its lock" in str(explain(caught.value))
 
 
 # --- One process, one job
@@ -704,7 +705,7 @@ def test_the_main_process_of_the_service_that_calls_is_refused(
     try:
         jobs.refuse_service(pids)
     except HookError as error:
-        problem = str(report.explain(error))
+        problem = str(explain(error))
     assert ("process 7 is the main process of slurmd.service" in problem) is is_refused, problem
 
 

@@ -17,10 +17,10 @@ from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, KeyState
 from hook.reconcile import run as reconcile
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from hook.validation import replace
+from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node

@@ -45,12 +45,12 @@ def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
     """The exit status of a command with this limit."""
     limit = Limit(seconds, 2, "it is not complete")
     verb = Verb(int, lambda *_: command(), (), limit, ())
-    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), [], is_json=False))
+    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), {}, is_json=False))
 
 
 def look_at_handlers() -> tuple[object, ...]:
     """What a command must leave as it was."""
-    return (*(signal.getsignal(found) for found in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
+    return (*(signal.getsignal(number) for number in (*ENDING, signal.SIGALRM)), signal.getitimer(signal.ITIMER_REAL))
 
 
 def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], int], capfd: Capture) -> None:
@@ -123,10 +123,10 @@ def test_a_wait_for_a_lock_leaves_the_limit_as_it_was(tmp_path: Path, block: Cal
 def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
     path = tmp_path / "pid"
     os.mkfifo(path)
-    found: list[str] = []
+    pids: list[str] = []
 
     def end_it_once_it_runs() -> None:
-        found.append(path.read_text())
+        pids.append(path.read_text())
         os.kill(os.getpid(), signal.SIGTERM)
 
     thread = threading.Thread(target=end_it_once_it_runs, daemon=True)
@@ -135,7 +135,7 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
     assert run(lambda: programs.run_program(["sh", "-c", script]).status) == 2
     thread.join(NEVER)
     with pytest.raises(ProcessLookupError):
-        os.kill(int(found[0]), 0)
+        os.kill(int(pids[0]), 0)
 
 
 # --- Which commands, and what they say
@@ -152,10 +152,10 @@ def test_a_command_that_no_person_may_watch_has_a_limit(monkeypatch: pytest.Monk
 
 
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    former, seen = look_at_handlers(), list[object]()
-    monkeypatch.setattr(server, "serve", lambda *_: seen.append(look_at_handlers()))
+    former, former_handlers = look_at_handlers(), list[object]()
+    monkeypatch.setattr(server, "serve", lambda *_: former_handlers.append(look_at_handlers()))
     assert cli.main(["metrics", "--listen=9753"]) == 0
-    assert seen == [former]
+    assert former_handlers == [former]
 
 
 def test_the_documents_state_each_limit() -> None:

@@ -12,8 +12,8 @@ import pytest
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
 from hook.reconcile.move import Mover, Place, move_until, save_late
-from hook.report import explain
 from hook.resctrl import Resctrl
+from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
 

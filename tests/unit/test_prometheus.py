@@ -22,11 +22,11 @@ from hook.cli import command_line as cli
 from hook.counters import MILLION
 from hook.errors import Reason
 from hook.models import KeyState, MonGroup
-from hook.report import printable
 from hook.show import prometheus
 from hook.show.prometheus import make_families
 from hook.show.snapshot import EVENTS, Group, SeenKey, take_snapshot
 from hook.validation import replace
+from hook.words import printable
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 

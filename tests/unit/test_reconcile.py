@@ -25,10 +25,10 @@ from hook.reconcile import diagnose, run
 from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import Mover
 from hook.reconcile.run import Repairs
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.show.snapshot import get_event, sum_key, take_snapshot
 from hook.store import RunDir
+from hook.words import explain
 from tests.simulator import machine
 from tests.simulator.kernel import COUNTERS, RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN

@@ -24,7 +24,7 @@ def failed(number: int) -> Outcome:
 
 
 def test_an_action_is_printed_when_it_is_done_with_why_it_failed(capsys: Capture) -> None:
-    log = RepairLog(is_quiet=False)
+    log = RepairLog()
     log.note(Outcome(DROP))
     assert capsys.readouterr().out == "drop c1 of k: its process is dead\n"
     log.note(failed(1))
@@ -32,7 +32,7 @@ def test_an_action_is_printed_when_it_is_done_with_why_it_failed(capsys: Capture
 
 
 def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others(capsys: Capture) -> None:
-    log = RepairLog(is_quiet=False)
+    log = RepairLog()
     for number in range(MOST_FAILURES + 2):
         log.note(failed(number))
     log.note(Outcome(DROP))
@@ -45,15 +45,6 @@ def test_ten_failures_and_ten_problems_are_printed_with_the_number_of_the_others
     assert str(DROP) in lines
 
 
-def test_for_json_nothing_is_printed(capsys: Capture) -> None:
-    log = RepairLog(is_quiet=True)
-    log.note(Outcome(DROP))
-    result = Repairs()
-    result.left = ["left"]
-    log.end(result)
-    assert capsys.readouterr().out == ""
-
-
 class LimitReached(Exception):
     pass
 
@@ -64,7 +55,7 @@ def test_a_run_that_is_ended_prints_what_it_has_done_what_is_left_and_what_it_wa
     for number, pid in enumerate((7, 8, 9)):
         node.start(f"c{number}", pid, uid=None)
         node.kernel.die(pid)
-    log, ended = RepairLog(is_quiet=False), list[Outcome]()
+    log, ended = RepairLog(), list[Outcome]()
 
     def note(outcome: Outcome) -> None:
         log.note(outcome)
@@ -90,7 +81,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
     os.close(reader)
     closed = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stdout", closed)
-    log = RepairLog(is_quiet=False)
+    log = RepairLog()
     log.note(Outcome(DROP))
     log.note(Outcome(DROP))
     with suppress(BrokenPipeError):

@@ -10,8 +10,8 @@ import pytest
 
 from hook import system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
-from hook.report import explain
 from hook.resctrl import Resctrl
+from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.unit.simulated import Node, fails, node
 

@@ -20,9 +20,9 @@ import pytest
 
 from hook import system
 from hook.errors import HookError, Reason
-from hook.report import explain
 from hook.show import server
 from hook.show.prometheus import Family, Former
+from hook.words import explain
 from tests.support.waiting import wait
 from tests.unit.documents import ROOT
 

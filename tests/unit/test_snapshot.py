@@ -19,9 +19,9 @@ from hook.errors import HookError, Reason
 from hook.models import Model
 from hook.node import records
 from hook.node.records import Records
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.show.snapshot import Inventory, Rates, Rmids, SeenKey, Total, Uncharged, compare, sum_key, take_snapshot
+from hook.words import explain
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
 ENERGY, TRAFFIC, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"

@@ -19,8 +19,8 @@ import pytest
 from hook import system
 from hook.errors import HookError, Reason
 from hook.models import Failure, Index, KeyState, Member, Model, MonGroup
-from hook.report import explain
 from hook.store import RunDir
+from hook.words import explain
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.stops import Stop, machine, stops
 

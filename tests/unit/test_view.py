@@ -15,9 +15,9 @@ from hook import reclaim, system
 from hook.context import Context
 from hook.models import KeyState, MonGroup, Options
 from hook.node import records
-from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.store import RunDir
+from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.support.consumers import Entry, read, read_by_path

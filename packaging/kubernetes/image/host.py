@@ -181,7 +181,7 @@ class Host:
     def _find_called(self) -> dict[str, str]:
         """Return the programs of this project that the files in hooksDir call, by the paths of the files."""
         entries = hooksd.read_directory(self.wanted.places.at(self.hooks_dir))
-        return {entry.path: entry.own.path for entry in entries if entry.own is not None}
+        return {entry.path: entry.our_hook.path for entry in entries if entry.our_hook is not None}
 
     def _is_own(self) -> bool:
         """Return whether this release owns the installation, and has not installed it again since its removal began."""

@@ -35,7 +35,7 @@ from hook import __main__ as program
 from hook.errors import HookError
 from hook.install.install import Refused
 from hook.node import files
-from hook.report import explain
+from hook.words import explain
 
 import cluster
 import host

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words failures, exceptions and names for an operator. The core imports this only after a failure.
+
+Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hook import names, system
+from hook.errors import WRONG_CTRL_GROUP, as_hook_error
+from hook.models import ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+_DENIED_HINTS = {
+    errno.EROFS: "resctrl is mounted read-only",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
+}
+_RUN_DIR_HINTS = {
+    errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
+    errno.EROFS: "the file system of the run directory is read-only",
+    errno.EMFILE: "the runtime left the hook no free descriptor",
+}
+_LONGEST_LINE = 1000
+_SHORT_LENGTH = 12  # of an engine's ID where people read it, as Podman and crictl print it
+
+
+# --- Texts of tenants, made safe to print
+
+
+def printable(text: str) -> str:
+    """Return `text` as one line of printable ASCII of bounded length, so that no tenant can forge log lines."""
+    short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
+    return "".join(c if " " <= c <= "~" else ascii(c)[1:-1] for c in short)
+
+
+def short_id(container: str) -> str:
+    """Return the first 12 digits of an engine's container ID, or another name whole."""
+    return container[:_SHORT_LENGTH] if names.is_engine_id(container) else container
+
+
+def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
+    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown.
+
+    Podman's pods have no namespace.
+    """
+    known = [*filter(None, (name_pod(namespace, pod), name))]
+    return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
+
+
+def name_pod(namespace: str | None, pod: str | None) -> str:
+    """Return `namespace/pod`, or only the name of a pod without a namespace, as Podman's are; or nothing."""
+    return f"{namespace}/{pod}" if namespace and pod else pod or ""
+
+
+def errno_name(error: OSError) -> str:
+    """Return the symbol of an errno, such as ENOSPC, which an operator can look up."""
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the place and the message of the first error that a model has in its input."""
+    first = errors[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
+
+
+def explain_exception(error: Exception) -> str:
+    """Word an exception in one line: a ValidationError by its first error, a system call by its path and errno."""
+    if isinstance(error, ValidationError):
+        return explain_invalid(error.errors())
+    if not isinstance(error, OSError):
+        return str(error)
+    path, code = error.filename, errno_name(error)
+    if isinstance(path, bytes):  # as `system` passes it
+        path = path.decode("utf-8", "surrogateescape")
+    name = f" {path!r}" if path is not None else ""
+    return f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
+
+
+def format_count(number: int, noun: str) -> str:
+    """Return a number of things: `1 container`, `2 containers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+# --- Failures in words
+
+
+class Wording:
+    """A failure in an operator's words, which are one line."""
+
+    def __init__(self, problem: str, *, tried: str = "", kernel: str = "", hint: str = "") -> None:
+        # What is wrong.
+        self.problem = problem
+        # The operation that failed, with its errno.
+        self.tried = tried
+        # `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
+        self.kernel = kernel
+        # What to do about it.
+        self.hint = hint
+
+    def __str__(self) -> str:
+        more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
+        return "; ".join([self.problem, *(f"{name}: {text}" for name, text in more if text)])
+
+
+def explain(error: BaseException) -> Wording:
+    """Word a failure of any kind: by its row in WORDS, by its function, or in the words that it has."""
+    known = as_hook_error("a file could not be read or written", error)
+    kind, facts = known.kind, known.facts
+    if kind == "system call":
+        return _word_system_call(**facts)
+    if kind == "defect":
+        return _word_defect(**facts)
+    if kind not in WORDS:
+        return Wording(kind, **facts)
+    if "operation" in facts:
+        facts = {**facts, **_describe_refusal(**facts)}
+    texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
+    problem, hint = (text.format(**texts) for text in WORDS[kind])
+    return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
+
+
+_WITHOUT = "--key=container works without it"
+WORDS = {
+    "bad ctrl_group": ("{name!r} is not a valid name of a ctrl_group", ""),
+    "bad sandbox": ("the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key", _WITHOUT),
+    "bad state": (
+        "{problem}",
+        "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
+    ),
+    "dropped lines": ("too many lines of history wait to be written; dropped: {number}", ""),
+    "group gone": (
+        "the mon_group was removed again and again while it was being used",
+        "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
+    ),
+    "job locked": (
+        "timed out waiting for the lock of key {key}",
+        "another run, assign or release of this job holds its lock for longer than --lock-timeout",
+    ),
+    "limbo": (
+        "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
+        "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
+    ),
+    "locked": (
+        "timed out waiting for the lock of key {key}",
+        "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    ),
+    "no RMIDs": (
+        "no RMID is left for this key",
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
+    ),
+    "no ctrl_group": (
+        "the ctrl_group does not exist (no {parent})",
+        "the class that the container was given must exist before it starts",
+    ),
+    "no process": ("the container's process {pid} is gone", ""),
+    "not host pids": (
+        f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
+        "run `reconcile` on the host, or take the hook out of the pid namespace",
+    ),
+    "not mounted": (
+        "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
+        "mount -t resctrl resctrl {root}, then reconcile",
+    ),
+    "not rebuilt": ("the record of key {key} is not rebuilt yet", "`reconcile` rebuilds it, and tries again"),
+    "not root's": (
+        "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
+        "run it as root; remove the directory, or make it root's with mode 0755",
+    ),
+    "other kind": (
+        "the key {key} is on record as that of a {former}",
+        "a job and a container share no key: choose another --key for the job, or release it",
+    ),
+    "other labels": ("job {key} has the labels {known}, not {given}", "give those or none, or use another --key"),
+    "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
+    "unclear pod": (
+        "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
+        f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}",
+    ),
+    "unknown cgroup": (
+        "the cgroup of process {pid} cannot be read, so its pod is unknown",
+        "`reconcile` tries again, by the cgroup in the bundle",
+    ),
+    "unmounted": ("resctrl was unmounted just now", ""),
+    "unreadable index": (
+        "the index of container {container} cannot be read ({error})",
+        "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
+    ),
+    "unreadable process": ("cannot read the container's process {pid} in /proc", ""),
+    "unreadable state": (
+        "the state of key {key} cannot be read ({error})",
+        "it is kept for a day as {kept}; `reconcile` rebuilds the key",
+    ),
+    "unwritten lines": (
+        "could not add {what} to {path}",
+        "its directory must exist, be writable and have room; reconcile writes what is kept until then",
+    ),
+    WRONG_CTRL_GROUP: ("the container's process is in another ctrl_group than the mon_group", ""),
+    "wrong pod": (
+        "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
+        "the pod's author may want to bill that other pod",
+    ),
+}
+"""By the kind of a failure: the problem and the hint, with places for its facts."""
+_OPERATIONS = {
+    "mkdir": "mkdir {path}",
+    "write": "write {pid} to {path}/tasks",
+    "read": "read {path}/mon_data",
+    "rmdir": "rmdir {path}",
+}
+
+
+def _describe_refusal(operation: str, path: str, error: OSError, **facts: Any) -> dict[str, str]:  # noqa: ANN401
+    """Return more facts about an operation on a mon_group that the kernel refused."""
+    return {
+        "parent": path.rpartition("/")[0],
+        "tried": f"{_OPERATIONS[operation].format(path=path, **facts)}: {errno_name(error)}",
+        "hint": _DENIED_HINTS.get(error.errno or 0, ""),
+    }
+
+
+def _word_system_call(problem: str, error: OSError) -> Wording:
+    hint = _RUN_DIR_HINTS.get(error.errno or 0, "")
+    if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
+        hint = "run it as root"
+    return Wording(problem, tried=explain_exception(error), hint=hint)
+
+
+def _word_defect(error: BaseException) -> Wording:
+    """Word a defect of the hook: the exception's type and text, and the line that raised it."""
+    traceback = error.__traceback__
+    place = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        place = f" at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        traceback = traceback.tb_next
+    return Wording(
+        f"unforeseen {type(error).__name__}: {error}",
+        tried="the hook itself" + place,
+        hint="a defect of resctrl-mon-hook: please report this line",
+    )
