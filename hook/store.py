@@ -11,7 +11,7 @@
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
     runs/dropped_snapshots        one byte for each completed key that went early, to make room
-    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/runtimes)
+    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/podman)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   one byte for each time that a message would be logged, which is once in a boot
 

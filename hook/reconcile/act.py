@@ -19,7 +19,7 @@ from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import processes, records, runtimes
+from hook.node import podman, processes, records
 from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
@@ -297,7 +297,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     )
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
-    runtimes.name_running(found.pod, name, bundle, places)
+    podman.name_running(found.pod, name, bundle, places)
     names_pod = not found.pod.is_podmans and (found.annotations.pod_uid or found.annotations.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"

@@ -19,7 +19,7 @@ from hook.context import Context
 from hook.errors import HookError
 from hook.key import find_removable, history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
-from hook.node import engines, processes, records, runtimes
+from hook.node import engines, podman, processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
@@ -65,7 +65,7 @@ class Survey:
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
         self.kubelet = engines.KubeletNames()
-        self.podman = runtimes.PodmanNames(context.run.path)
+        self.podman = podman.PodmanNames(context.run.path)
         self.records = records.read_contents(context.run)
         self.states = self.records.states
         self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
@@ -443,7 +443,7 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
     """
     if state.kind != "pod":
-        return runtimes.add_names(state, seen.podman)
+        return podman.add_names(state, seen.podman)
     pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():

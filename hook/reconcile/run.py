@@ -18,7 +18,7 @@ from hook import names, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, Options, State
-from hook.node import processes, records, runtimes
+from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, end_released, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
@@ -259,7 +259,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
         passes += 1
         done.act(seen, actions)
     if seen.podman.wants_pods:
-        system.try_call(system.write_new, runtimes.MARK, "", context.run.descriptor)
+        system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
     done.conclude(seen, planned)
     if asks is not None:  # last: the containers of rebuilt keys are known by now
         adoptable, problems = _find_adoptable(seen, asks)
@@ -352,7 +352,7 @@ def _name_place(seen: Survey, key: str, container: str) -> str:
 def _list_unhooked(seen: Survey) -> Iterator[str]:
     """Name the containers that never got the hook, if any, in a line."""
     try:
-        found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
+        found = unhooked.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {report.explain(error)}"
         return

@@ -19,7 +19,7 @@ from hook import counters, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
-from hook.node import runtimes
+from hook.node import podman, runtimes
 from hook.reconcile import act as acting
 from hook.reconcile import diagnose, run
 from hook.reconcile.diagnose import Survey
@@ -739,7 +739,7 @@ NEEDS: dict[str, Callable[[Node], object]] = {
 
 @pytest.mark.parametrize("verb", diagnose.VERBS)
 def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Node, verb: str) -> None:
-    node.patch.setattr(runtimes.PodmanNames, "find_pod", lambda *_: "web")
+    node.patch.setattr(podman.PodmanNames, "find_pod", lambda *_: "web")
     node.start()
     NEEDS[verb](node)
     first = node.repair()
