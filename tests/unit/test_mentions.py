@@ -117,7 +117,7 @@ def test_comments_and_docstrings_name_what_exists() -> None:
         ("errors.Nothing, errors.HookError", {"errors.Nothing"}),
         ("as in node_models.py, models.py", {"node_models.py"}),
         ("node_models.Job, models.Model", {"node_models"}),
-        ("(see `podman`), but `podman` is a program; see `conmon`", {"podman"}),
+        ("(see `runc`), but `runc` is a program; see `podman`", {"runc"}),
         ("`no_such_name`, `names.no_such_name`, `names.path`", {"no_such_name", "names.no_such_name"}),
     ],
 )
