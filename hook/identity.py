@@ -193,7 +193,7 @@ def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) ->
     if mode == "auto":
         return Key(container, "container")
     try:
-        return Key(names.container_id(annotations.sandbox_id or container), "sandbox")
+        return Key(names.check_container_id(annotations.sandbox_id or container), "sandbox")
     except ValueError:
         pod.problem = HookError(Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80])
         return Key(container, "sandbox")
@@ -250,7 +250,7 @@ def find_own(cgroup: str, container: str) -> str | None:
     It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
     (systemd in Podman) makes cgroups below that, by any name.
     """
-    name = container.partition("@")[0]  # of a displaced member (names.displaced_member), its ID
+    name = container.partition("@")[0]  # of a displaced member (names.name_displaced), its ID
     at = cgroup.find(name, cgroup.find("/"))
     while at > 0:
         below = cgroup[at + len(name) :].removeprefix(".scope")

@@ -446,7 +446,7 @@ def make_failure(
     if not isinstance(subject, str):
         pod = subject.pod
         fields = {
-            "container": names.container_of(subject.id),
+            "container": names.get_container_id(subject.id),
             "bundle": subject.bundle,
             "pid": subject.pid or None,
             "starttime": subject.starttime,

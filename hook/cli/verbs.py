@@ -402,7 +402,7 @@ def _read_live_keys(path: str) -> set[str]:
             text = files.read_text(os.path.abspath(path), files.CONFIGURATION)
         if len(text) > files.CONFIGURATION:
             raise ValueError(f"more than {files.CONFIGURATION} bytes")
-        return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
+        return {names.check_container_id(line.strip()) for line in text.splitlines() if line.strip()}
     except (files.Unreadable, ValueError) as error:
         raise Usage(f"--live={path}: {error}") from None
 

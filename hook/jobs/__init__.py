@@ -155,7 +155,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in filter(parse_job_process, context.run.names(Failure)):
+    for process in filter(parse_job_process, context.run.list_names(Failure)):
         failure = context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):

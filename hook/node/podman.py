@@ -120,7 +120,7 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     ours = {name: member.cgroup or "" for name, member in state.members.items() if _is_podmans(member.cgroup, name)}
     members = {}
     for name in ours:
-        container = names.container_of(name)
+        container = names.get_container_id(name)
         if state.members[name].name is None and container in known.containers:
             members[name] = replace(state.members[name], name=identity.bounded(known.containers[container]))
     found = (conmon.find_pod([place], name) for name, place in ours.items())

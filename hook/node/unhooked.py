@@ -40,7 +40,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     run, options = context.run, context.options
     marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
     running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
-    candidates = running.difference(run.names(Index), run.names(Failure))
+    candidates = running.difference(run.list_names(Index), run.list_names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE_SEEN
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
     if candidates and not digest:
@@ -61,7 +61,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         asked = candidates - known.keys() - others - sandboxes
         new = _ask_runtimes(asked, rules, options.run_dir) if asked else _NONE_SEEN
         # Read the records again: a hook that was running at the first read has written its record by now.
-        recorded = {*run.names(Index), *run.names(Failure)} if new.containers else set()
+        recorded = {*run.list_names(Index), *run.list_names(Failure)} if new.containers else set()
         fresh = {container: pod for container, pod in new.containers.items() if container not in recorded}
         found = replace(
             new,

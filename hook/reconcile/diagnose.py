@@ -385,8 +385,8 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
         return Action("note", key, container, why=why) if not is_noted else None
     if not look.is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
-    # A former process of this ID has no index entry (names.displaced_member).
-    if seen.records.index.get(container) is None and container == names.container_of(container):
+    # A former process of this ID has no index entry (names.name_displaced).
+    if seen.records.index.get(container) is None and container == names.get_container_id(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not look.to_move:
         return None
@@ -447,7 +447,7 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():
-        name = seen.kubelet.containers.get(names.container_of(container)) if member.name is None else None
+        name = seen.kubelet.containers.get(names.get_container_id(container)) if member.name is None else None
         if name is not None:
             members[container] = validation.replace(member, name=name)
     if pod is None and members == state.members:

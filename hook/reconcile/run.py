@@ -396,7 +396,7 @@ def end_all_keys(options: Options) -> Remains:
     problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
-        problems = [problem for key in run.names(KeyState) if (problem := _end_key(context, key, deadline))]
+        problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
         left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))

@@ -281,13 +281,13 @@ def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
         "ID": container,
-        "earlier": "a new container has the same ID" if names.container_of(container) != container else None,
+        "earlier": "a new container has the same ID" if names.get_container_id(container) != container else None,
         "group": member.group,
         "cgroup": member.cgroup,
         "taken from": member.taken_from,
         "taken by": key.taken.get(container),
     }
-    name = who(names.container_of(container), name=member.name)
+    name = who(names.get_container_id(container), name=member.name)
     head = f"container {name}: {states[key.alive[container]]}, pid {member.pid}, started {started}"
     return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 

@@ -24,7 +24,7 @@ from hook import counters, names, resctrl, system
 from hook.errors import HookError
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
-from hook.node.records import Broken, Records, leave_out
+from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
 from hook.report import printable, who
 from hook.resctrl import Resctrl
 
@@ -236,20 +236,20 @@ class Inventory:
         # The groups first: createRuntime records a member before it makes the group.
         listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
         ctrl_groups = listed or {}
-        states = {name: records.state(name) for name in records.names(KeyState)}
+        states = {name: read_state(records, name) for name in records.list_names(KeyState)}
         self.uncharged: Uncharged = {}
         readings: Readings = {}
         if has_uncharged:
             self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
         found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
         self.keys = _list_of(SeenKey, found)
-        failures = [records.failure(name) for name in records.names(Failure)]
+        failures = [read_record(records, Failure, name) for name in records.list_names(Failure)]
         self.failures = _list_of(Failure, failures)
         self.unreadable = _list_of(Broken, [*found, *failures])
         self.unhooked = records.glance(Unhooked, "unhooked")
         """The containers without the hook that reconcile found; None if it has not run."""
         if self.unhooked is not None:
-            self.unhooked = leave_out(self.unhooked, {*records.names(Index), *records.names(Failure)})
+            self.unhooked = leave_out(self.unhooked, {*records.list_names(Index), *records.list_names(Failure)})
         recorded = {group.record.path for key in self.keys for group in key.groups if not group.is_over}
         paths = [path for mon_groups in ctrl_groups.values() for path in mon_groups]
         lone = [path for path in paths if path not in recorded and _name_group(path).startswith(options.group_prefix)]
@@ -260,7 +260,7 @@ class Inventory:
         uncertain = {broken.name for broken in self.unreadable}
         self.orphans = _find_orphans(lone, options.group_prefix, self.keys, uncertain) if self.host_pids else []
         """Paths of mon_groups; in another pid namespace it is empty."""
-        self.runs = records.runs()
+        self.runs = records.count_runs()
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
@@ -321,10 +321,10 @@ def _read_key(
         if not isinstance(state, KeyState):
             return state
         groups = [_read_group(kernel, group, readings) for group in state.groups]
-        before, state, readings = state, records.state(name), {}
+        before, state, readings = state, read_state(records, name), {}
         if isinstance(state, KeyState) and state.groups == before.groups:
             return SeenKey(state, groups, _find_alive(state.members))
-    return Broken(name, records.file(name), "it changes faster than it can be read")
+    return Broken(name, locate_state(records, name), "it changes faster than it can be read")
 
 
 def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:

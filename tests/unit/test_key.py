@@ -247,7 +247,7 @@ def test_end_with_a_task_that_outlived_its_container_is_finished_after_a_kill_at
         with stop:
             (reclaim.reclaim(node.context(), OTHER) if lingers else node.stop())
         node.machine.release(node.machine.caller)
-        if UID in node.context().run.names(KeyState) and node.state().members:
+        if UID in node.context().run.list_names(KeyState) and node.state().members:
             node.stop()  # it was killed before its commit, as if it had not been called
         node.repair(options=options)
         assert node.groups() == {}
