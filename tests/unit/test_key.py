@@ -476,7 +476,7 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(nod
 
 
 def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(node: Node) -> None:
-    node.patch.setattr(RunDir, "names", fails(errno.EIO))
+    node.patch.setattr(RunDir, "list_names", fails(errno.EIO))
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
     (complaint,) = context.run.complaints
