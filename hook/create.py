@@ -7,7 +7,7 @@ of steps survives that. The next hook of that key, or reconcile, repairs what a 
 
 from __future__ import annotations
 
-from hook import identity, names, system, validation
+from hook import identity, system, validation
 from hook.errors import HookError, Reason
 from hook.key import history_of
 from hook.models import KeyState, Member, MonGroup
@@ -287,5 +287,7 @@ def _join(
     )
     known = (state.pod_namespace, state.pod_name, state.name)
     if state.groups and known != (joined.pod_namespace, joined.pod_name, joined.name):
-        joined = names.keep_labels(state, joined)
+        from hook import labels
+
+        joined = labels.keep_labels(state, joined)
     return joined, group

@@ -197,7 +197,7 @@ class KeyState(Model):
     pod_name: str | None = None
     # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
-    # The names in the labels of its metrics, if those on record have changed since (names.keep_labels).
+    # The names in the labels of its metrics, if those on record have changed since (labels.keep_labels).
     labels: dict[str, str] = {}
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False

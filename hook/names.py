@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: checks texts that become a key, a group's name or a part of a path, and finds those of a key for people.
+"""Checks texts that become a key, a group's name or a part of a path.
 
 Tenants write annotations, so a text from outside is used in a path only if a function here accepts it. Each returns
 the text in its canonical form, or raises ValueError. Both forms of the models use them as validators.
 """
 
 from __future__ import annotations
-
-from hook.validation import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.models import KeyState
 
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -130,25 +124,3 @@ def check_mon_group(text: str) -> str:
     if check_directory(text) != text or text.split("/")[-2] != "mon_groups":
         raise ValueError("not the path of a mon_group")
     return text
-
-
-# --- The names of a key for people
-
-
-def find_name(state: KeyState) -> str | None:
-    """Return the name of the container that a key is, or None if it is unknown or the key is a pod."""
-    if state.kind != "container":
-        return None
-    return state.name or next((member.name for member in state.members.values() if member.name), None)
-
-
-def read_labels(state: KeyState) -> dict[str, str]:
-    """Return the names in the labels of a key's metrics, empty ones too."""
-    named = {"namespace": state.pod_namespace, "pod": state.pod_name, "container": find_name(state)}
-    return state.labels or {label: name or "" for label, name in named.items()}
-
-
-def keep_labels(before: KeyState, after: KeyState) -> KeyState:
-    """Keep the labels of a key's metrics when it gets other names: one key is one series for as long as it exists."""
-    labels = read_labels(before)
-    return after if read_labels(after) == labels else replace(after, labels=labels)

@@ -18,6 +18,7 @@ from itertools import count
 from hook import names, report, system
 from hook.cli import options
 from hook.errors import Reason, as_hook_error
+from hook.labels import name_key
 from hook.models import Options
 from hook.node import engines, files, paths
 from hook.node.paths import Places
@@ -204,9 +205,7 @@ def _find_key(seen: Inventory, name: str, history_file: str) -> SeenKey:
         pod = list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
         shown[key] = lists.name_failed(failure)
-    for key, found_key in keys.items():
-        state = found_key.state
-        shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
+    shown.update({key: who(key, *name_key(seen_key.state)) for key, seen_key in keys.items()})
     exact = [key for key, names in named.items() if name in names]
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
     found = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun

@@ -17,6 +17,7 @@ from typing import Any
 
 from hook import conmon, identity, names, system
 from hook.identity import Pod
+from hook.labels import keep_labels
 from hook.models import KeyState
 from hook.node import engines, files, programs
 from hook.node.processes import read_status
@@ -134,4 +135,4 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     own = (state.name or new) if state.kind == "container" else None
     named = replace(state, pod_name=digits, name=own, members={**state.members, **members})
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
-    return names.keep_labels(named, replace(named, pod_name=pod))
+    return keep_labels(named, replace(named, pod_name=pod))

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
+from hook import create, ending, identity, labels, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.errors import HookError, Reason
@@ -108,7 +108,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "forget":
         context.run.remove(Index, action.container)
     elif verb == "name":
-        locked.commit(names.keep_labels(state, name_members(seen, state)))
+        locked.commit(labels.keep_labels(state, name_members(seen, state)))
     elif verb == "prune":
         reclaim.forget(context.view, locked)
         if action.why == EARLY:

@@ -18,6 +18,7 @@ from hook import counters, identity, names, reclaim, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.key import find_removable, history_of
+from hook.labels import name_key
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
 from hook.node.models import ReconcileRecord
@@ -282,10 +283,8 @@ def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "")
 
 def _add_names(action: Action, state: KeyState) -> Action:
     """Add the recorded names of pod and container to an action."""
-    member = state.members.get(action.container)
-    namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
-    name = member.name if member is not None else None if action.container else names.find_name(state)
-    return replace(action, namespace=namespace, pod=pod, name=name)
+    namespace, pod, name = name_key(state, action.container)
+    return replace(action, namespace=action.namespace or namespace, pod=action.pod or pod, name=name)
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:

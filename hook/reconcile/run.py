@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hook import names, reclaim, report, resctrl, system, validation
+from hook import reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
+from hook.labels import name_key
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import Unhooked
@@ -318,7 +319,7 @@ def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[
 def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
     for state in map(seen.states.__getitem__, sorted(held)):
-        name = who(state.key, state.pod_namespace, state.pod_name, names.find_name(state))
+        name = who(state.key, *name_key(state))
         yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
     for (key, container), look in seen.looks.items():
         name = _name_place(seen, key, container)
@@ -332,7 +333,7 @@ def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in seen.unread.items():
         known = seen.states.get(key)
-        name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
+        name = who(key, *(name_key(known) if known is not None else ()))
         yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
     if unknown := seen.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
@@ -344,9 +345,7 @@ def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
 def _name_place(seen: Survey, key: str, container: str) -> str:
     """Name a container and its key for people. A container that was recorded since the survey has no other names."""
     state = seen.states.get(key)
-    member = state.members.get(container) if state is not None else None
-    pod = (state.pod_namespace, state.pod_name, member.name) if state and member else (None, None, None)
-    return f"{who(container, *pod)} of {short_id(key)}"
+    return f"{who(container, *(name_key(state, container) if state is not None else ()))} of {short_id(key)}"
 
 
 def _list_unhooked(seen: Survey) -> Iterator[str]:

@@ -17,6 +17,8 @@ from typing import Any
 from hook import system
 from hook.report import name_pod, printable
 
+NOTHING = "-"
+"""In a table: there is no name, or no counter."""
 _MOST_NAMED = 5  # in one line
 _GAP = "  "
 _CUT = "..."
@@ -124,6 +126,11 @@ def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
 
 def name_first(names: Iterable[str]) -> str:
     """Join the first few of these names, and say how many more there are."""
-    found = list(names)
-    more = [f"and {len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
-    return ", ".join([*found[:_MOST_NAMED], *more])
+    listed = [*names]
+    more = [f"and {len(listed) - _MOST_NAMED} more"] if len(listed) > _MOST_NAMED else []
+    return ", ".join([*listed[:_MOST_NAMED], *more])
+
+
+def to_word(text: str | None) -> str:
+    """Escape any text to one word of bounded length."""
+    return printable(text or "").replace(" ", "\\x20")

@@ -30,9 +30,9 @@ from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.report import format_count, name_pod, printable, short_id
-from hook.show import Column, Screen, list_pod_names, numbers
+from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Total, Uses, to_number, to_word
+from hook.show.snapshot import EVENTS, Total, Uses, to_number
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""

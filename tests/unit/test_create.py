@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import identity, names, retry, system
+from hook import identity, labels, retry, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
@@ -126,7 +126,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = Container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, names.read_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, labels.read_labels(node.state(ID))["container"]) == (known, "old")
         node.stop(ID, pid)
 
 

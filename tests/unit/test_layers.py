@@ -29,6 +29,7 @@ LAZY = {
     "retry": "only after a failed try of createRuntime",
     "reclaim": "only if RMIDs or room are lacking, or a record is unreadable",
     "conmon": "only for Podman's containers",
+    "labels": "only if a key gets other names",
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",
     "ending": "only if a key ends that has a history",
 }
