@@ -35,7 +35,7 @@ def name_container(container: Container) -> None:
 
     Only Podman knows the pod's name: `hook.node.podman` asks for it.
     """
-    container.pod.container = identity.bounded(_read_name(container.id))
+    container.pod.container = identity.shorten(_read_name(container.id))
     container.pod.name = find_pod(container.places, container.id)
 
 

@@ -256,7 +256,7 @@ def _join(
     elif all(group.path != other.path for other in groups):
         groups = [*groups, group]
     taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
-    cgroup = identity.own_cgroup(container.places, container.id)
+    cgroup = identity.choose_cgroup(container.places, container.id)
     if former is not None and container.is_member(former):
         taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
     member = Member(

@@ -237,7 +237,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
-    if identity.canonical_uid(name) is not None:
+    if identity.normalize_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
     if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
         raise _bad_key(name, "it is the ID of a container")

@@ -84,18 +84,18 @@ def read_containers(directories: Collection[str]) -> dict[str, str]:
 
     Unreadable files are skipped.
     """
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     for path in [f"{directory}/{name}" for directory in directories for name in _LISTS]:
         for entry in _list_objects(system.try_call(files.read_json, path, _LIMIT)):
-            container, given = entry.get("id"), entry.get("names")
-            if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):
-                found[container] = given[0]
-    return found
+            container, texts = entry.get("id"), entry.get("names")
+            if isinstance(container, str) and isinstance(texts, list) and texts and isinstance(texts[0], str):
+                given[container] = texts[0]
+    return given
 
 
-def _list_objects(found: object) -> list[dict[str, Any]]:
-    """Return the objects in a list, or none if it is no list."""
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+def _list_objects(content: object) -> list[dict[str, Any]]:
+    """Return the objects in a list, or none if the content is no list."""
+    return [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
 
 
 def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> None:
@@ -105,7 +105,7 @@ def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> No
     """
     if pod.is_podmans:
         storage = os.path.dirname(os.path.dirname(bundle))  # of <storage>/<ID>/userdata
-        pod.container = identity.bounded(read_containers([storage]).get(container))
+        pod.container = identity.shorten(read_containers([storage]).get(container))
         pod.name = conmon.find_pod(places, container)
 
 
@@ -118,21 +118,21 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
 
     Only a container whose cgroup Podman made is looked up.
     """
-    ours = {name: member.cgroup or "" for name, member in state.members.items() if _is_podmans(member.cgroup, name)}
-    members = {}
-    for name in ours:
-        container = names.get_container_id(name)
-        if state.members[name].name is None and container in known.containers:
-            members[name] = replace(state.members[name], name=identity.bounded(known.containers[container]))
-    found = (conmon.find_pod([place], name) for name, place in ours.items())
-    digits = state.pod_name or next(filter(None, found), None)
+    members = dict(state.members)
+    digits = state.pod_name
+    for name, member in state.members.items():
+        if _is_podmans(member.cgroup, name):
+            container = names.get_container_id(name)
+            if member.name is None and container in known.containers:
+                members[name] = replace(member, name=identity.shorten(known.containers[container]))
+            digits = digits or conmon.find_pod([member.cgroup or ""], name)
     pod = digits
     if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and is_hex(pod):
-        pod = identity.bounded(known.find_pod(pod)) or pod
-    if pod == state.pod_name and not members:
+        pod = identity.shorten(known.find_pod(pod)) or pod
+    if pod == state.pod_name and members == state.members:
         return state
-    new = next((member.name for member in members.values()), None)
-    own = (state.name or new) if state.kind == "container" else None
-    named = replace(state, pod_name=digits, name=own, members={**state.members, **members})
+    given = next((member.name for member in members.values() if member.name), None)
+    name = (state.name or given) if state.kind == "container" else None
+    named = replace(state, pod_name=digits, name=name, members=members)
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
     return keep_labels(named, replace(named, pod_name=pod))

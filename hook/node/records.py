@@ -127,15 +127,16 @@ def _list(run: Reader, part: str) -> list[str]:
         raise as_hook_error(f"{run.path}/{part} cannot be read", error) from error
 
 
-def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
-    """Return `seen` without the containers that were recorded since."""
-    left = {container: names for container, names in seen.containers.items() if container not in recorded}
-    return replace(seen, containers=left)
+def leave_out(unhooked: Unhooked, recorded: Collection[str]) -> Unhooked:
+    """Return `unhooked` without the containers that were recorded since."""
+    containers = {container: pod for container, pod in unhooked.containers.items() if container not in recorded}
+    return replace(unhooked, containers=containers)
 
 
-def name_unhooked(seen: Unhooked) -> list[str]:
+def name_unhooked(unhooked: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    rows = ((of.namespace, of.pod or (of.uid and f"pod {of.uid}"), of.name, id_) for id_, of in seen.containers.items())
+    pods = unhooked.containers.items()
+    rows = ((pod.namespace, pod.pod or (pod.uid and f"pod {pod.uid}"), pod.name, container) for container, pod in pods)
     return [who(container, *names) for *names, container in sorted(rows, key=lambda row: [*map(str, row)])]
 
 
@@ -173,13 +174,13 @@ def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
     owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
     snapshots, lines = set[str](), Counter[str]()
-    over = sum(map(len, owed.values())) - MOST_LINES
-    for key, own in owed.items():
-        if over > 0:
-            lines[key] = min(over, len(own))
-            over -= len(own)
+    excess = sum(map(len, owed.values())) - MOST_LINES
+    for key, waiting in owed.items():
+        if excess > 0:
+            lines[key] = min(excess, len(waiting))
+            excess -= len(waiting)
     room = system.try_call(os.statvfs, run.descriptor)
-    if room is None or not _is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
+    if room is None or not _are_too_many(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
     completed = sorted((state for state in states if state.completed_at is not None), key=rank)
     # Blocks and files of each key: of its view, which goes with the snapshot, and of its record.
@@ -188,19 +189,19 @@ def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     blocks = sum(records.values()) + sum(of_view for of_view, _ in views.values())
     files = len(records) + sum(of_view for _, of_view in views.values())
     for state in completed:
-        if state.groups and _is_over(room, blocks, files):
+        if state.groups and _are_too_many(room, blocks, files):
             snapshots.add(state.key)
             is_whole = state.key not in owed  # else the record stays with the lines
             blocks -= views[state.key][0] + is_whole * records[state.key]
             files -= views[state.key][1] + is_whole
     for state in completed:
-        if state.key in owed and _is_over(room, blocks, files):
+        if state.key in owed and _are_too_many(room, blocks, files):
             lines[state.key] = len(owed[state.key])
             blocks, files = blocks - records[state.key], files - 1
     return Surplus(snapshots, lines)
 
 
-def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
+def _are_too_many(room: os.statvfs_result, blocks: int, files: int) -> bool:
     """Whether so many blocks or files are more than completed keys may have."""
     # A file system that has 0 of either in all has no limit for it.
     return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
@@ -209,7 +210,7 @@ def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
 # --- Whether anything changes
 
 
-def version(run: Reader) -> int | None:
+def read_version(run: Reader) -> int | None:
     """Return a number that changes with each further commit to a key.
 
     It is None if there are no keys, or while the last commit is so young that another may get the same number.
@@ -240,11 +241,11 @@ class Contents:
 def read_contents(run: Reader) -> Contents:
     """Read all records, and list the files that should not stay. Raises HookError `io`, OSError."""
     groups = _list(run, "groups")
-    found = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
+    records = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
     failures, members = _list(run, "unmonitored"), _list(run, "members")
     index = {container: glance_index(run, container) for container in _cut(members, "", ".json")}
-    states = {key: state for key, state in found.items() if isinstance(state, KeyState)}
-    unreadable = {key for key, state in found.items() if isinstance(state, Broken)}
+    states = {key: state for key, state in records.items() if isinstance(state, KeyState)}
+    unreadable = {key for key, state in records.items() if isinstance(state, Broken)}
     asides: dict[str, list[str]] = {}
     for name in groups:
         # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
@@ -262,8 +263,8 @@ def read_contents(run: Reader) -> Contents:
 
 def _cut(files: list[str], start: str, end: str) -> list[str]:
     """Return the IDs between this start and this end of the files' names."""
-    found = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
-    return [name for name in found if names.is_container_id(name)]
+    stems = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
+    return [stem for stem in stems if names.is_container_id(stem)]
 
 
 def has_leftovers(run: Reader, state: KeyState) -> bool:

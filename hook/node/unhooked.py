@@ -118,7 +118,7 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     for place in places:
         for own, container in identity.find_marked(place)[:1]:
             is_pods = identity.find_maker(own, container) != "libpod" and container == find_container_id(place)
-            uid = identity.pod_uid(own) if is_pods and ".service/" not in own else None
+            uid = identity.read_pod_uid(own) if is_pods and ".service/" not in own else None
             if uid is not None:
                 return uid, container
     return None
@@ -173,7 +173,7 @@ def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
     bundle = Config.model_validate(whole)
     place = cgroup_of_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
     places = [place] if place is not None else []
-    pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
+    pod = identity.identify_pod(state.id, Annotations.model_validate(state.annotations or {}), places)
     name_running(pod, state.id, state.bundle, places)
     given = [parse_options(hook)[0] for hook in find_own_hooks(list_hooks(path, whole))]  # a container with the hook
     candidates = [options for options in given if options.run_dir == run_dir]

@@ -243,13 +243,13 @@ def _find_members(seen: Survey, key: str, path: str, file: str) -> dict[str, Mem
     for name in seen.indexed.get(key, ()):
         pid, starttime = parse_job_process(name) or (0, 0)
         if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
-            cgroup = identity.own_cgroup(system.cgroups(pid), name)
+            cgroup = identity.choose_cgroup(system.cgroups(pid), name)
             found[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
     if found:  # a cgroup that is named as the job is no container's
         return found
     for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = identity.own_cgroup(system.cgroups(init.pid), name)
+            cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key, file)
     return found

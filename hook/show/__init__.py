@@ -100,10 +100,10 @@ def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
     if screen.width is not None:
         room = screen.width - sum(widths[1:]) - len(_GAP) * (len(columns) - 1)
         least = min(widths[0], _LEAST_NAME)
-        there = {column.head: column for column in columns[1:]}
-        if room < least and (first := next(filter(there.get, _FIRST_TO_GO), None)):
-            del there[first]
-            return lay_out([columns[0], *there.values()], screen)
+        by_head = {column.head: column for column in columns[1:]}
+        if room < least and (first := next(filter(by_head.get, _FIRST_TO_GO), None)):
+            del by_head[first]
+            return lay_out([columns[0], *by_head.values()], screen)
         widths[0] = min(widths[0], max(room, least))
     rows = zip_longest(*([column.head, *column.cells] for column in columns), fillvalue="")
     lines = []

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 
 from hook import __version__, counters, system
 from hook.errors import Reason
@@ -72,11 +73,10 @@ def make_families(node: Inventory, former: Former | None = None, *, has_created:
     # reconcile looks for the names of a record that was lost: until then its labels could change.
     keys = [key for key in node.keys if not key.state.recovering or any(read_labels(key.state).values())]
     uses = _sum_keys(keys)
-    found = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
-    found += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
-    other = [*_measure_more(node, keys, uses), *_measure_health(node)]
-    found += [_make_family(name, meaning, numbers) for name, meaning, numbers in other]
-    return [family for family in found if family.samples]
+    families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
+    families += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
+    families += starmap(_make_family, [*_measure_more(node, keys, uses), *_measure_health(node)])
+    return [family for family in families if family.samples]
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
@@ -118,11 +118,11 @@ def format_series(name: str, labels: Labels) -> str:
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
     """Make the object that `metrics --json` prints."""
-    found = []
+    metrics = []
     for family in families:
         samples = [{"labels": dict(labels), "value": value} for labels, value in sorted(family.samples.items())]
-        found.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
-    return {"metrics": found}
+        metrics.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
+    return {"metrics": metrics}
 
 
 def write_textfile(path: str, text: str) -> None:
@@ -156,9 +156,8 @@ class Former:
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """Keep the samples of metrics that were exported `age` seconds ago."""
-    return Former(
-        age, {(family.name, labels): value for family in families for labels, value in family.samples.items()}
-    )
+    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    return Former(age, samples)
 
 
 def read_former(path: str) -> Former:
@@ -259,17 +258,17 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
     restart.
     """
     gauges = {counter: total for counter, total in group.gauges.items() if total.counted}
-    found: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
-    own = counters.own_use(group.record, group.now)
+    samples: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
+    of_directory = counters.own_use(group.record, group.now)
     for counter, total in group.totals.items():
-        part, is_whole = own[counter]
+        part, is_whole = of_directory[counter]
         is_lost = counter in group.record.before and counters.number(group.record.before[counter]) is None
         value = part if is_lost else total.known
-        found[counter] = value if is_whole else None, total.unknown > 0
+        samples[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
         if event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
-            found[counter] = counters.used(counter, group.begin[counter], text), True
-    return found
+            samples[counter] = counters.used(counter, group.begin[counter], text), True
+    return samples
 
 
 def _identify(key: SeenKey) -> Labels:
@@ -379,11 +378,8 @@ def _measure_reconcile(run: ReconcileRecord) -> Measured:
     if run.ended_at is not None:
         yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", run.seconds
     yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
-    yield (
-        "elsewhere_threads",
-        "Threads left in a group that is not their key's, by that group",
-        _by("group", run.elsewhere),
-    )
+    elsewhere = _by("group", run.elsewhere)
+    yield "elsewhere_threads", "Threads left in a group that is not their key's, by that group", elsewhere
     yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
     undone = {"failed": run.failed, "left": run.left, "unread": run.unread}
     yield "reconcile_undone", "What the reconcile that last ended left", _by("kind", undone)

@@ -205,7 +205,7 @@ class Watch:
         Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
         until the record of any key changes, which one stat(2) shows.
         """
-        version = records.version(self._context.run)
+        version = records.read_version(self._context.run)
         if version is None or version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
             self._version = version

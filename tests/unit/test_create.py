@@ -94,7 +94,7 @@ def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: 
 def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(node: Node) -> None:
     """It was forgotten, and a later `exec` into that cgroup was not found."""
     node.start()
-    node.patch.setattr(identity, "own_cgroup", lambda _places, _name: None)
+    node.patch.setattr(identity, "choose_cgroup", lambda _places, _name: None)
     node.start()
     assert node.member().cgroup == f":{own()}"
     node.kernel.die(7)
