@@ -154,11 +154,9 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
 
 def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     """List the pods that the annotations name, if a runtime of Kubernetes made the container: first that of its own."""
-    text = annotations
-    in_crio = Pod(text.pod_uid, text.pod_namespace, text.pod_name, text.container_name)
-    in_containerd = Pod(
-        text.cri_sandbox_uid, text.cri_sandbox_namespace, text.cri_sandbox_name, text.cri_container_name
-    )
+    of = annotations
+    in_crio = Pod(of.pod_uid, of.pod_namespace, of.pod_name, of.container_name)
+    in_containerd = Pod(of.cri_sandbox_uid, of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name)
     if runtime == "cri-o":
         return [in_crio, in_containerd]
     if runtime == "containerd":
@@ -311,8 +309,9 @@ def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
     digits = uid.replace("-", "")
     above = (cgroup or "").rpartition("/")[0]
     while "/" in above:
-        rest, _, name = above.replace("_", "-").rpartition("/")
+        parent, _, name = above.rpartition("/")
+        name = name.replace("_", "-")
         if uid in name or digits in name:
             return above
-        above = above[: len(rest)]
+        above = parent
     return None

@@ -120,12 +120,12 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     """
     members = dict(state.members)
     digits = state.pod_name
-    for name, member in state.members.items():
-        if _is_podmans(member.cgroup, name):
-            container = names.get_container_id(name)
+    for key, member in state.members.items():
+        if _is_podmans(member.cgroup, key):
+            container = names.get_container_id(key)
             if member.name is None and container in known.containers:
-                members[name] = replace(member, name=identity.shorten(known.containers[container]))
-            digits = digits or conmon.find_pod([member.cgroup or ""], name)
+                members[key] = replace(member, name=identity.shorten(known.containers[container]))
+            digits = digits or conmon.find_pod([member.cgroup or ""], key)
     pod = digits
     if pod is not None and state.pod_namespace is None and len(pod) == conmon.POD_DIGITS and is_hex(pod):
         pod = identity.shorten(known.find_pod(pod)) or pod
