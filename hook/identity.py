@@ -15,6 +15,7 @@ from hook.models import Annotations, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.labels import Names
     from hook.models import Kind, Member, Options
 
 _HEX = "0123456789abcdef"
@@ -38,17 +39,9 @@ class Pod:
     `name` and `container` are Podman's (see hook/conmon.py), and there is no namespace.
     """
 
-    def __init__(
-        self,
-        uid: str | None = None,
-        namespace: str | None = None,
-        name: str | None = None,
-        container: str | None = None,
-    ) -> None:
+    def __init__(self, uid: str | None = None, names: Names = (None, None, None)) -> None:
         self.uid = (normalize_uid(uid) or uid) if uid else None  # a wrong one is reported
-        self.namespace = shorten(namespace)
-        self.name = shorten(name)
-        self.container = shorten(container)
+        self.namespace, self.name, self.container = map(shorten, names)
         self.problem: HookError | None = None
         self.is_podmans = False
 
@@ -155,8 +148,8 @@ def identify_pod(container: str, annotations: Annotations, places: list[str]) ->
 def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     """List the pods that the annotations name, if a runtime of Kubernetes made the container: first that of its own."""
     of = annotations
-    in_crio = Pod(of.pod_uid, of.pod_namespace, of.pod_name, of.container_name)
-    in_containerd = Pod(of.cri_sandbox_uid, of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name)
+    in_crio = Pod(of.pod_uid, (of.pod_namespace, of.pod_name, of.container_name))
+    in_containerd = Pod(of.cri_sandbox_uid, (of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name))
     if runtime == "cri-o":
         return [in_crio, in_containerd]
     if runtime == "containerd":

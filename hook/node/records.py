@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
+from stat import S_ISREG
 from typing import TypeVar
 
 from hook import names, system
@@ -79,24 +80,13 @@ class Records(Reader):
         has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
-    def count(self, name: str) -> int:
-        """Return how many events RunDir.count_run has counted: too few if the file system was full."""
-        size = self._size("runs/" + name)
-        return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
-
-    def count_runs(self) -> dict[tuple[str, str], int]:
-        """Return the number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
-        counts = {}
-        for name in self.list_part("runs"):
-            stage, dash, result = name.partition("-")
-            size = self._size("runs/" + name)
-            if dash and size is not None and not name.startswith("."):
-                counts[stage, result] = size
-        return counts
-
-    def _size(self, path: str) -> int | None:
-        status = system.try_call(os.stat, path, dir_fd=self.descriptor, follow_symlinks=False)
-        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+    def count_events(self) -> dict[str, int]:
+        """Return how many events of each name RunDir.count_run has counted: too few if the file system was full."""
+        paths = {name: f"runs/{name}" for name in self.list_part("runs") if not name.startswith(".")}
+        look = partial(os.stat, dir_fd=self.descriptor, follow_symlinks=False)
+        statuses = {name: system.try_call(look, path) for name, path in paths.items()}
+        # An empty file has been made where no byte could be added.
+        return {name: max(1, status.st_size) for name, status in statuses.items() if status and S_ISREG(status.st_mode)}
 
 
 def read_state(run: Reader, key: str) -> KeyState | Broken | None:

@@ -247,7 +247,9 @@ class Inventory:
         ctrl_groups = (system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None) or {}
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
         self._sort_groups(kernel, ctrl_groups, options.group_prefix)
-        self.runs = records.count_runs()
+        events = records.count_events()
+        stages = {name: name.partition("-") for name in events}
+        self.runs = {(stage, result): events[name] for name, (stage, dash, result) in stages.items() if dash}
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
@@ -256,11 +258,11 @@ class Inventory:
         """Whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted."""
         self.is_full = records.is_full() and all(key.state.completed_at is None for key in self.keys)
         """Whether the run directory has no room, and no completed key is left to make some: records may be missing."""
-        self.unrecorded = records.count("unrecorded")
+        self.unrecorded = events.get("unrecorded", 0)
         """How many failures lack a record, at least."""
-        self.dropped_lines = records.count("dropped_lines")
+        self.dropped_lines = events.get("dropped_lines", 0)
         """The lines of history that were dropped since boot."""
-        self.dropped_snapshots = records.count("dropped_snapshots")
+        self.dropped_snapshots = events.get("dropped_snapshots", 0)
         """The snapshots that went early since boot, to make room."""
 
     def _read_keys(self, kernel: Resctrl, records: Records, ctrl_groups: list[str]) -> None:

@@ -154,7 +154,7 @@ def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | No
 def test_only_the_infra_container_of_its_own_pod_is_left_out(
     pod: str | None, name: str | None, mode: str, expected: bool
 ) -> None:
-    found = Pod(None, None, pod, name)
+    found = Pod(None, (None, pod, name))
     assert not leaves_out(Options.model_validate({"key": mode}), found), "Podman has not made it"
     found.is_podmans = True
     assert leaves_out(Options.model_validate({"key": mode}), found) is expected
