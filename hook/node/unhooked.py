@@ -22,10 +22,10 @@ from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hoo
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
 from hook.node.processes import Process, Processes, cgroup_of_config, find_container_id, read_status
-from hook.node.runtimes import find_runtimes, is_sandbox
+from hook.node.runtimes import Runtimes, find_runtimes, is_sandbox
 from hook.validation import replace
 
-_NONE_SEEN = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
+_NONE = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
 _YOUNG = 60.0  # seconds for which a container may still run these, where no runtime can be asked
 _PAUSE_SIGNALS = 0x14002  # SIGINT, SIGTERM, SIGCHLD: those that the pause program of Kubernetes catches
@@ -41,7 +41,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
     running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
     candidates = running.difference(run.list_names(Index), run.list_names(Failure))
-    former = run.glance(Unhooked, "unhooked") or _NONE_SEEN
+    former = run.glance(Unhooked, "unhooked") or _NONE
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
     if candidates and not digest:
         # Neither hooks.d nor a runtime is visible, as in the chart's containers. All containers of pods should have the
@@ -51,28 +51,14 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
             return None
         # A container that came and went between two looks, as a Job's, has left its key's record.
         gone = (key.created_boottime or 0.0 for key in run.list_states() if key.kind == "pod" and not key.members)
-        found = _find_by_cgroup(processes, candidates, max([former.last_hooked, *gone]))
+        unhooked = _find_by_cgroup(processes, candidates, max([former.last_hooked, *gone]))
     else:
-        sandboxes = candidates.intersection(former.sandboxes)
         if former.rules != digest:
-            former = _NONE_SEEN
-        known = {container: former.containers[container] for container in candidates & former.containers.keys()}
-        others = candidates.intersection(former.others)
-        asked = candidates - known.keys() - others - sandboxes
-        new = _ask_runtimes(asked, rules, options.run_dir) if asked else _NONE_SEEN
-        # Read the records again: a hook that was running at the first read has written its record by now.
-        recorded = {*run.list_names(Index), *run.list_names(Failure)} if new.containers else set()
-        fresh = {container: pod for container, pod in new.containers.items() if container not in recorded}
-        found = replace(
-            new,
-            containers={**known, **fresh},
-            others=sorted(others.union(new.others)),
-            sandboxes=sorted(sandboxes.union(new.sandboxes)),
-            last_hooked=former.last_hooked,
-        )
-    found = replace(found, since=system.now_utc(), rules=digest)
-    run.write(Unhooked, "unhooked", found)
-    return found
+            former = replace(_NONE, sandboxes=former.sandboxes)
+        unhooked = _ask_runtimes(context, candidates, former, rules)
+    unhooked = replace(unhooked, since=system.now_utc(), rules=digest)
+    run.write(Unhooked, "unhooked", unhooked)
+    return unhooked
 
 
 def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: float) -> Unhooked:
@@ -88,13 +74,14 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
     for process in processes.by_pid.values():
         if (place := located[process.cgroups]) is not None:
             pods.setdefault(place[0], {}).setdefault(place[1], []).append(process)
-    own = _locate(system.cgroups(os.getpid()))
-    found: dict[str, tuple[float, str]] = {}
+    our_pod, _ = _locate(system.cgroups(os.getpid())) or ("", "")
+    unhooked: dict[str, UnhookedContainer] = {}
     sandboxes: list[str] = []
+    last = 0.0
     for uid, containers in pods.items():
-        born = {name: min(one.starttime for one in inside) / system.TICKS for name, inside in containers.items()}
+        born = {name: min(each.starttime for each in inside) / system.TICKS for name, inside in containers.items()}
         last_hooked = max([last_hooked, *(at for name, at in born.items() if name not in candidates)])
-        if own is not None and uid == own[0]:
+        if uid == our_pod:
             continue
         first = min(born, key=born.__getitem__)
         for name in sorted(candidates & born.keys()):
@@ -103,11 +90,9 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
             if name == first and is_alone and read_status(init.pid, "SigCgt", 16) == _PAUSE_SIGNALS:
                 sandboxes.append(name)
             elif processes.boottime - born[name] > _YOUNG:
-                found[name] = born[name], uid
-    last, _ = max(found.values(), default=(0.0, ""))
+                unhooked[name], last = UnhookedContainer(uid=uid), max(last, born[name])
     at = system.unix_time() - processes.boottime + last if last > last_hooked else None
-    unnamed = {name: UnhookedContainer(uid=uid) for name, (_, uid) in found.items()}
-    return replace(_NONE_SEEN, containers=unnamed, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
+    return replace(_NONE, containers=unhooked, sandboxes=sandboxes, last_started_at=at, last_hooked=last_hooked)
 
 
 def _locate(places: Iterable[str]) -> tuple[str, str] | None:
@@ -116,9 +101,9 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     Nor is a cgroup that a user made in that of a service, which may be the user's, or a container in its own.
     """
     for place in places:
-        for own, container in identity.find_marked(place)[:1]:
-            is_pods = identity.find_maker(own, container) != "libpod" and container == find_container_id(place)
-            uid = identity.read_pod_uid(own) if is_pods and ".service/" not in own else None
+        for cgroup, container in identity.find_marked(place)[:1]:
+            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container_id(place)
+            uid = identity.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
             if uid is not None:
                 return uid, container
     return None
@@ -139,27 +124,33 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
 
-def _ask_runtimes(candidates: set[str], rules: list[Options], run_dir: str) -> Unhooked:
-    """Find out from the runtimes which candidates run and should have the hook."""
-    installed = find_runtimes()
-    states, unanswered = installed.find_states(candidates) if installed.roots else ({}, candidates)
+def _ask_runtimes(context: Context, candidates: set[str], former: Unhooked, rules: list[Options]) -> Unhooked:
+    """Find out from the runtimes which candidates run and should have the hook. What is `former` is not asked again."""
+    run = context.run
+    known = {container: former.containers[container] for container in candidates & former.containers.keys()}
+    others, sandboxes = candidates.intersection(former.others), candidates.intersection(former.sandboxes)
+    asked = candidates - known.keys() - others - sandboxes
+    installed = find_runtimes() if asked else Runtimes([], [])
+    states, unanswered = installed.find_states(asked) if installed.roots else ({}, asked)
     unchecked = len(unanswered)
-    found: dict[str, UnhookedContainer] = {}
-    others: list[str] = []
-    sandboxes: list[str] = []
+    new: dict[str, UnhookedContainer] = {}
     for container, state in states.items():
         if state.status not in _STARTED:
             continue
         try:
             if is_sandbox(state):
-                sandboxes.append(container)
-            elif (pod := _match(state, rules, run_dir)) is not None:
-                found[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
+                sandboxes.add(container)
+            elif (pod := _match(state, rules, run.path)) is not None:
+                new[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
             else:
-                others.append(container)
+                others.add(container)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
-    return replace(_NONE_SEEN, containers=found, unchecked=unchecked, others=others, sandboxes=sandboxes)
+    # Read the records again: a hook that was running at the first read has written its record by now.
+    recorded = {*run.list_names(Index), *run.list_names(Failure)} if new else set()
+    containers = {**known, **{container: pod for container, pod in new.items() if container not in recorded}}
+    kept = {"others": sorted(others), "sandboxes": sorted(sandboxes), "last_hooked": former.last_hooked}
+    return replace(_NONE, containers=containers, unchecked=unchecked, **kept)
 
 
 def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
