@@ -80,16 +80,16 @@ class Runtimes(NamedTuple):
         or belongs to another tool. Raises nothing.
         """
         deadline = system.monotonic() + seconds
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         unanswered: dict[str, str] = {}
         for container in start_elsewhere(sorted(filter(names.is_container_id, containers))):
             answers = [self._ask(root, container, deadline) for root in self.roots]
-            states = [answer for answer in answers if isinstance(answer, State)]
-            if states:
-                found[container] = next(filter(_is_live, states), states[0])
+            given = [answer for answer in answers if isinstance(answer, State)]
+            if given:
+                states[container] = next(filter(_is_live, given), given[0])
             elif problems := [answer for answer in answers if isinstance(answer, str)]:
                 unanswered[container] = problems[0]
-        return found, unanswered
+        return states, unanswered
 
     def _ask(self, root: str, container: str, deadline: float) -> State | str | None:
         """Return the state of a container, or why no runtime gave it. None if it is not in the root directory."""
@@ -123,10 +123,10 @@ def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
     """Find the installed runtimes. `further` are root directories besides those of the container engines."""
     roots = [root for root in dict.fromkeys((*further, *_ROOTS)) if os.path.isdir(root)]
     paths = [f"{directory}/{name}" for name in _STATE_FILES for directory in _DIRECTORIES]
-    found: dict[str, str] = {}
+    by_file: dict[str, str] = {}
     for path in filter(programs.find_program, paths):
-        found.setdefault(os.path.realpath(path), path)  # links to the same file count once
-    return Runtimes(roots, [*found.values()])
+        by_file.setdefault(os.path.realpath(path), path)  # links to the same file count once
+    return Runtimes(roots, [*by_file.values()])
 
 
 def _find_makers(root: str, container: str) -> list[str]:
@@ -155,7 +155,7 @@ def is_sandbox(state: State) -> bool:
     write those of each.
     """
     annotations, places = state.annotations or {}, system.cgroups(state.pid) if state.pid else []
-    owns = [identity.find_own(place, state.id) for place in places]
-    makers = filter(None, (identity.find_maker(own, state.id) for own in owns))
+    cgroups = [identity.find_own(place, state.id) for place in places]
+    makers = filter(None, (identity.find_maker(cgroup, state.id) for cgroup in cgroups))
     maker = next(makers, None if state.pid else annotations.get("io.container.manager"))  # one that ended has no cgroup
     return annotations.get(_CONTAINER_TYPES.get(maker or "", "")) == "sandbox"
