@@ -138,7 +138,7 @@ def check_record(key: Key, labels: dict[str, str], state: KeyState | None) -> No
 def _make_member(container: Container, former: Member | None, group: MonGroup, mon_group: str) -> Member:
     """Return the container as a member. What an earlier call for the same process has noted is kept."""
     taken_from = mon_group if mon_group and mon_group != group.path.rpartition("/")[2] else None
-    cgroup = identity.own_cgroup(container.places, container.id)
+    cgroup = identity.choose_cgroup(container.places, container.id)
     if former is not None and container.is_member(former):
         taken_from, cgroup = taken_from or former.taken_from, cgroup or former.cgroup
     return Member(

@@ -15,6 +15,7 @@ from hook.models import Annotations, Config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.labels import Names
     from hook.models import Kind, Member, Options
 
 OPT = "monitor.resctrl-mon.io"
@@ -37,17 +38,9 @@ class Pod:
     `name` and `container` are Podman's (see hook/conmon.py), and there is no namespace.
     """
 
-    def __init__(
-        self,
-        uid: str | None = None,
-        namespace: str | None = None,
-        name: str | None = None,
-        container: str | None = None,
-    ) -> None:
-        self.uid = (canonical_uid(uid) or uid) if uid else None  # a wrong one is reported
-        self.namespace = bounded(namespace)
-        self.name = bounded(name)
-        self.container = bounded(container)
+    def __init__(self, uid: str | None = None, names: Names = (None, None, None)) -> None:
+        self.uid = (normalize_uid(uid) or uid) if uid else None  # a wrong one is reported
+        self.namespace, self.name, self.container = map(shorten, names)
         self.problem: HookError | None = None
         self.is_podmans = False
 
@@ -73,7 +66,7 @@ class Container:
         # The --label of a job.
         self.labels: dict[str, str] = {}
         self.places = system.cgroups(pid)
-        self.pod = pod_of(name, self.annotations, self.places if made_in is None else made_in)
+        self.pod = identify_pod(name, self.annotations, self.places if made_in is None else made_in)
         if made_in is None and not self.places:
             self.pod.problem = HookError(Reason.IO, "unknown cgroup", pid=pid)
         try:
@@ -112,12 +105,12 @@ def read_config(bundle: str) -> Config | None:
         return None
 
 
-def bounded(text: str | None) -> str | None:
+def shorten(text: str | None) -> str | None:
     """Cut a name to the length that Kubernetes allows (RFC 1123)."""
     return text[:253] if text else None
 
 
-def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
+def identify_pod(container: str, annotations: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as in system.cgroups).
 
     Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
@@ -126,37 +119,36 @@ def pod_of(container: str, annotations: Annotations, places: list[str]) -> Pod:
     cgroup above the container's (`--cgroup-parent`), and that it gets none (`--cgroups=disabled`).
     """
     paths = dict.fromkeys(place.partition(":")[2] for place in places)  # many hierarchies have the same path
-    owns = [(own, container) for path in paths if (own := find_own(path, container)) is not None]
-    owns = owns or [holder for path in paths for holder in find_marked(path)[:1]]  # Kata's: in their sandbox's
+    cgroups = [(cgroup, container) for path in paths if (cgroup := find_own(path, container)) is not None]
+    cgroups = cgroups or [marked for path in paths for marked in find_marked(path)[:1]]  # Kata's: in their sandbox's
     runtime = named = None
-    for own, name in owns:
-        maker = find_maker(own, name)
+    for cgroup, name in cgroups:
+        maker = find_maker(cgroup, name)
         runtime = runtime or maker
-        named = named or (pod_uid(own) if maker in ("cri-o", "containerd") else None)
-    claims = _claims(runtime, annotations)
+        named = named or (read_pod_uid(cgroup) if maker in ("cri-o", "containerd") else None)
+    claims = _list_claims(runtime, annotations)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
         pod = next((claim for claim in claims[:1] if claim.uid == named), Pod(named))
         wrong = uids - {named}
     else:
         pod = claims[0] if claims else Pod()
-        wrong = uids if len(uids) > 1 or (pod.uid and canonical_uid(pod.uid) is None) else set()
+        wrong = uids if len(uids) > 1 or (pod.uid and normalize_uid(pod.uid) is None) else set()
         if wrong:
             pod.uid = None
     if wrong:
-        found = ", ".join(repr(text[:80]) for text in sorted(wrong))
-        pod.problem = HookError(Reason.BAD_KEY, "unclear pod" if named is None else "wrong pod", uid=named, found=found)
-    pod.is_podmans = runtime == "libpod" if owns else annotations.manager == "libpod"
+        uids_named = ", ".join(repr(text[:80]) for text in sorted(wrong))
+        kind = "unclear pod" if named is None else "wrong pod"
+        pod.problem = HookError(Reason.BAD_KEY, kind, uid=named, found=uids_named)
+    pod.is_podmans = runtime == "libpod" if cgroups else annotations.manager == "libpod"
     return pod
 
 
-def _claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
-    """The pods that the annotations name, if a runtime of Kubernetes made the container: first those of that one."""
-    found = annotations
-    in_crio = Pod(found.pod_uid, found.pod_namespace, found.pod_name, found.container_name)
-    in_containerd = Pod(
-        found.cri_sandbox_uid, found.cri_sandbox_namespace, found.cri_sandbox_name, found.cri_container_name
-    )
+def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
+    """List the pods that the annotations name, if a runtime of Kubernetes made the container: first that of its own."""
+    of = annotations
+    in_crio = Pod(of.pod_uid, (of.pod_namespace, of.pod_name, of.container_name))
+    in_containerd = Pod(of.cri_sandbox_uid, (of.cri_sandbox_namespace, of.cri_sandbox_name, of.cri_container_name))
     if runtime == "cri-o":
         return [in_crio, in_containerd]
     if runtime == "containerd":
@@ -164,7 +156,7 @@ def _claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
     return []
 
 
-def canonical_uid(text: str) -> str | None:
+def normalize_uid(text: str) -> str | None:
     """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
 
     Returns None if the text is no pod UID.
@@ -192,7 +184,7 @@ def derive_key(mode: str, container: str, annotations: Annotations, pod: Pod) ->
     if mode == "auto":
         return Key(container, "container")
     try:
-        return Key(names.container_id(annotations.sandbox_id or container), "sandbox")
+        return Key(names.check_container_id(annotations.sandbox_id or container), "sandbox")
     except ValueError:
         pod.problem = HookError(Reason.BAD_KEY, "bad sandbox", sandbox_id=(annotations.sandbox_id or "")[:80])
         return Key(container, "sandbox")
@@ -228,7 +220,7 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 # --- What the path of a cgroup says; it is written `<controllers>:<path>`, as in /proc/PID/cgroup
 
 
-def pod_uid(cgroup: str) -> str | None:
+def read_pod_uid(cgroup: str) -> str | None:
     """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
 
     The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
@@ -237,7 +229,7 @@ def pod_uid(cgroup: str) -> str | None:
     for name in cgroup.split("/"):
         before, is_pod, uid = name.partition(":")[0].rpartition("pod")
         if is_pod and (not before or before.endswith("-")):
-            canonical = canonical_uid(uid.removesuffix(".slice").replace("_", "-"))
+            canonical = normalize_uid(uid.removesuffix(".slice").replace("_", "-"))
             if canonical is not None:
                 return canonical
     return None
@@ -249,7 +241,7 @@ def find_own(cgroup: str, container: str) -> str | None:
     It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
     (systemd in Podman) makes cgroups below that, by any name.
     """
-    name = container.partition("@")[0]  # of a displaced member (names.displaced_member), its ID
+    name = names.get_container_id(container)
     at = cgroup.find(name, cgroup.find("/"))
     while at > 0:
         below = cgroup[at + len(name) :].removeprefix(".scope")
@@ -265,45 +257,40 @@ def find_marked(cgroup: str) -> list[tuple[str, str]]:
     Which of them counts: the outermost is the one that a container cannot have made itself, so it names a pod and a
     key. The innermost is the one whose processes these are: see processes.is_in_container.
     """
-    found, end = [], cgroup.find("/")
+    marked, end = [], cgroup.find("/")
     for name in cgroup[end + 1 :].split("/"):
         end += 1 + len(name)
         container = name.removesuffix(".scope")[-names.ID_LENGTH :]
         if names.is_engine_id(container) and find_maker(cgroup[:end], container) is not None:
-            found.append((cgroup[:end], container))
-    return found
+            marked.append((cgroup[:end], container))
+    return marked
 
 
-def own_cgroup(places: list[str], container: str) -> str | None:
+def choose_cgroup(places: list[str], container: str) -> str | None:
     """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
 
     Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
     container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).
     """
-    found = ""
-    for place in places:
-        if not place.endswith(":/"):
-            if place.startswith(":"):
-                found = place
-                break
-            found = found or place
-    found = found or (places[0] if places else "")
-    return find_own(found, container) or found or None
+    below = [place for place in places if not place.endswith(":/")]
+    unified = [place for place in below if place.startswith(":")]
+    place = (unified or below or places or [""])[0]
+    return find_own(place, container) or place or None
 
 
-def find_maker(own: str | None, container: str) -> str | None:
+def find_maker(cgroup: str | None, container: str) -> str | None:
     """Return the engine that made a container, by its own cgroup (find_own), or None if it is unknown.
 
     Engines are `cri-o`, `libpod` (Podman) and `containerd`. Each puts its mark before the container's ID, and no user
     can choose that. With the cgroupfs driver containerd uses the bare ID in the pod's cgroup, `pod<UID>`. Plain runc
     and crun may use the bare ID anywhere.
     """
-    above, _, name = (own or "").rpartition("/")
-    mark = name.removesuffix(".scope")[: -len(container.partition("@")[0])]  # of a displaced member, its ID
+    above, _, name = (cgroup or "").rpartition("/")
+    mark = name.removesuffix(".scope")[: -len(names.get_container_id(container))]
     if not mark:
         pod = above[above.rfind("/") + 1 :]
-        return "containerd" if pod.startswith("pod") or pod_uid(pod) is not None else None
-    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see pod_uid
+        return "containerd" if pod.startswith("pod") or read_pod_uid(pod) is not None else None
+    return _MAKERS.get(mark[:-1].rpartition(":")[2])  # `SLICE:MARK:ID`: see read_pod_uid
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
@@ -311,12 +298,12 @@ def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
 
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
     """
-    controllers, _, path = (cgroup or "").partition(":")
     digits = uid.replace("-", "")
-    above = path.rpartition("/")[0]
-    while above:
-        name = above.rpartition("/")[2].replace("_", "-")
+    above = (cgroup or "").rpartition("/")[0]
+    while "/" in above:
+        parent, _, name = above.rpartition("/")
+        name = name.replace("_", "-")
         if uid in name or digits in name:
-            return f"{controllers}:{above}"
-        above = above.rpartition("/")[0]
+            return above
+        above = parent
     return None

@@ -17,7 +17,7 @@ what is rare.
 
 from __future__ import annotations
 
-from hook import identity, names, system
+from hook import identity, system
 from hook.models import KeyState
 from hook.validation import MOST_NATURAL, replace
 from hook.view import change
@@ -105,7 +105,9 @@ def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGro
     )
     known = (state.pod_namespace, state.pod_name, state.name)
     if state.groups and known != (joined.pod_namespace, joined.pod_name, joined.name):
-        joined = names.keep_labels(state, joined)
+        from hook import labels
+
+        joined = labels.keep_labels(state, joined)
     return joined
 
 

@@ -42,7 +42,7 @@ def _note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
     """Return the new values of `left` and `left_more` after these members have left."""
     left, more = dict(state.left), state.left_more
     for name in leaving:
-        container, member = names.container_of(name), state.members.get(name)
+        container, member = names.get_container_id(name), state.members.get(name)
         if member is None:
             continue
         if container in left or len(left) < MOST_LEFT:

@@ -38,7 +38,7 @@ def rejoin(members: dict[str, Member], container: str, member: Member, *, displa
     remaining = displace(members, container) if displaces else dict(members)
     remaining[container] = member
     # The older of two processes of this ID had its hook called again: it is displaced no more.
-    remaining.pop(names.displaced_member(container, member.pid, member.starttime), None)
+    remaining.pop(names.name_displaced(container, member.pid, member.starttime), None)
     return remaining
 
 
@@ -46,7 +46,7 @@ def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
     """Rename a member whose container ID belongs to another process from now on."""
     remaining = dict(members)
     member = remaining.pop(container)
-    remaining[names.displaced_member(container, member.pid, member.starttime)] = member
+    remaining[names.name_displaced(container, member.pid, member.starttime)] = member
     return remaining
 
 

@@ -20,11 +20,11 @@ __all__ = ["Model", "ValidationError"]
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=MOST_NATURAL)]
-Key = Annotated[str, AfterValidator(names.container_id)]
+Key = Annotated[str, AfterValidator(names.check_container_id)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
-Directory = Annotated[str, AfterValidator(names.directory)]
+Directory = Annotated[str, AfterValidator(names.check_directory)]
 # Only the names are checked: which values are printable depends on the version of Python.
-Labels = dict[Annotated[str, AfterValidator(names.label)], str]
+Labels = dict[Annotated[str, AfterValidator(names.check_label)], str]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
 Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
 Kind = Literal["pod", "container", "sandbox", "job"]
@@ -47,7 +47,7 @@ class State(Model):
     id: Key
     status: str
     pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    bundle: Annotated[str, AfterValidator(names.path)]
+    bundle: Annotated[str, AfterValidator(names.check_path)]
     annotations: dict[str, str] | None = None
 
 
@@ -94,7 +94,7 @@ class Options(Model):
 
     resctrl_root: Directory = Field("/sys/fs/resctrl", title="DIR", description="the resctrl mount")
     run_dir: Directory = Field("/run/resctrl-mon-hook", title="DIR", description="directory for state and records")
-    group_prefix: Annotated[str, AfterValidator(names.group_prefix)] = Field(
+    group_prefix: Annotated[str, AfterValidator(names.check_group_prefix)] = Field(
         "oci-", title="TEXT", description="prefix of the names of our groups"
     )
     key: Literal["auto", "container", "sandbox"] = Field(
@@ -116,7 +116,7 @@ class Options(Model):
     )
     lock_timeout: float = Field(1.0, ge=0, le=60, title="SECONDS", description="maximum wait for the lock of a key")
     rmid_wait: float = Field(1.5, ge=0, le=60, title="SECONDS", description="maximum wait for an RMID in limbo")
-    history: Annotated[str, AfterValidator(names.file)] = Field(
+    history: Annotated[str, AfterValidator(names.check_file)] = Field(
         "", title="FILE", description="append a line to this file when a key ends: its use"
     )
     strict: bool = Field(False, description="createRuntime exits 1 if it cannot monitor the container")
@@ -129,7 +129,7 @@ class Member(Model):
     # Clock ticks since boot (/proc/PID/stat field 22). With the pid this names one process.
     starttime: Natural
     # The path of its mon_group.
-    group: Annotated[str, AfterValidator(names.mon_group)]
+    group: Annotated[str, AfterValidator(names.check_mon_group)]
     # `<controllers>:<path>` as /proc/PID/cgroup has it, without controllers for cgroup v2.
     cgroup: str | None = None
     # The mon_group of another tool that the process was in before.
@@ -144,8 +144,8 @@ class MonGroup(Model):
     `inode`, `begin`, `end` and `last` are about the directory that exists now.
     """
 
-    path: Annotated[str, AfterValidator(names.mon_group)]
-    ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    path: Annotated[str, AfterValidator(names.check_mon_group)]
+    ctrl_group: Annotated[str, AfterValidator(names.check_ctrl_group)]
     # The inode tells the directory from an earlier one of the same path.
     inode: Natural | None = None
     # The counters before the first member joined; None if they are not read yet, or no snapshots are kept.
@@ -197,7 +197,7 @@ class KeyState(Model):
     pod_name: str | None = None
     # The name of a key that is one container, which stays when the member has left.
     name: str | None = None
-    # The names in the labels of its metrics, if those on record have changed since (names.keep_labels).
+    # The names in the labels of its metrics, if those on record have changed since (labels.keep_labels).
     labels: dict[str, str] = {}
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False
@@ -218,7 +218,7 @@ class KeyState(Model):
     # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
     taken: bool = False
     # The file for its line in the history, also if a command without --history ends the key.
-    history_file: Annotated[str, AfterValidator(names.file)] = ""
+    history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     owed: Owed | None = None
     # A job's --label, which the call that begins a run gives; `labels` are another thing.
     job_labels: Labels = {}
@@ -230,8 +230,8 @@ class KeyState(Model):
     left_more: Natural = 0
     returned: Returned | None = None
     groups: list[MonGroup] = []
-    # By container ID, or by names.displaced_member if another process got the ID.
-    members: dict[Annotated[str, AfterValidator(names.member)], Member] = {}
+    # By container ID, or by names.name_displaced if another process got the ID.
+    members: dict[Annotated[str, AfterValidator(names.check_member)], Member] = {}
 
 
 class Index(Model):
@@ -240,7 +240,7 @@ class Index(Model):
     version: Version = 1
     key: Key
     # As in KeyState: a record that reconcile rebuilds has them from here.
-    history_file: Annotated[str, AfterValidator(names.file)] = ""
+    history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     job_labels: Labels = {}
 
 
@@ -274,6 +274,6 @@ class Failure(Model):
     # The container's name in its pod.
     name: str | None = None
     # The --history of its hook.
-    history_file: Annotated[str, AfterValidator(names.file)] = ""
+    history_file: Annotated[str, AfterValidator(names.check_file)] = ""
     # The --label of a job.
     labels: Labels = {}

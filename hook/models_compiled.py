@@ -16,10 +16,10 @@ __all__ = ["Model", "ValidationError"]
 
 State = Form("State", (
     ("oci_version", "ociVersion", ABSENT, TEXT),
-    ("id", "id", ABSENT, (check_named, (), names.container_id)),
+    ("id", "id", ABSENT, (check_named, (), names.check_container_id)),
     ("status", "status", ABSENT, TEXT),
     ("pid", "pid", None, (check_nullable, NONE, (check_int, (), 0, 2147483647))),
-    ("bundle", "bundle", ABSENT, (check_named, (), names.path)),
+    ("bundle", "bundle", ABSENT, (check_named, (), names.check_path)),
     ("annotations", "annotations", None, (check_nullable, NONE, TEXTS)),
 ))
 Annotations = Form("Annotations", (
@@ -44,9 +44,9 @@ Config = Form("Config", (
     ("annotations", "annotations", None, (check_nullable, NONE, TEXTS)),
 ))
 Options = Form("Options", (
-    ("resctrl_root", "resctrl_root", "/sys/fs/resctrl", (check_named, (), names.directory)),
-    ("run_dir", "run_dir", "/run/resctrl-mon-hook", (check_named, (), names.directory)),
-    ("group_prefix", "group_prefix", "oci-", (check_named, (), names.group_prefix)),
+    ("resctrl_root", "resctrl_root", "/sys/fs/resctrl", (check_named, (), names.check_directory)),
+    ("run_dir", "run_dir", "/run/resctrl-mon-hook", (check_named, (), names.check_directory)),
+    ("group_prefix", "group_prefix", "oci-", (check_named, (), names.check_group_prefix)),
     ("key", "key", "auto", (check_literal, (), "auto", "container", "sandbox")),
     ("containers", "containers", "all", (check_literal, (), "all", "kubernetes", "podman")),
     ("namespace", "namespace", [], (check_list, (), TEXT)),
@@ -56,20 +56,20 @@ Options = Form("Options", (
     ("snapshot_ttl", "snapshot_ttl", 300, (check_int, (), 0, 604800)),
     ("lock_timeout", "lock_timeout", 1.0, (check_float, (), 0, 60)),
     ("rmid_wait", "rmid_wait", 1.5, (check_float, (), 0, 60)),
-    ("history", "history", "", (check_named, (), names.file)),
+    ("history", "history", "", (check_named, (), names.check_file)),
     ("strict", "strict", False, FLAG),
 ))
 Member = Form("Member", (
     ("pid", "pid", ABSENT, (check_int, (), 1, 2147483647)),
     ("starttime", "starttime", ABSENT, (check_int, (), 0, 9223372036854775807)),
-    ("group", "group", ABSENT, (check_named, (), names.mon_group)),
+    ("group", "group", ABSENT, (check_named, (), names.check_mon_group)),
     ("cgroup", "cgroup", None, TEXT_OR_NONE),
     ("taken_from", "taken_from", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
 ))
 MonGroup = Form("MonGroup", (
-    ("path", "path", ABSENT, (check_named, (), names.mon_group)),
-    ("ctrl_group", "ctrl_group", ABSENT, (check_named, (), names.ctrl_group)),
+    ("path", "path", ABSENT, (check_named, (), names.check_mon_group)),
+    ("ctrl_group", "ctrl_group", ABSENT, (check_named, (), names.check_ctrl_group)),
     ("inode", "inode", None, (check_nullable, NONE, (check_int, (), 0, 9223372036854775807))),
     ("begin", "begin", None, (check_nullable, NONE, TEXTS)),
     ("end", "end", None, (check_nullable, NONE, TEXTS)),
@@ -86,7 +86,7 @@ Returned = Form("Returned", (
 Owed = Form("Owed", (("lines", "lines", ABSENT, (check_list, (), TEXT)), ("why", "why", ABSENT, TEXT),))
 KeyState = Form("KeyState", (
     ("version", "version", 1, (check_int, (), 1, 1)),
-    ("key", "key", ABSENT, (check_named, (), names.container_id)),
+    ("key", "key", ABSENT, (check_named, (), names.check_container_id)),
     ("kind", "kind", ABSENT, (check_literal, (), "pod", "container", "sandbox", "job")),
     ("pod_namespace", "pod_namespace", None, TEXT_OR_NONE),
     ("pod_name", "pod_name", None, TEXT_OR_NONE),
@@ -104,21 +104,21 @@ KeyState = Form("KeyState", (
     ("stopped", "stopped", False, FLAG),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
     ("taken", "taken", False, FLAG),
-    ("history_file", "history_file", "", (check_named, (), names.file)),
+    ("history_file", "history_file", "", (check_named, (), names.check_file)),
     ("owed", "owed", None, (check_nullable, NONE, (check_model, (), Owed))),
-    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
+    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.check_label), TEXT)),
     ("runs", "runs", 1, (check_int, (), 0, 9223372036854775807)),
-    ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),
+    ("left", "left", {}, (check_dict, (), (check_named, (), names.check_container_id), TEXT_OR_NONE)),
     ("left_more", "left_more", 0, (check_int, (), 0, 9223372036854775807)),
     ("returned", "returned", None, (check_nullable, NONE, (check_model, (), Returned))),
     ("groups", "groups", [], (check_list, (), (check_model, (), MonGroup))),
-    ("members", "members", {}, (check_dict, (), (check_named, (), names.member), (check_model, (), Member))),
+    ("members", "members", {}, (check_dict, (), (check_named, (), names.check_member), (check_model, (), Member))),
 ))
 Index = Form("Index", (
     ("version", "version", 1, (check_int, (), 1, 1)),
-    ("key", "key", ABSENT, (check_named, (), names.container_id)),
-    ("history_file", "history_file", "", (check_named, (), names.file)),
-    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
+    ("key", "key", ABSENT, (check_named, (), names.check_container_id)),
+    ("history_file", "history_file", "", (check_named, (), names.check_file)),
+    ("job_labels", "job_labels", {}, (check_dict, (), (check_named, (), names.check_label), TEXT)),
 ))
 Failure = Form("Failure", (
     ("version", "version", 1, (check_int, (), 1, 1)),
@@ -135,11 +135,11 @@ Failure = Form("Failure", (
     ("bundle", "bundle", None, TEXT_OR_NONE),
     ("pid", "pid", None, (check_nullable, NONE, (check_int, (), 1, 2147483647))),
     ("starttime", "starttime", None, (check_nullable, NONE, (check_int, (), 0, 9223372036854775807))),
-    ("key", "key", None, (check_nullable, NONE, (check_named, (), names.container_id))),
+    ("key", "key", None, (check_nullable, NONE, (check_named, (), names.check_container_id))),
     ("kind", "kind", None, (check_nullable, NONE, (check_literal, (), "pod", "container", "sandbox", "job"))),
     ("namespace", "namespace", None, TEXT_OR_NONE),
     ("pod", "pod", None, TEXT_OR_NONE),
     ("name", "name", None, TEXT_OR_NONE),
-    ("history_file", "history_file", "", (check_named, (), names.file)),
-    ("labels", "labels", {}, (check_dict, (), (check_named, (), names.label), TEXT)),
+    ("history_file", "history_file", "", (check_named, (), names.check_file)),
+    ("labels", "labels", {}, (check_dict, (), (check_named, (), names.check_label), TEXT)),
 ))

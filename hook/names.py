@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: checks texts that become a key, a group's name or a part of a path, and finds those of a key for people.
+"""Checks texts that become a key, a group's name or a part of a path.
 
 Tenants write annotations, so a text from outside is used in a path only if a function here accepts it. Each returns
 the text in its canonical form, or raises ValueError. Both forms of the models use them as validators.
 """
 
 from __future__ import annotations
-
-from hook.validation import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.models import KeyState
 
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -21,7 +15,7 @@ ID_LENGTH = 64  # of the IDs that container engines make
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
 
-def container_id(text: str) -> str:
+def check_container_id(text: str) -> str:
     """A container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`, which also makes it one safe path component."""
     if not text or len(text) > _ID_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
         raise ValueError("not a container ID")
@@ -29,9 +23,9 @@ def container_id(text: str) -> str:
 
 
 def is_container_id(text: str) -> bool:
-    """Whether `container_id` accepts a text."""
+    """Whether `check_container_id` accepts a text."""
     try:
-        return bool(container_id(text))
+        return bool(check_container_id(text))
     except ValueError:
         return False
 
@@ -46,7 +40,7 @@ def is_engine_id(text: str) -> bool:
     return len(text) == ID_LENGTH and is_hex(text)
 
 
-def displaced_member(container: str, pid: int, starttime: int) -> str:
+def name_displaced(container: str, pid: int, starttime: int) -> str:
     """Return the name under which we keep a member after its container ID was reused by another live process.
 
     The name contains `@`, so it cannot equal a container ID.
@@ -54,17 +48,17 @@ def displaced_member(container: str, pid: int, starttime: int) -> str:
     return f"{container}@{pid}-{starttime}"
 
 
-def member(text: str) -> str:
+def check_member(text: str) -> str:
     """The name of a member: a container ID, or that of a displaced member."""
     container, is_displaced, process = text.partition("@")
     pid, _, starttime = process.partition("-")
     if is_displaced and not (pid.isdecimal() and starttime.isdecimal() and process.isascii()):
         raise ValueError("not the name of a member")
-    container_id(container)
+    check_container_id(container)
     return text
 
 
-def container_of(member: str) -> str:
+def get_container_id(member: str) -> str:
     """The container ID of a member's name."""
     return member.partition("@")[0]
 
@@ -77,33 +71,33 @@ def _is_encodable(text: str) -> bool:
         return False
 
 
-def component(text: str) -> str:
+def check_component(text: str) -> str:
     """A single safe path component (not `.` or `..`, without `/`, NUL and newline), such as a ctrl_group's name."""
     if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _is_encodable(text):
         raise ValueError("not one path component")
     return text
 
 
-def path(text: str) -> str:
+def check_path(text: str) -> str:
     """A path that the kernel accepts: not empty, no NUL, valid UTF-8."""
     if not text or len(text) > 4095 or not _is_encodable(text):
         raise ValueError("not a path")
     return text
 
 
-def ctrl_group(text: str) -> str:
+def check_ctrl_group(text: str) -> str:
     """A ctrl_group as the kernel names it: `/` for the root one, else one component."""
-    return text if text == "/" else component(text)
+    return text if text == "/" else check_component(text)
 
 
-def group_prefix(text: str) -> str:
+def check_group_prefix(text: str) -> str:
     """A prefix of group names: never empty, since we may remove each group that has it."""
     if not text or len(text) > _PREFIX_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
         raise ValueError("not a group prefix")
     return text
 
 
-def directory(text: str) -> str:
+def check_directory(text: str) -> str:
     """An absolute path without `.`, `..` and empty components; slashes at its end are cut."""
     path = text.rstrip("/")
     strays = "//" in path or "/./" in path + "/" or "/../" in path + "/"
@@ -112,54 +106,32 @@ def directory(text: str) -> str:
     return path
 
 
-def file(text: str) -> str:
-    """The absolute path of a file, as for `directory`; or nothing."""
-    if text and directory(text) != text:
+def check_file(text: str) -> str:
+    """The absolute path of a file, as for `check_directory`; or nothing."""
+    if text and check_directory(text) != text:
         raise ValueError("not the absolute path of a file")
     return text
 
 
-def label(text: str) -> str:
+def check_label(text: str) -> str:
     """The name of a job's label, as Prometheus has them: `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first."""
     if len(text) > _LABEL_LIMIT or text[:2] in ("", "__") or "0" <= text[0] <= "9" or text.strip(_ALPHANUMERIC + "_"):
         raise ValueError(f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __")
     return text
 
 
-def label_value(text: str) -> str:
+def check_label_value(text: str) -> str:
     """The value of a job's label."""
     if not 0 < len(text) <= _VALUE_LIMIT or not text.isprintable():
         raise ValueError(f"not a label's value: 1 to {_VALUE_LIMIT} printable characters")
     return text
 
 
-def mon_group(text: str) -> str:
+def check_mon_group(text: str) -> str:
     """The full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
 
     State files are root's, but a path that rmdir gets is checked all the same.
     """
-    if directory(text) != text or text.split("/")[-2] != "mon_groups":
+    if check_directory(text) != text or text.split("/")[-2] != "mon_groups":
         raise ValueError("not the path of a mon_group")
     return text
-
-
-# --- The names of a key for people
-
-
-def find_name(state: KeyState) -> str | None:
-    """Return the name of the container that a key is, or None if it is unknown or the key is a pod."""
-    if state.kind != "container":
-        return None
-    return state.name or next((member.name for member in state.members.values() if member.name), None)
-
-
-def read_labels(state: KeyState) -> dict[str, str]:
-    """Return the names in the labels of a key's metrics, empty ones too."""
-    named = {"namespace": state.pod_namespace, "pod": state.pod_name, "container": find_name(state)}
-    return state.labels or {label: name or "" for label, name in named.items()}
-
-
-def keep_labels(before: KeyState, after: KeyState) -> KeyState:
-    """Keep the labels of a key's metrics when it gets other names: one key is one series for as long as it exists."""
-    labels = read_labels(before)
-    return after if read_labels(after) == labels else replace(after, labels=labels)

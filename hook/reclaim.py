@@ -78,7 +78,7 @@ def reclaim(context: Context, own: str) -> bool:
 def _end_dead(context: Context, own: str, has_enough: Callable[[], bool]) -> list[KeyState]:
     """End dead keys until that is enough; returns the keys met that still linger."""
     waiting = []
-    for name in context.run.names(KeyState):
+    for name in context.run.list_names(KeyState):
         if has_enough():
             break
         state = context.run.glance(KeyState, name) if name != own else None
@@ -237,7 +237,7 @@ def make_room(run: RunDir, *, drops_lines: bool) -> bool:
     run.may_make_room = False  # for the writes in here; and for further ones, if nothing could be removed
     deadline, removed = system.monotonic() + _SECONDS, 0
     found = []
-    for name in system.try_call(run.names, KeyState) or []:
+    for name in system.try_call(run.list_names, KeyState) or []:
         state = run.glance(KeyState, name)
         if state is not None and state.completed_at is not None:
             found.append(state)

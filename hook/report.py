@@ -208,7 +208,7 @@ def make_failure(
     else:
         pod = subject.pod
         fields.update(
-            container=names.container_of(subject.id),
+            container=names.get_container_id(subject.id),
             bundle=subject.bundle,
             pid=subject.pid or None,
             starttime=subject.starttime,

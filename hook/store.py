@@ -11,7 +11,7 @@
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
     runs/dropped_snapshots        one byte for each completed key that went early, to make room
-    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/runtimes)
+    podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/podman)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   one byte for each time that a message would be logged, which is once in a boot
 
@@ -39,42 +39,17 @@ PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this or
 LIMIT = 16 << 20
 
 
-class RunDir:
-    """The open run directory; `descriptor` is for other modules that keep files in it."""
+class Reader:
+    """The open run directory, to read; `descriptor` is for other modules that read files in it."""
 
-    lock_error = "locked"  # the kind of the failure that a lock was not free in time; `jobs` has another
-
-    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
-        """Open the run directory, or make it. Problems that are found and handled on the way go to `complaints`.
-
-        Raises HookError `io` if that fails, or another user could write to it.
-        """
+    def __init__(self, path: str) -> None:
+        """Open the run directory. Raises OSError, and HookError `io` if another user could write to it."""
         self.path = path
-        self.complaints = complaints if complaints is not None else []  # the caller's
-        self.may_make_room = True  # a full file system leads to reclaim.make_room
-        try:
-            try:
-                self.descriptor = system.open_directory(path)
-            except FileNotFoundError:
-                system.ensure_directory(path, 0o755)
-                self.descriptor = system.open_directory(path)
-                self.make_parts()
-            owner, mode = system.owner_and_mode(self.descriptor)
-        except OSError as error:
-            raise as_hook_error("cannot create or open the run directory", error) from error
-        if owner != system.user_id() or mode & 0o022:
+        self.descriptor = system.open_directory(path)
+        owner, mode = system.owner_and_mode(self.descriptor)
+        if owner not in (0, system.user_id()) or mode & 0o022:
+            system.close(self.descriptor)
             raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
-
-    def complain(self, problem: str, error: HookError | OSError) -> None:
-        """Add a failure that stops nothing to `complaints`."""
-        self.complaints.append(as_hook_error(problem, error))
-
-    def make_parts(self) -> None:
-        """Make its missing directories."""
-        for part in PARTS:
-            system.ensure_directory(part, 0o700, self.descriptor)
-
-    # --- Records
 
     def read(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; returns None if it does not exist. OSError and ValueError say that it is unreadable."""
@@ -97,6 +72,65 @@ class RunDir:
             return self.read(model, name)
         except (OSError, ValueError):
             return None
+
+    def list_names(self, model: type[Model]) -> list[str]:
+        """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
+        stems = [name[: -len(".json")] for name in self.list_part(PLACES[model]) if name.endswith(".json")]
+        return [stem for stem in stems if names.is_container_id(stem)]
+
+    def list_part(self, part: str) -> list[str]:
+        """List the names in one of its directories; none if it does not exist."""
+        try:
+            return system.list_directory(part, self.descriptor)
+        except FileNotFoundError:
+            return []
+
+    def list_states(self) -> list[KeyState]:
+        """Read all states that are readable. The cost grows with the node."""
+        states = [self.glance(KeyState, key) for key in self.list_names(KeyState)]
+        return [state for state in states if state is not None]
+
+    def read_index(self, container: str) -> str | None:
+        """Read a container's key from its index, or return None if there is none. HookError `io`: it is unreadable."""
+        try:
+            index = self.read(Index, container)
+        except (OSError, ValueError) as error:
+            raise HookError(
+                Reason.IO, "unreadable index", run_dir=self.path, container=container, error=error
+            ) from error
+        return index.key if index is not None else None
+
+
+class RunDir(Reader):
+    """The open run directory, to read and to write."""
+
+    lock_error = "locked"  # the kind of the failure that a lock was not free in time; `jobs` has another
+
+    def __init__(self, path: str, complaints: list[HookError] | None = None) -> None:
+        """Open the run directory, or make it. Problems that are handled on the way go to `complaints`.
+
+        Raises HookError `io` if that fails, or another user could write to it.
+        """
+        self.complaints = complaints if complaints is not None else []  # the caller's
+        self.may_make_room = True  # a full file system leads to reclaim.make_room
+        try:
+            try:
+                super().__init__(path)
+            except FileNotFoundError:
+                system.ensure_directory(path, 0o755)
+                super().__init__(path)
+                self.make_parts()
+        except OSError as error:
+            raise as_hook_error("cannot create or open the run directory", error) from error
+
+    def complain(self, problem: str, error: HookError | OSError) -> None:
+        """Add a failure that stops nothing to `complaints`."""
+        self.complaints.append(as_hook_error(problem, error))
+
+    def make_parts(self) -> None:
+        """Make its missing directories."""
+        for part in PARTS:
+            system.ensure_directory(part, 0o700, self.descriptor)
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
         """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
@@ -129,25 +163,6 @@ class RunDir:
     def remove(self, model: type[Model], name: str) -> None:
         """Remove a record, or nothing if it does not exist."""
         system.unlink(file_of(model, name), self.descriptor)
-
-    def names(self, model: type[Model]) -> list[str]:
-        """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
-        found = [name[: -len(".json")] for name in self.list_part(PLACES[model]) if name.endswith(".json")]
-        return [name for name in found if names.is_container_id(name)]
-
-    def list_part(self, part: str) -> list[str]:
-        """List the names in one of its directories; none if it does not exist."""
-        try:
-            return system.list_directory(part, self.descriptor)
-        except FileNotFoundError:
-            return []
-
-    # --- Keys
-
-    def list_states(self) -> list[KeyState]:
-        """Read all states that are readable. The cost grows with the node."""
-        states = [self.glance(KeyState, key) for key in self.names(KeyState)]
-        return [state for state in states if state is not None]
 
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock; after `deadline` (system.monotonic) raise HookError `lock_timeout`.
@@ -190,20 +205,10 @@ class RunDir:
 
         return reclaim.set_aside(self, key, error)
 
-    def read_index(self, container: str) -> str | None:
-        """Read a container's key from its index, or return None if there is none. HookError `io`: it is unreadable."""
-        try:
-            index = self.read(Index, container)
-        except (OSError, ValueError) as error:
-            raise HookError(
-                Reason.IO, "unreadable index", run_dir=self.path, container=container, error=error
-            ) from error
-        return index.key if index is not None else None
-
     def write_index(self, container: str, key: str, file: str = "", labels: dict[str, str] | None = None) -> None:
         """Note, under its key's lock, which key a container belongs to, and the file and labels of the key's line.
 
-        A displaced member (names.displaced_member) gets none: poststop names the ID, which is another member's.
+        A displaced member (names.name_displaced) gets none: poststop names the ID, which is another member's.
         """
         if "@" not in container:
             self.write(Index, container, Index(key=key, history_file=file, job_labels=labels or {}), owner=key)

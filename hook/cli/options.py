@@ -20,9 +20,9 @@ from hook.node import paths
 __all__ = ["ARGUMENTS"]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
-Directory = Annotated[str, AfterValidator(names.directory)]
-Label = Annotated[str, AfterValidator(names.label)]
-Labels = dict[Label, Annotated[str, AfterValidator(names.label_value)]]
+Directory = Annotated[str, AfterValidator(names.check_directory)]
+Label = Annotated[str, AfterValidator(names.check_label)]
+Labels = dict[Label, Annotated[str, AfterValidator(names.check_label_value)]]
 
 
 def _field(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field

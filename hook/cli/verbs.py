@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hook import names, report, show, system
 from hook.cli import options
 from hook.errors import Reason, as_hook_error
+from hook.labels import name_key
 from hook.models import Options
 from hook.node import engines, files, paths, programs
 from hook.node.paths import Places
@@ -205,9 +206,7 @@ def _find_key(node: Inventory, name: str, history_file: str) -> SeenKey:
         pod = show.list_pod_names(failure.namespace, failure.pod)
         named.setdefault(key, {key}).update(filter(None, (failure.container, failure.name, *pod)))
         shown[key] = lists.name_failed(failure)
-    for key, found_key in keys.items():
-        state = found_key.state
-        shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
+    shown.update({key: who(key, *name_key(seen_key.state)) for key, seen_key in keys.items()})
     exact = [key for key, names in named.items() if name in names]
     begun = [key for key, names in named.items() if name and any(other.startswith(name) for other in names)]
     matches = [key for key in exact if key not in keys or keys[key].state.completed_at is None] or exact or begun
@@ -405,7 +404,7 @@ def _read_live_keys(path: str) -> set[str]:
             text = files.read_text(os.path.abspath(path), files.CONFIGURATION)
         if len(text) > files.CONFIGURATION:
             raise ValueError(f"more than {files.CONFIGURATION} bytes")
-        return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
+        return {names.check_container_id(line.strip()) for line in text.splitlines() if line.strip()}
     except (files.Unreadable, ValueError) as error:
         raise Usage(f"--live={path}: {error}") from None
 

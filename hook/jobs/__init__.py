@@ -155,7 +155,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in filter(parse_job_process, context.run.names(Failure)):
+    for process in filter(parse_job_process, context.run.list_names(Failure)):
         failure = context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
@@ -237,7 +237,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
     """
     if not names.is_container_id(name) or len(name) > LONGEST_KEY:
         raise _bad_key(name)
-    if identity.canonical_uid(name) is not None:
+    if identity.normalize_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
     if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import partial
+from stat import S_ISREG
 from typing import TypeVar
 
 from hook import names, system
-from hook.errors import UNNAMED, HookError, Reason, as_hook_error
+from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
 from hook.reclaim import ASIDE, rank
-from hook.store import PARTS, RunDir, file_of
+from hook.store import PARTS, Reader, RunDir, file_of
 from hook.validation import replace
 from hook.view import count_files
 from hook.words import explain_exception, who
@@ -45,114 +46,87 @@ class Broken:
     problem: str
 
 
-class Records(RunDir):
+class Records(Reader):
     """The run directory, open for reading, for `with`; one that does not exist is empty.
 
     Raises HookError `io` if it cannot be read, or if another user could write to it.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.is_there = False
         try:
-            self.descriptor = system.open_directory(path)
+            super().__init__(path)
         except FileNotFoundError:
-            return
+            self.descriptor = -1
         except OSError as error:
             raise as_hook_error("the run directory cannot be read", error) from error
-        self.is_there = True
-        owner, mode = system.owner_and_mode(self.descriptor)
-        if owner not in (0, system.user_id()) or mode & 0o022:
-            self.__exit__()
-            raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
 
     def __enter__(self) -> Records:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self.is_there:
+        if self.descriptor >= 0:
             system.close(self.descriptor)
-            self.is_there = False
-
-    def read(self, model: type[ModelT], name: str) -> ModelT | None:
-        """Read a record as RunDir.read does, also without a run directory."""
-        return super().read(model, name) if self.is_there else None
 
     def list_part(self, part: str) -> list[str]:
-        """List a directory as RunDir.list_part does, also without a run directory. Raises HookError `io`."""
-        return _list(self, part) if self.is_there else []
-
-    def state(self, key: str) -> KeyState | Broken | None:
-        """Read the state of a key; return None if it has none."""
-        return read_state(self, key)
-
-    def failure(self, container: str) -> Failure | Broken | None:
-        """Read why a container is not monitored; return None if nothing is recorded."""
-        return _examine(self, Failure, container)
-
-    def file(self, key: str) -> str:
-        """Return the path of a key's state file, for messages."""
-        return f"{self.path}/groups/{key}.json"
+        """List a directory as Reader.list_part does, also without a run directory. Raises HookError `io`."""
+        return _list(self, part) if self.descriptor >= 0 else []
 
     def is_full(self) -> bool:
         """Whether its file system has next to no room, so that hooks may be unable to record failures."""
-        room = system.try_call(os.statvfs, self.descriptor if self.is_there else os.path.dirname(self.path) or ".")
+        place = self.descriptor if self.descriptor >= 0 else os.path.dirname(self.path) or "."
+        room = system.try_call(os.statvfs, place)
         if room is None:
             return False
         has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
-    def count(self, name: str) -> int:
-        """Return how many events RunDir.count_run has counted: too few if the file system was full."""
-        size = self._size("runs/" + name) if self.is_there else None
-        return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
-
-    def runs(self) -> dict[tuple[str, str], int]:
-        """Return the number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
-        counts = {}
-        for name in self.list_part("runs"):
-            stage, dash, result = name.partition("-")
-            size = self._size("runs/" + name)
-            if dash and size is not None and not name.startswith("."):
-                counts[stage, result] = size
-        return counts
-
-    def _size(self, path: str) -> int | None:
-        found = system.try_call(os.stat, path, dir_fd=self.descriptor, follow_symlinks=False)
-        return found.st_size if found is not None and stat.S_ISREG(found.st_mode) else None
+    def count_events(self) -> dict[str, int]:
+        """Return how many events of each name RunDir.count_run has counted: too few if the file system was full."""
+        paths = {name: f"runs/{name}" for name in self.list_part("runs") if not name.startswith(".")}
+        look = partial(os.stat, dir_fd=self.descriptor, follow_symlinks=False)
+        statuses = {name: system.try_call(look, path) for name, path in paths.items()}
+        # An empty file has been made where no byte could be added.
+        return {name: max(1, status.st_size) for name, status in statuses.items() if status and S_ISREG(status.st_mode)}
 
 
-def read_state(run: RunDir, key: str) -> KeyState | Broken | None:
+def read_state(run: Reader, key: str) -> KeyState | Broken | None:
     """Read the state of a key without its lock; return None if it has none."""
-    found = _examine(run, KeyState, key)
-    if isinstance(found, KeyState) and found.key != key:
-        return Broken(key, f"{run.path}/groups/{key}.json", f"it is of {found.key!r}")
-    return found
+    state = read_record(run, KeyState, key)
+    if isinstance(state, KeyState) and state.key != key:
+        return Broken(key, locate_state(run, key), f"it is of {state.key!r}")
+    return state
 
 
-def _examine(run: RunDir, model: type[ModelT], name: str) -> ModelT | Broken | None:
+def read_record(run: Reader, model: type[ModelT], name: str) -> ModelT | Broken | None:
+    """Read a record, or find out why it cannot be read; return None if there is none."""
     try:
-        return run.read(model, names.container_id(name))
+        return run.read(model, names.check_container_id(name))
     except (OSError, ValueError) as error:
         return Broken(name, f"{run.path}/{file_of(model, name)}", explain_exception(error))
 
 
-def _list(run: RunDir, part: str) -> list[str]:
+def locate_state(run: Reader, key: str) -> str:
+    """Return the path of a key's state file, for messages."""
+    return f"{run.path}/{file_of(KeyState, key)}"
+
+
+def _list(run: Reader, part: str) -> list[str]:
     try:
-        return RunDir.list_part(run, part)
+        return Reader.list_part(run, part)
     except OSError as error:
         raise as_hook_error(f"{run.path}/{part} cannot be read", error) from error
 
 
-def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
-    """Return `seen` without the containers that were recorded since."""
-    left = {container: names for container, names in seen.containers.items() if container not in recorded}
-    return replace(seen, containers=left)
+def leave_out(unhooked: Unhooked, recorded: Collection[str]) -> Unhooked:
+    """Return `unhooked` without the containers that were recorded since."""
+    containers = {container: pod for container, pod in unhooked.containers.items() if container not in recorded}
+    return replace(unhooked, containers=containers)
 
 
-def name_unhooked(seen: Unhooked) -> list[str]:
+def name_unhooked(unhooked: Unhooked) -> list[str]:
     """Name the containers that were never hooked, for people."""
-    rows = ((of.namespace, of.pod or (of.uid and f"pod {of.uid}"), of.name, id_) for id_, of in seen.containers.items())
+    pods = unhooked.containers.items()
+    rows = ((pod.namespace, pod.pod or (pod.uid and f"pod {pod.uid}"), pod.name, container) for container, pod in pods)
     return [who(container, *names) for *names, container in sorted(rows, key=lambda row: [*map(str, row)])]
 
 
@@ -161,14 +135,14 @@ def list_recorded(states: Iterable[KeyState]) -> set[str]:
     return {group.path for state in states if state.completed_at is None for group in state.groups}
 
 
-def glance_index(run: RunDir, container: str) -> str | None:
+def glance_index(run: Reader, container: str) -> str | None:
     """Read a container's key from its index without a lock; return None if there is no readable index."""
     index = run.glance(Index, container)
     return index.key if index is not None else None
 
 
-def peek(run: RunDir, model: type[ModelT], name: str) -> ModelT | None:
-    """Read a record as RunDir.glance does, but raise OSError if the file cannot be read: it is not taken for absent."""
+def peek(run: Reader, model: type[ModelT], name: str) -> ModelT | None:
+    """Read a record as Reader.glance does, but raise OSError if the file cannot be read: it is not taken for absent."""
     try:
         return run.read(model, name)
     except ValueError:
@@ -186,17 +160,17 @@ class Surplus:
     lines: Counter[str]  # by key, how many of its lines go, the oldest ones
 
 
-def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
+def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
     owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
     snapshots, lines = set[str](), Counter[str]()
-    over = sum(map(len, owed.values())) - MOST_LINES
-    for key, own in owed.items():
-        if over > 0:
-            lines[key] = min(over, len(own))
-            over -= len(own)
+    excess = sum(map(len, owed.values())) - MOST_LINES
+    for key, waiting in owed.items():
+        if excess > 0:
+            lines[key] = min(excess, len(waiting))
+            excess -= len(waiting)
     room = system.try_call(os.statvfs, run.descriptor)
-    if room is None or not _is_over(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
+    if room is None or not _are_too_many(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
     completed = sorted((state for state in states if state.completed_at is not None), key=rank)
     # Blocks and files of each key: of its view, which goes with the snapshot, and of its record.
@@ -205,19 +179,19 @@ def find_surplus(run: RunDir, states: Collection[KeyState]) -> Surplus:
     blocks = sum(records.values()) + sum(of_view for of_view, _ in views.values())
     files = len(records) + sum(of_view for _, of_view in views.values())
     for state in completed:
-        if state.groups and _is_over(room, blocks, files):
+        if state.groups and _are_too_many(room, blocks, files):
             snapshots.add(state.key)
             is_whole = state.key not in owed  # else the record stays with the lines
             blocks -= views[state.key][0] + is_whole * records[state.key]
             files -= views[state.key][1] + is_whole
     for state in completed:
-        if state.key in owed and _is_over(room, blocks, files):
+        if state.key in owed and _are_too_many(room, blocks, files):
             lines[state.key] = len(owed[state.key])
             blocks, files = blocks - records[state.key], files - 1
     return Surplus(snapshots, lines)
 
 
-def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
+def _are_too_many(room: os.statvfs_result, blocks: int, files: int) -> bool:
     """Whether so many blocks or files are more than completed keys may have."""
     # A file system that has 0 of either in all has no limit for it.
     return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
@@ -226,7 +200,7 @@ def _is_over(room: os.statvfs_result, blocks: int, files: int) -> bool:
 # --- Whether anything changes
 
 
-def version(run: RunDir) -> int | None:
+def read_version(run: Reader) -> int | None:
     """Return a number that changes with each further commit to a key.
 
     It is None if there are no keys, or while the last commit is so young that another may get the same number.
@@ -254,14 +228,14 @@ class Contents:
     leftovers: set[str]  # the keys of which a killed hook left files, or a lock or a view that they must not have
 
 
-def read_contents(run: RunDir) -> Contents:
+def read_contents(run: Reader) -> Contents:
     """Read all records, and list the files that should not stay. Raises HookError `io`, OSError."""
     groups = _list(run, "groups")
-    found = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
+    records = {key: read_state(run, key) for key in _cut(groups, "", ".json")}
     failures, members = _list(run, "unmonitored"), _list(run, "members")
     index = {container: glance_index(run, container) for container in _cut(members, "", ".json")}
-    states = {key: state for key, state in found.items() if isinstance(state, KeyState)}
-    unreadable = {key for key, state in found.items() if isinstance(state, Broken)}
+    states = {key: state for key, state in records.items() if isinstance(state, KeyState)}
+    unreadable = {key for key, state in records.items() if isinstance(state, Broken)}
     asides: dict[str, list[str]] = {}
     for name in groups:
         # The inode ends the name: a container's ID may have all of this in it, and its record ends with `.json`.
@@ -279,11 +253,11 @@ def read_contents(run: RunDir) -> Contents:
 
 def _cut(files: list[str], start: str, end: str) -> list[str]:
     """Return the IDs between this start and this end of the files' names."""
-    found = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
-    return [name for name in found if names.is_container_id(name)]
+    stems = (file[len(start) : -len(end)] for file in files if file.startswith(start) and file.endswith(end))
+    return [stem for stem in stems if names.is_container_id(stem)]
 
 
-def has_leftovers(run: RunDir, state: KeyState) -> bool:
+def has_leftovers(run: Reader, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
     places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
     for place in places:
@@ -310,7 +284,7 @@ def remove_half_written(run: RunDir, container: str) -> None:
     system.unlink(f"unmonitored/.{container}.tmp", run.descriptor)
 
 
-def has_old_failure(run: RunDir, container: str) -> bool:
+def has_old_failure(run: Reader, container: str) -> bool:
     """Whether a failure's record, readable or not, is older than a day, or than an hour if its container is unknown."""
     return _is_old(run, f"unmonitored/{container}.json", _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT)
 
@@ -320,14 +294,14 @@ def find_job(failure: Failure) -> str | None:
     return failure.key if failure.kind == "job" and failure.key != failure.container else None
 
 
-def _is_old(run: RunDir, path: str, kept: float) -> bool:
+def _is_old(run: Reader, path: str, kept: float) -> bool:
     return (system.try_call(system.age, path, run.descriptor) or 0.0) >= kept
 
 
 # --- The end of the run directory
 
 
-def list_asides(run: RunDir) -> list[str]:
+def list_asides(run: Reader) -> list[str]:
     """List the paths of all unreadable states that were set aside."""
     return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
 

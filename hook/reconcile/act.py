@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hook import create, ending, identity, life_turns, names, poststop, reclaim, report, resctrl, system, validation
+from hook import create, ending, identity, labels, life_turns, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.enter import begin
@@ -20,7 +20,7 @@ from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.key import end, finish_end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.node import processes, records, runtimes
+from hook.node import podman, processes, records
 from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
@@ -109,7 +109,7 @@ def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action
     elif verb == "forget":
         context.run.remove(Index, action.container)
     elif verb == "name":
-        locked.commit(names.keep_labels(state, name_members(seen, state)))
+        locked.commit(labels.keep_labels(state, name_members(seen, state)))
     elif verb == "prune":
         reclaim.forget(context.view, locked)
         if action.why == EARLY:
@@ -224,13 +224,13 @@ def _find_members(seen: Survey, key: str, path: str, file: str) -> dict[str, Mem
     for name in seen.indexed.get(key, ()):
         pid, starttime = parse_job_process(name) or (0, 0)
         if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
-            cgroup = identity.own_cgroup(system.cgroups(pid), name)
+            cgroup = identity.choose_cgroup(system.cgroups(pid), name)
             found[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
     if found:  # a cgroup that is named as the job is no container's
         return found
     for name, init in seen.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = identity.own_cgroup(system.cgroups(init.pid), name)
+            cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key, file)
     return found
@@ -278,7 +278,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     )
     places = [place] if place is not None else []
     found = Container(name, pid, bundle, annotations, places)
-    runtimes.name_running(found.pod, name, bundle, places)
+    podman.name_running(found.pod, name, bundle, places)
     names_pod = not found.pod.is_podmans and (found.annotations.pod_uid or found.annotations.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"

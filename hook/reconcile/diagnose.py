@@ -18,8 +18,9 @@ from hook import counters, identity, names, reclaim, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.key import is_held
+from hook.labels import name_key
 from hook.models import Failure, KeyState, Member, MonGroup, State
-from hook.node import engines, processes, records, runtimes
+from hook.node import engines, podman, processes, records
 from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
@@ -65,7 +66,7 @@ class Survey:
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
         self.kubelet = engines.KubeletNames()
-        self.podman = runtimes.PodmanNames(context.run.path)
+        self.podman = podman.PodmanNames(context.run.path)
         self.records = records.read_contents(context.run)
         self.states = self.records.states
         self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
@@ -282,10 +283,8 @@ def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "")
 
 def _add_names(action: Action, state: KeyState) -> Action:
     """Add the recorded names of pod and container to an action."""
-    member = state.members.get(action.container)
-    namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
-    name = member.name if member is not None else None if action.container else names.find_name(state)
-    return replace(action, namespace=namespace, pod=pod, name=name)
+    namespace, pod, name = name_key(state, action.container)
+    return replace(action, namespace=action.namespace or namespace, pod=action.pod or pod, name=name)
 
 
 def _is_listed(seen: Survey, key: str | None) -> bool | None:
@@ -385,8 +384,8 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
         return Action("note", key, container, why=why) if not is_noted else None
     if not look.is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
-    # A former process of this ID has no index entry (names.displaced_member).
-    if seen.records.index.get(container) is None and container == names.container_of(container):
+    # A former process of this ID has no index entry (names.name_displaced).
+    if seen.records.index.get(container) is None and container == names.get_container_id(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not look.to_move:
         return None
@@ -443,11 +442,11 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
     """
     if state.kind != "pod":
-        return runtimes.add_names(state, seen.podman)
+        return podman.add_names(state, seen.podman)
     pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():
-        name = seen.kubelet.containers.get(names.container_of(container)) if member.name is None else None
+        name = seen.kubelet.containers.get(names.get_container_id(container)) if member.name is None else None
         if name is not None:
             members[container] = validation.replace(member, name=name)
     if pod is None and members == state.members:

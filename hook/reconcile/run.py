@@ -14,12 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from hook import names, reclaim, report, resctrl, system, validation
+from hook import reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.key import finish_end
+from hook.labels import name_key
 from hook.models import KeyState, Options, State
-from hook.node import processes, records, runtimes
+from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import Unhooked
 from hook.reconcile.act import act, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
@@ -260,7 +261,7 @@ def _repair(context: Context, live: Collection[str] | None, asks: ListStates | N
         passes += 1
         done.act(seen, actions)
     if seen.podman.wants_pods:
-        system.try_call(system.write_new, runtimes.MARK, "", context.run.descriptor)
+        system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
     done.conclude(seen, planned)
     if asks is not None:  # last: the containers of rebuilt keys are known by now
         adoptable, problems = _find_adoptable(seen, asks)
@@ -319,7 +320,7 @@ def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[
 def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
     for state in map(seen.states.__getitem__, sorted(held)):
-        name = who(state.key, state.pod_namespace, state.pod_name, names.find_name(state))
+        name = who(state.key, *name_key(state))
         yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
     for (key, container), look in seen.looks.items():
         name = _name_place(seen, key, container)
@@ -333,7 +334,7 @@ def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in seen.unread.items():
         known = seen.states.get(key)
-        name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
+        name = who(key, *(name_key(known) if known is not None else ()))
         yield f"{name} not looked at: {explain(as_hook_error('cannot read', error))}"
     if unknown := seen.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
@@ -345,15 +346,13 @@ def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
 def _name_place(seen: Survey, key: str, container: str) -> str:
     """Name a container and its key for people. A container that was recorded since the survey has no other names."""
     state = seen.states.get(key)
-    member = state.members.get(container) if state is not None else None
-    pod = (state.pod_namespace, state.pod_name, member.name) if state and member else (None, None, None)
-    return f"{who(container, *pod)} of {short_id(key)}"
+    return f"{who(container, *(name_key(state, container) if state is not None else ()))} of {short_id(key)}"
 
 
 def _list_unhooked(seen: Survey) -> Iterator[str]:
     """Name the containers that never got the hook, if any, in a line."""
     try:
-        found = runtimes.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
+        found = unhooked.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return
@@ -397,7 +396,7 @@ def end_all_keys(options: Options) -> Remains:
     problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
-        problems = [problem for key in run.names(KeyState) if (problem := _end_key(context, key, deadline))]
+        problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
         left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))

@@ -17,6 +17,8 @@ from typing import Any
 from hook import system
 from hook.words import name_pod, printable
 
+NOTHING = "-"
+"""In a table: there is no name, or no counter."""
 _MOST_NAMED = 5  # in one line
 _GAP = "  "
 _CUT = "..."
@@ -98,10 +100,10 @@ def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
     if screen.width is not None:
         room = screen.width - sum(widths[1:]) - len(_GAP) * (len(columns) - 1)
         least = min(widths[0], _LEAST_NAME)
-        there = {column.head: column for column in columns[1:]}
-        if room < least and (first := next(filter(there.get, _FIRST_TO_GO), None)):
-            del there[first]
-            return lay_out([columns[0], *there.values()], screen)
+        by_head = {column.head: column for column in columns[1:]}
+        if room < least and (first := next(filter(by_head.get, _FIRST_TO_GO), None)):
+            del by_head[first]
+            return lay_out([columns[0], *by_head.values()], screen)
         widths[0] = min(widths[0], max(room, least))
     rows = zip_longest(*([column.head, *column.cells] for column in columns), fillvalue="")
     lines = []
@@ -130,3 +132,8 @@ def name_first(names: Iterable[str]) -> str:
 def list_first(lines: Sequence[str], most: int, tell_more: Callable[[int], str]) -> list[str]:
     """Return the first of these lines, `most` at most, and a line that tells how many more there are."""
     return [*lines[:most], *([tell_more(len(lines) - most)] if len(lines) > most else [])]
+
+
+def to_word(text: str | None) -> str:
+    """Escape any text to one word of bounded length."""
+    return printable(text or "").replace(" ", "\\x20")

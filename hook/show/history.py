@@ -29,9 +29,9 @@ from hook.counters import MILLION
 from hook.node import files
 from hook.node.files import Unreadable
 from hook.node.models import Job
-from hook.show import Column, Screen, list_pod_names, numbers
+from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Total, Uses, to_number, to_word
+from hook.show.snapshot import EVENTS, Total, Uses, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
 LINE = 256 << 10
@@ -389,7 +389,7 @@ def _name_sum(job: Job, by: str) -> str:
     return names.get(by, job.labels.get(by, ""))
 
 
-def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
+def format_rows(jobs: Jobs, rows: Rows, screen: Screen) -> list[str]:
     """Format a table of jobs or sums, and their total."""
     names, seconds, uses = list[str](), list[str](), list[Uses]()
     counts, ends, runs = list[str](), list[str](), list[int]()
@@ -410,20 +410,20 @@ def format_rows(found: Jobs, rows: Rows, screen: Screen) -> list[str]:
         *([numbers("RUNS", [*map(str, runs)])] if any(count != 1 for count in runs) else []),
     ]
     notes = [f"{number} of {rows.count} shown"] if number < rows.count else []
-    limits = {"at or after": found.since, "before": found.until}
+    limits = {"at or after": jobs.since, "before": jobs.until}
     if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
-    notes += filter(None, [found.explain()])
+    notes += filter(None, [jobs.explain()])
     return [*lay_out_uses(columns, uses, LIST_HEADS, screen), *([""] if notes else []), *notes]
 
 
-def rows_to_json(found: Jobs, rows: Rows) -> Iterator[str]:
+def rows_to_json(jobs: Jobs, rows: Rows) -> Iterator[str]:
     """Make the object of `history --json`, row by row."""
     name, by = ("jobs", {}) if rows.by is None else ("sums", {"by": rows.by})
-    times = {"since": found.since or None, "until": found.until or None, "labels": dict(found.labels)}
-    skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
+    times = {"since": jobs.since or None, "until": jobs.until or None, "labels": dict(jobs.labels)}
+    skipped = {"skipped": sum(jobs.skipped.values()), "problems": jobs.problems}
     total = _to_json(rows.total) if rows.count else None
-    answer = system.dumps({"file": found.path, **times, **skipped, **by, name: [], "total": total})
+    answer = system.dumps({"file": jobs.path, **times, **skipped, **by, name: [], "total": total})
     before, begin, after = answer.partition(f'"{name}": [')  # no text has these quotes
     yield before + begin
     for number, row in enumerate(rows.shown):

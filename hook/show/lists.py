@@ -16,24 +16,8 @@ from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import find_job, name_unhooked
-from hook.show import Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers
-from hook.show.snapshot import (
-    EVENTS,
-    NOTHING,
-    Group,
-    Inventory,
-    KeyUse,
-    Rates,
-    SeenKey,
-    Total,
-    Uses,
-    event_of,
-    format_name,
-    sum_key,
-    sum_uses,
-    to_number,
-    to_word,
-)
+from hook.show import NOTHING, Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers, snapshot, to_word
+from hook.show.snapshot import EVENTS, Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, to_number
 from hook.words import format_count, printable, who
 
 STATES = ("live", "taken", "missing", "recovering", "lingering", "completed")
@@ -64,18 +48,16 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
     """Choose the keys of these namespaces and states, or all, and sort them, with their use."""
-    found = [
-        (key, sum_key(key))
-        for key in keys
-        if key.condition in (states or STATES) and (not namespaces or key.state.pod_namespace in namespaces)
-    ]
-    return sorted(found, key=lambda row: (STATES.index(row[0].condition), *_rank(row, sort)))
+    of_state = (key for key in keys if key.condition in (states or STATES))
+    selected = (key for key in of_state if not namespaces or key.state.pod_namespace in namespaces)
+    rows = ((key, snapshot.sum_key(key)) for key in selected)
+    return sorted(rows, key=lambda row: (STATES.index(row[0].condition), *_rank(row, sort)))
 
 
 def _rank(row: KeyUse, sort: str) -> tuple[Any, ...]:
     """Return what sorts a key, as `--sort` says."""
     key, use = row
-    name = format_name(key), key.state.key
+    name = key.title, key.state.key
     if sort == "age":
         return (key.age if key.age is not None else float("inf"), *name)
     return name if sort == "name" else (*rank_use(use, sort), *name)
@@ -90,7 +72,7 @@ def rank_use(use: Uses, sort: str) -> tuple[int, int]:
     return -most, -second
 
 
-def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
+def format_list(node: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
     """Format `list`: RMIDs, at most `limit` of the selected keys, their total, and what is not monitored."""
     shown = selected[:limit]
     keys = [key for key, _ in shown]
@@ -103,32 +85,32 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
         numbers("ALIVE", [_format_members(key) for key in keys]),
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
-    total = [("total", "", sum_uses(use for _, use in selected))] if len(selected) > 1 else []
-    lines = [_format_rmids(seen), *([] if seen.host_pids else [system.NOT_HOST_PIDS]), ""]
-    lines += _lay_out_keys([*_name_rows(shown), *total], columns, LIST_HEADS, screen)
-    if len(shown) < len(seen.keys):
-        lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
-    problems = [*_list_problems(seen)]
+    total = [("total", snapshot.sum_uses(use for _, use in selected))] if len(selected) > 1 else []
+    lines = [_format_rmids(node), *([] if node.host_pids else [system.NOT_HOST_PIDS]), ""]
+    lines += _lay_out_keys([*shown, *total], columns, LIST_HEADS, screen)
+    if len(shown) < len(node.keys):
+        lines += ["", f"{len(shown)} of {len(node.keys)} shown"]
+    problems = [*_list_problems(node)]
     return [*lines, "", *problems] if problems else lines
 
 
-def format_unmonitored(seen: Inventory) -> list[str]:
+def format_unmonitored(node: Inventory) -> list[str]:
     """Format `list unmonitored`: each container that is not monitored, and why."""
-    failures = sorted(seen.failures, key=lambda failure: (failure.reason, name_failed(failure)))
+    failures = sorted(node.failures, key=lambda failure: (failure.reason, name_failed(failure)))
     lines = [line for failure in failures for line in _format_failure(failure)]
-    if seen.unhooked is not None:
-        why = f"without the hook, as of {seen.unhooked.since}"
-        lines += [f"{name}: {why}" for name in name_unhooked(seen.unhooked)]
-    return [*lines, *_list_missing(seen)] or ["none"]
+    if node.unhooked is not None:
+        why = f"without the hook, as of {node.unhooked.since}"
+        lines += [f"{name}: {why}" for name in name_unhooked(node.unhooked)]
+    return [*lines, *_list_missing(node)] or ["none"]
 
 
-def _list_missing(seen: Inventory) -> Iterator[str]:
+def _list_missing(node: Inventory) -> Iterator[str]:
     """List the reasons why failures may have no record."""
-    if seen.is_full:
+    if node.is_full:
         remedy = "free space or inodes there (df -h /run, df -i /run)"
         yield f"more containers may be unmonitored: the file system of the run directory is full; {remedy}"
-    if seen.unrecorded:
-        count = format_count(seen.unrecorded, "failure")
+    if node.unrecorded:
+        count = format_count(node.unrecorded, "failure")
         yield f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook"
 
 
@@ -146,30 +128,29 @@ def name_failed(failure: Failure) -> str:
     return who(failure.container, failure.namespace, failure.pod, failure.name or find_job(failure))
 
 
-def _format_rmids(seen: Inventory) -> str:
-    if seen.rmids is None:
+def _format_rmids(node: Inventory) -> str:
+    if node.rmids is None:
         return "resctrl is not mounted, or does not support monitoring"
-    in_use = seen.rmids.ours + seen.rmids.others
-    limit = _UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
-    orphans = f"; orphans: {len(seen.orphans)}" if seen.orphans else ""
-    return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
-
-
-def _name_rows(rows: Iterable[KeyUse]) -> list[tuple[str, str, Uses]]:
-    return [(format_name(key), key.state.key, use) for key, use in rows]
+    in_use = node.rmids.ours + node.rmids.others
+    limit = _UNKNOWN if node.rmids.limit is None else node.rmids.limit
+    orphans = f"; orphans: {len(node.orphans)}" if node.orphans else ""
+    return f"RMIDs: {in_use} in use of {limit} ({node.rmids.ours} ours, {node.rmids.others} of others){orphans}"
 
 
 def _lay_out_keys(
-    rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
+    rows: Sequence[tuple[SeenKey | str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
-    """Lay out a table of names, keys and their use, with these columns in between.
+    """Lay out a table of keys, or of sums by their names, and of their use, with these columns in between.
 
     A terminal gets short keys, and none that is the name.
     """
-    names, keys, uses = zip(*rows) if rows else ((), (), ())
-    short = ["" if key == name else _shorten_key(key) for name, key in zip(names, keys)]
-    key = Column("KEY", keys if screen.width is None else short)
-    return lay_out_uses([Column("NAME", names), key, *columns], uses, heads, screen)
+    titles = [row if isinstance(row, str) else row.title for row, _ in rows]
+    keys = ["" if isinstance(row, str) else row.state.key for row, _ in rows]
+    if screen.width is not None:
+        keys = ["" if key == title else _shorten_key(key) for title, key in zip(titles, keys)]
+    return lay_out_uses(
+        [Column("NAME", titles), Column("KEY", keys), *columns], [use for _, use in rows], heads, screen
+    )
 
 
 def _shorten_key(key: str) -> str:
@@ -191,34 +172,34 @@ def _format_members(key: SeenKey) -> str:
     return _UNKNOWN if alive is None else f"{alive}/{len(key.alive)}"
 
 
-def _list_problems(seen: Inventory) -> Iterator[str]:
+def _list_problems(node: Inventory) -> Iterator[str]:
     """List the lines that `list` shows below its table."""
-    for broken in seen.unreadable:
+    for broken in node.unreadable:
         yield f"unreadable: {printable(f'{broken.file}: {broken.problem}')}"
     failed: dict[tuple[bool, str], list[str]] = {}
-    for failure in seen.failures:
+    for failure in node.failures:
         failed.setdefault((failure.monitored, failure.reason), []).append(name_failed(failure))
     for (is_monitored, reason), called in sorted(failed.items()):
         head = "monitored, with problems" if is_monitored else "not monitored"
         yield f"{head}: {to_word(reason)}: {_name_some(called)}"
-    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in seen.list_taken()]:
+    if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in node.list_taken()]:
         yield f"taken by other tools, which count what they use: {_name_some(taken)}"
-    yield from _list_findings(seen)
-    for file, why, lines in seen.list_owed():
+    yield from _list_findings(node)
+    for file, why, lines in node.list_owed():
         yield printable(f"not in the history yet: {format_count(lines, 'line')} for {file}: {why}")
-    if seen.dropped_lines:
-        yield f"at least {format_count(seen.dropped_lines, 'line')} of history dropped since boot: too many waited"
-    yield from _list_missing(seen)
+    if node.dropped_lines:
+        yield f"at least {format_count(node.dropped_lines, 'line')} of history dropped since boot: too many waited"
+    yield from _list_missing(node)
 
 
-def _list_findings(seen: Inventory) -> Iterator[str]:
+def _list_findings(node: Inventory) -> Iterator[str]:
     """List what the last reconcile found."""
-    record, unhooked = seen.reconciled, seen.unhooked
+    record, unhooked = node.reconciled, node.unhooked
     if record is not None and record.elsewhere:
         groups = [f"{to_word(path)}: {number}" for path, number in sorted(record.elsewhere.items())]
         yield f"threads in groups of other tools or in other ctrl_groups, as of reconcile: {name_first(groups)}"
     if record is not None and record.outside_total:
-        called = {container: key.name_member(container) for key in seen.keys for container in key.state.members}
+        called = {container: key.name_member(container) for key in node.keys for container in key.state.members}
         outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
         yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
     if unhooked is not None and (never := name_unhooked(unhooked)):
@@ -239,7 +220,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
     facts = {
         "key": state.key,
         "kind": state.kind,
-        "pod" if state.kind == "pod" else "name": format_name(key),
+        "pod" if state.kind == "pod" else "name": key.title,
         **{f"label {name}": text for name, text in state.job_labels.items()},
         "state": key.condition,
         "age": format_age(key.age),
@@ -252,7 +233,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
     if state.completed_at and state.history_file and not state.owed:
         facts["history"] = format_command(state.history_file, state.key)
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items() if value]
-    sums = sum_key(key, has_gauges=True)
+    sums = snapshot.sum_key(key, has_gauges=True)
     if events := [event for event in EVENTS if event in sums]:  # over all domains and ctrl_groups
         columns = [
             Column("EVENT", events),
@@ -281,26 +262,26 @@ def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
     states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
         "ID": container,
-        "earlier": "a new container has the same ID" if names.container_of(container) != container else None,
+        "earlier": "a new container has the same ID" if names.get_container_id(container) != container else None,
         "group": member.group,
         "cgroup": member.cgroup,
         "taken from": member.taken_from,
         "taken by": key.taken.get(container),
     }
-    name = who(names.container_of(container), name=member.name)
+    name = who(names.get_container_id(container), name=member.name)
     head = f"container {name}: {states[key.alive[container]]}, pid {member.pid}, started {started}"
     return [head, *(f"  {name:<10} {printable(text)}" for name, text in facts.items() if text)]
 
 
 def _format_group(group: Group) -> list[str]:
     record = group.record
-    status = "over" if group.is_over else "there" if group.exists else "missing"
+    status = "over" if group.has_ended else "there" if group.exists else "missing"
     unknown = "; no initial counters: its use is unknown" if record.begin is None else ""
     head = printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status}{unknown})")
     counted = {counter: _counter_to_json(group, counter) for counter in group.list_counters()}
     if not counted:
         return [head]
-    rows, last = [*counted.values()], "end" if group.is_over else "now"
+    rows, last = [*counted.values()], "end" if group.has_ended else "now"
     columns = [
         Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
@@ -320,22 +301,22 @@ def format_rates(rates: Rates, sort: str, screen: Screen) -> list[str]:
     shown = listed if screen.height is None else listed[: max(1, screen.height - others)]
     of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
-    rows = [("node", "", rates.node), ("no pod", "", rates.rest), *_name_rows(shown)]
+    rows: list[tuple[SeenKey | str, Uses]] = [("node", rates.node), ("no pod", rates.rest), *shown]
     return [f"{rates.time}  over {rates.seconds:.1f} s, {of_all}", "", *_lay_out_keys(rows, [], heads, screen)]
 
 
 # --- The same with --json
 
 
-def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
+def list_to_json(node: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
     """Make the object of `list --json`."""
-    rmids, unhooked, reconciled = seen.rmids, seen.unhooked, seen.reconciled
+    rmids, unhooked, reconciled = node.rmids, node.unhooked, node.reconciled
     return {
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
-        "keys": [_summary_to_json(key, use) for key, use in selected],
-        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in seen.unreadable],
-        "unmonitored": [failure.model_dump() for failure in seen.failures],
+        "keys": [{**_describe_key(key), "use": _uses_to_json(use)} for key, use in selected],
+        "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in node.unreadable],
+        "unmonitored": [failure.model_dump() for failure in node.failures],
         "unhooked": unhooked
         and {
             "since": unhooked.since,
@@ -344,11 +325,11 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         },
         "outside": dict(reconciled.outside) if reconciled is not None else {},
         "elsewhere": dict(reconciled.elsewhere) if reconciled is not None else {},
-        "unassigned": seen.unassigned,
-        "run_dir_full": seen.is_full,
-        "unrecorded": seen.unrecorded,
-        "history": {"owed": [waiting._asdict() for waiting in seen.list_owed()], "dropped": seen.dropped_lines},
-        "dropped_snapshots": seen.dropped_snapshots,
+        "unassigned": node.unassigned,
+        "run_dir_full": node.is_full,
+        "unrecorded": node.unrecorded,
+        "history": {"owed": [waiting._asdict() for waiting in node.list_owed()], "dropped": node.dropped_lines},
+        "dropped_snapshots": node.dropped_snapshots,
     }
 
 
@@ -359,7 +340,8 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
         for container, member in key.state.members.items()
     }
     return {
-        **_summary_to_json(key, sum_key(key)),
+        **_describe_key(key),
+        "use": _uses_to_json(snapshot.sum_key(key)),
         "generation": key.state.generation,
         "late_cpu_seconds": key.state.late_cpu,
         "members": members,
@@ -367,7 +349,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
             {
                 "path": group.record.path,
                 "ctrl_group": group.record.ctrl_group,
-                "over": group.is_over,
+                "over": group.has_ended,
                 "exists": group.exists,
                 "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
             }
@@ -378,10 +360,10 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    total, event = group.totals.get(counter, Total()), event_of(counter)
+    total, event = group.totals.get(counter, Total()), snapshot.event_of(counter)
     return {
         "begin": group.begin.get(counter),
-        "end" if group.is_over else "now": group.now.get(counter),
+        "end" if group.has_ended else "now": group.now.get(counter),
         "before": (group.record.before.get(counter) or "").partition(" ")[0] or None,  # of counters.EARLIER
         "use": None if total.unknown else to_number(total.value),
         "known": to_number(total.value),
@@ -398,51 +380,50 @@ def rates_to_json(rates: Rates) -> dict[str, Any]:
         "node": _speeds_to_json(rates.node),
         "no_pod": _speeds_to_json(rates.rest),
         "keys": [
-            {**_identity_to_json(key), **_speeds_to_json(use)}
+            {**_describe_key(key), **_speeds_to_json(use)}
             for key, use in sorted(rates.keys, key=lambda row: _rank(row, "energy"))
         ],
     }
 
 
 def _speeds_to_json(use: Uses) -> dict[str, Any]:
-    there = {name: use.get(event, Total()) for event, (_, name) in _TOP_HEADS.items()}
+    totals = {name: use.get(event, Total()) for event, (_, name) in _TOP_HEADS.items()}
     return {
-        **{name: to_number(total.value) for name, total in there.items()},
-        "partial": sorted(name for name, total in there.items() if total.unknown or total.from_nothing),
-        "at_least": sorted(name for name, total in there.items() if total.at_least),
+        **{name: to_number(total.value) for name, total in totals.items()},
+        "partial": sorted(name for name, total in totals.items() if total.unknown or total.from_nothing),
+        "at_least": sorted(name for name, total in totals.items() if total.at_least),
     }
 
 
-def _identity_to_json(key: SeenKey) -> dict[str, Any]:
-    state = key.state
-    pod = {"namespace": state.pod_namespace, "pod": state.pod_name}
-    return {"key": state.key, "kind": state.kind, **pod, "name": key.name}
-
-
-def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
-    alive = key.count_alive()
+def _describe_key(key: SeenKey) -> dict[str, Any]:
+    """Describe a key by the fields that `list`, `show` and `top` have."""
+    state, alive = key.state, key.count_alive()
     return {
-        **_identity_to_json(key),
-        "labels": key.state.job_labels,
+        "key": state.key,
+        "kind": state.kind,
+        "namespace": state.pod_namespace,
+        "pod": state.pod_name,
+        "name": key.name,
+        "labels": state.job_labels,
         "state": key.condition,
-        "created_at": key.state.created_at or None,
-        "completed_at": key.state.completed_at,
+        "created_at": state.created_at or None,
+        "completed_at": state.completed_at,
         "age_seconds": None if key.age is None else round(key.age, 3),
         "members_alive": alive,
         "members_dead": None if alive is None else len(key.alive) - alive,
         "taken": key.taken,
         "ctrl_groups": [group.record.ctrl_group for group in key.groups],
-        "use": _uses_to_json(use),
     }
 
 
 def _uses_to_json(use: Uses) -> dict[str, Any]:
-    marks = ("at_least", "unknown", "from_nothing")
     return {
         event: {
             "value": to_number(total.value),
             "unit": EVENTS[event].unit,
-            **{name: getattr(total, name) for name in marks},
+            "at_least": total.at_least,
+            "unknown": total.unknown,
+            "from_nothing": total.from_nothing,
         }
         for event, total in use.items()
     }
@@ -453,10 +434,10 @@ def _uses_to_json(use: Uses) -> dict[str, Any]:
 
 def list_names(key: SeenKey) -> Iterator[str]:
     """List the names of a key: those of its pod and its containers, and their IDs."""
-    state, shown = key.state, format_name(key)
+    state, title = key.state, key.title
     yield from list_pod_names(state.pod_namespace, state.pod_name)
     yield from state.members
-    named = (state.name, *(member.name for member in state.members.values()), shown if shown != NOTHING else None)
+    named = (state.name, *(member.name for member in state.members.values()), title if title != NOTHING else None)
     yield from filter(None, named)
 
 

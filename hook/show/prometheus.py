@@ -15,13 +15,16 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import starmap
 
-from hook import __version__, counters, names, system
+from hook import __version__, counters, system
 from hook.errors import Reason
+from hook.labels import read_labels
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
-from hook.show.snapshot import EVENTS, NOTHING, Event, Group, Inventory, SeenKey, event_of, format_name, to_number
+from hook.show import NOTHING
+from hook.show.snapshot import EVENTS, Event, Group, Inventory, SeenKey, event_of, to_number
 from hook.words import printable
 
 Labels = tuple[tuple[str, str], ...]
@@ -61,20 +64,19 @@ class Family:
         return "counter" if self.name.endswith("_total") else "gauge"
 
 
-def make_families(seen: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
+def make_families(node: Inventory, former: Former | None = None, *, has_created: bool = False) -> list[Family]:
     """Make all metrics. No counter dips below the `former` samples, which were exported before.
 
     With `has_created` OpenMetrics gets the time at which each counter of a key was 0.
     """
     former = former or Former()
     # reconcile looks for the names of a record that was lost: until then its labels could change.
-    keys = [key for key in seen.keys if not key.state.recovering or any(names.read_labels(key.state).values())]
+    keys = [key for key in node.keys if not key.state.recovering or any(read_labels(key.state).values())]
     uses = _sum_keys(keys)
-    found = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
-    found += _make_event_families(_list_uncharged(seen), NODE, ", of tasks in no mon_group", former)
-    other = [*_measure_more(seen, keys, uses), *_measure_health(seen)]
-    found += [_make_family(name, meaning, numbers) for name, meaning, numbers in other]
-    return [family for family in found if family.samples]
+    families = [*_make_event_families(uses, PREFIX, "", former, has_created=has_created)]
+    families += _make_event_families(_list_uncharged(node), NODE, ", of tasks in no mon_group", former)
+    families += starmap(_make_family, [*_measure_more(node, keys, uses), *_measure_health(node)])
+    return [family for family in families if family.samples]
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
@@ -116,11 +118,11 @@ def format_series(name: str, labels: Labels) -> str:
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
     """Make the object that `metrics --json` prints."""
-    found = []
+    metrics = []
     for family in families:
         samples = [{"labels": dict(labels), "value": value} for labels, value in sorted(family.samples.items())]
-        found.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
-    return {"metrics": found}
+        metrics.append({"name": family.name, "type": family.kind, "help": family.meaning, "samples": samples})
+    return {"metrics": metrics}
 
 
 def write_textfile(path: str, text: str) -> None:
@@ -154,9 +156,8 @@ class Former:
 
 def keep_former(families: Iterable[Family], age: float) -> Former:
     """Keep the samples of metrics that were exported `age` seconds ago."""
-    return Former(
-        age, {(family.name, labels): value for family in families for labels, value in family.samples.items()}
-    )
+    samples = {(family.name, labels): value for family in families for labels, value in family.samples.items()}
+    return Former(age, samples)
 
 
 def read_former(path: str) -> Former:
@@ -234,11 +235,11 @@ def _sum_keys(keys: Iterable[SeenKey]) -> dict[Series, Use]:
     return uses
 
 
-def _list_uncharged(seen: Inventory) -> dict[Series, Use]:
+def _list_uncharged(node: Inventory) -> dict[Series, Use]:
     """List the use of tasks outside of all mon_groups, by event and labels."""
     return {
         _name_series((), ctrl_group, counter): Use(None, counters.number(text))
-        for ctrl_group, of_group in seen.uncharged.items()
+        for ctrl_group, of_group in node.uncharged.items()
         for counter, text in of_group.items()
     }
 
@@ -257,17 +258,17 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
     restart.
     """
     gauges = {counter: total for counter, total in group.gauges.items() if total.counted}
-    found: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
-    own = counters.own_use(group.record, group.now)
+    samples: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
+    of_directory = counters.own_use(group.record, group.now)
     for counter, total in group.totals.items():
-        part, is_whole = own[counter]
+        part, is_whole = of_directory[counter]
         is_lost = counter in group.record.before and counters.number(group.record.before[counter]) is None
         value = part if is_lost else total.known
-        found[counter] = value if is_whole else None, total.unknown > 0
+        samples[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
         if event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
-            found[counter] = counters.used(counter, group.begin[counter], text), True
-    return found
+            samples[counter] = counters.used(counter, group.begin[counter], text), True
+    return samples
 
 
 def _identify(key: SeenKey) -> Labels:
@@ -275,7 +276,7 @@ def _identify(key: SeenKey) -> Labels:
 
     Otherwise Prometheus would add those of the pod in which the exporter runs.
     """
-    labels = names.read_labels(key.state)
+    labels = read_labels(key.state)
     kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
     return (*((name, printable(labels.get(name, ""))) for name in _NAMES), (kind, key.state.key))
 
@@ -287,7 +288,7 @@ Measured = Iterator[tuple[str, str, "Numbers | float | None"]]
 """The name of each metric, its meaning, and its samples: a number is a single one, None is none."""
 
 
-def _measure_more(seen: Inventory, keys: Iterable[SeenKey], uses: dict[Series, Use]) -> Measured:
+def _measure_more(node: Inventory, keys: Iterable[SeenKey], uses: dict[Series, Use]) -> Measured:
     """Measure what is to be known of the use of keys."""
     unknown = [
         (*labels, ("event", event))
@@ -296,68 +297,68 @@ def _measure_more(seen: Inventory, keys: Iterable[SeenKey], uses: dict[Series, U
     ]
     yield "use_unknown", "1 for each use of which a part, or all, is unknown", Counter(unknown)
     yield "key_info", "1, with the name and the labels of a key without a namespace", Counter(_list_infos(keys))
-    taken = Counter((*_identify(key), ("group", printable(path))) for key, _, path in seen.list_taken())
+    taken = Counter((*_identify(key), ("group", printable(path))) for key, _, path in node.list_taken())
     yield "taken_containers", "Containers whose init is in a mon_group of another tool, by that group", taken
 
 
 def _list_infos(keys: Iterable[SeenKey]) -> Iterator[Labels]:
     """List the labels of the series that name keys. A name is as in `list`; a job's is its key."""
     for key in keys:
-        identity, name = _identify(key), format_name(key)
+        identity, name = _identify(key), key.title
         if name != NOTHING and not dict(identity)["namespace"]:
             labels = ((f"label_{label}", printable(text)) for label, text in key.state.job_labels.items())
             yield (*identity, ("name", name), *labels)
 
 
-def _measure_health(seen: Inventory) -> Measured:
-    yield from _measure_keys(seen)
-    if seen.rmids is not None:
-        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", seen.rmids.limit
-        in_use = _by("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
+def _measure_health(node: Inventory) -> Measured:
+    yield from _measure_keys(node)
+    if node.rmids is not None:
+        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", node.rmids.limit
+        in_use = _by("owner", {"ours": node.rmids.ours, "others": node.rmids.others})
         yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
-        if seen.host_pids:
+        if node.host_pids:
             orphans = "mon_groups with our prefix, but without a record and a live member"
-            yield "orphan_groups", orphans, len(seen.orphans)
-    yield from _measure_losses(seen)
-    if seen.reconciled is not None:
-        yield from _measure_reconcile(seen.reconciled)
-    if seen.watched is not None:
-        yield from _measure_watch(seen.watched)
-    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", seen.is_supported
-    yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
+            yield "orphan_groups", orphans, len(node.orphans)
+    yield from _measure_losses(node)
+    if node.reconciled is not None:
+        yield from _measure_reconcile(node.reconciled)
+    if node.watched is not None:
+        yield from _measure_watch(node.watched)
+    yield "node_supported", "Whether the machine has resctrl with monitoring, mounted or not", node.is_supported
+    yield "mounted", "Whether resctrl is mounted and supports monitoring", node.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
 
 
-def _measure_keys(seen: Inventory) -> Measured:
-    states = Counter({**dict.fromkeys(_STATES, 0), "unreadable": len(seen.unreadable)})
-    states.update(key.condition if key.condition in _STATES else "live" for key in seen.keys)
+def _measure_keys(node: Inventory) -> Measured:
+    states = Counter({**dict.fromkeys(_STATES, 0), "unreadable": len(node.unreadable)})
+    states.update(key.condition if key.condition in _STATES else "live" for key in node.keys)
     yield "keys", "Keys on record, by state; unreadable counts records that cannot be read", _by("state", states)
-    alive = sum(len(key.list_alive()) for key in seen.keys)
-    counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
-    yield "members", "Containers that are members of a key", _by("state", counted) if seen.host_pids else None
-    taken = sum(member.taken_from is not None for key in seen.keys for member in key.state.members.values())
+    alive = sum(len(key.list_alive()) for key in node.keys)
+    counted = {"alive": alive, "dead": sum(len(key.alive) for key in node.keys) - alive}
+    yield "members", "Containers that are members of a key", _by("state", counted) if node.host_pids else None
+    taken = sum(member.taken_from is not None for key in node.keys for member in key.state.members.values())
     yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
 
 
-def _measure_losses(seen: Inventory) -> Measured:
+def _measure_losses(node: Inventory) -> Measured:
     """Measure what is not monitored, not recorded or not written."""
     reasons = Counter(dict.fromkeys(_REASONS, 0))
-    reasons.update(printable(failure.reason) for failure in seen.failures if not failure.monitored)
+    reasons.update(printable(failure.reason) for failure in node.failures if not failure.monitored)
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
-    yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", seen.unrecorded
-    yield "run_directory_full", "Whether the run directory has no room: records may be missing", seen.is_full
+    yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", node.unrecorded
+    yield "run_directory_full", "Whether the run directory has no room: records may be missing", node.is_full
     owed = Counter[str]()
-    for waiting in seen.list_owed():
+    for waiting in node.list_owed():
         owed[waiting.why.rpartition(": ")[2]] += waiting.lines
     yield "history_owed", "Lines of history that wait, by the errno of the last try", _by("reason", owed or {"none": 0})
-    yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", seen.dropped_lines
-    yield "snapshots_dropped_total", "Snapshots removed early since boot, to make room", seen.dropped_snapshots
-    if (unhooked := seen.unhooked) is not None:
+    yield "history_dropped_total", "Lines of history that were dropped unwritten since boot", node.dropped_lines
+    yield "snapshots_dropped_total", "Snapshots removed early since boot, to make room", node.dropped_snapshots
+    if (unhooked := node.unhooked) is not None:
         yield "unhooked_containers", "Running containers that never got the hook", len(unhooked.containers)
         yield "unchecked_containers", "Containers that reconcile could not check", unhooked.unchecked
     runs: Numbers = {
         (("stage", printable(stage)), ("result", printable(result))): count
-        for (stage, result), count in seen.runs.items()
+        for (stage, result), count in node.runs.items()
     }
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
 
@@ -377,11 +378,8 @@ def _measure_reconcile(run: ReconcileRecord) -> Measured:
     if run.ended_at is not None:
         yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", run.seconds
     yield "outside_threads", "Threads that the last reconcile left outside their group", run.outside_total
-    yield (
-        "elsewhere_threads",
-        "Threads left in a group that is not their key's, by that group",
-        _by("group", run.elsewhere),
-    )
+    elsewhere = _by("group", run.elsewhere)
+    yield "elsewhere_threads", "Threads left in a group that is not their key's, by that group", elsewhere
     yield "late_cpu_seconds_total", "CPU time that tasks used before they were moved in", run.late_cpu
     undone = {"failed": run.failed, "left": run.left, "unread": run.unread}
     yield "reconcile_undone", "What the reconcile that last ended left", _by("kind", undone)

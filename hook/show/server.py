@@ -124,12 +124,12 @@ class Server(ThreadingHTTPServer):
         while True:
             with self.lock:
                 connections = [*self.connections.values()]
-                own = [connection for connection in connections if connection.host == new.host]
-                is_greedy = len(own) >= _MOST_OF_ONE
+                of_host = [connection for connection in connections if connection.host == new.host]
+                is_greedy = len(of_host) >= _MOST_OF_ONE
                 if not is_greedy and len(connections) < self._most:
                     self.connections[request] = new
                     return True
-                rivals = own if is_greedy else connections
+                rivals = of_host if is_greedy else connections
                 idle = [rival for rival in rivals if rival.is_idle()]
                 if idle:  # those without a request first
                     self._cut_off(max(idle, key=lambda rival: rival.asks), "too_many")
@@ -279,11 +279,12 @@ _QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 def _rate(headers: list[str]) -> dict[str, float]:
     """Return the quality of each name that a client accepts in our version, or without one; 0 is "never"."""
-    found: dict[str, float] = {}
+    qualities: dict[str, float] = {}
     for item in ",".join(headers).lower().replace(" ", "").split(","):
         name, *parameters = item.split(";")
         given = dict(parameter.partition("=")[::2] for parameter in parameters)
         quality = given.get("q", "1")
         if given.get("version", "").strip('"') in _VERSIONS:
-            found[name] = max(found.get(name, 0.0), float(quality) if _QUALITY.fullmatch(quality) else 0.0)
-    return found
+            rated = float(quality) if _QUALITY.fullmatch(quality) else 0.0
+            qualities[name] = max(qualities.get(name, 0.0), rated)
+    return qualities

@@ -18,21 +18,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
-from hook import counters, names, resctrl, system
+from hook import counters, resctrl, system
 from hook.errors import HookError
+from hook.labels import name_key
 from hook.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
-from hook.node.records import Broken, Records, leave_out
+from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
 from hook.resctrl import Resctrl
-from hook.words import printable, who
+from hook.show import NOTHING, to_word
+from hook.words import who
 
 _T = TypeVar("_T")
 _Name = TypeVar("_Name")
 _MOST_READS = 5
-NOTHING = "-"
-"""In a table: there is no name, or no counter."""
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 _LIMIT = 4096  # bytes: a page, the most that the kernel gives
 _AMD = ("AuthenticAMD", "HygonGenuine")
@@ -110,14 +111,14 @@ class Group:
     @cached_property
     def totals(self) -> Uses:
         """The lifetime use of each cumulative counter."""
-        found = {}
+        totals = {}
         for counter, (known, is_all) in counters.measure(self.record, self.now).items():
             now = self.now.get(counter)
             if counters.is_untracked(counter, now):
                 now = (self.record.last or {}).get(counter, now)
             is_from_nothing = counters.starts_from_nothing(counter, self.begin.get(counter), now)
-            found[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
-        return found
+            totals[counter] = make_total(known, in_part=not is_all, from_nothing=is_from_nothing)
+        return totals
 
     @property
     def begin(self) -> dict[str, str]:
@@ -125,7 +126,7 @@ class Group:
         return self.record.begin or {}
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether its directory has ended."""
         return self.record.end is not None
 
@@ -136,9 +137,8 @@ class Group:
     @property
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
-        events = {counter: event_of(counter) for counter in ({} if self.is_over else self.now)}
-        gauges = [counter for counter, event in events.items() if event is not None and event.gauge]
-        return {counter: make_total(counters.number(self.now[counter])) for counter in gauges}
+        now = {} if self.has_ended else self.now
+        return {name: make_total(counters.number(text)) for name, text in now.items() if get_event(name) == OCCUPANCY}
 
 
 @dataclass
@@ -153,11 +153,21 @@ class SeenKey:
     @property
     def name(self) -> str | None:
         """Podman's name for the container or pod that the key is, if that is known; a job's is its key."""
+        namespace, pod, container = name_key(self.state)
+        by_kind = {"container": container, "sandbox": pod, "job": self.state.key}
+        return by_kind.get(self.state.kind) if namespace is None else None
+
+    @property
+    def title(self) -> str:
+        """`namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace.
+
+        A job's is its key.
+        """
         if self.state.kind == "job":
             return self.state.key
-        if self.state.pod_namespace is not None or self.state.kind == "pod":
-            return None
-        return names.find_name(self.state) if self.state.kind == "container" else self.state.pod_name
+        namespace, pod, container = name_key(self.state)
+        known = [namespace, pod or (namespace and ""), container]
+        return "/".join(to_word(name) for name in known if name is not None) or NOTHING
 
     @property
     def condition(self) -> str:
@@ -170,7 +180,7 @@ class SeenKey:
             return "lingering"
         if self.taken:
             return "taken"
-        return "live" if all(group.exists or group.is_over for group in self.groups) else "missing"
+        return "live" if all(group.exists or group.has_ended for group in self.groups) else "missing"
 
     @property
     def was_taken(self) -> bool:
@@ -193,9 +203,9 @@ class SeenKey:
 
     def name_member(self, container: str) -> str:
         """Name a member and its pod, or its job, for people."""
-        state = self.state
-        name = state.key if state.kind == "job" else state.members[container].name
-        return who(container, state.pod_namespace, state.pod_name, name)
+        if self.state.kind == "job":
+            return who(container, name=self.state.key)
+        return who(container, *name_key(self.state, container))
 
     def list_alive(self) -> list[str]:
         """List the members that are not known to be dead."""
@@ -234,33 +244,12 @@ class Inventory:
         self.host_pids = system.in_host_pid_namespace()
         """Whether this is the host's pid namespace; in another one dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
-        listed = system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None
-        ctrl_groups = listed or {}
-        states = {name: records.state(name) for name in records.names(KeyState)}
-        self.uncharged: Uncharged = {}
-        readings: Readings = {}
-        if has_uncharged:
-            self.uncharged, readings = _read_all(kernel, ctrl_groups, tracks_few=tracks_few(kernel.root))
-        found = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
-        self.keys = _list_of(SeenKey, found)
-        failures = [records.failure(name) for name in records.names(Failure)]
-        self.failures = _list_of(Failure, failures)
-        self.unreadable = _list_of(Broken, [*found, *failures])
-        self.unhooked = records.glance(Unhooked, "unhooked")
-        """The containers without the hook that reconcile found; None if it has not run."""
-        if self.unhooked is not None:
-            self.unhooked = leave_out(self.unhooked, {*records.names(Index), *records.names(Failure)})
-        recorded = {group.record.path for key in self.keys for group in key.groups if not group.is_over}
-        paths = [path for mon_groups in ctrl_groups.values() for path in mon_groups]
-        lone = [path for path in paths if path not in recorded and _name_group(path).startswith(options.group_prefix)]
-        _add_taken(self.keys, kernel, {*paths} - recorded - {*lone})
-        ours = len(recorded.intersection(paths)) + len(lone)
-        self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
-        """None if resctrl is not mounted."""
-        uncertain = {broken.name for broken in self.unreadable}
-        self.orphans = _find_orphans(lone, options.group_prefix, self.keys, uncertain) if self.host_pids else []
-        """Paths of mon_groups; in another pid namespace it is empty."""
-        self.runs = records.runs()
+        ctrl_groups = (system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None) or {}
+        self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
+        self._sort_groups(kernel, ctrl_groups, options.group_prefix)
+        events = records.count_events()
+        stages = {name: name.partition("-") for name in events}
+        self.runs = {(stage, result): events[name] for name, (stage, dash, result) in stages.items() if dash}
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
@@ -269,12 +258,39 @@ class Inventory:
         """Whether the machine has resctrl with monitoring, as far as it shows before resctrl is mounted."""
         self.is_full = records.is_full() and all(key.state.completed_at is None for key in self.keys)
         """Whether the run directory has no room, and no completed key is left to make some: records may be missing."""
-        self.unrecorded = records.count("unrecorded")
+        self.unrecorded = events.get("unrecorded", 0)
         """How many failures lack a record, at least."""
-        self.dropped_lines = records.count("dropped_lines")
+        self.dropped_lines = events.get("dropped_lines", 0)
         """The lines of history that were dropped since boot."""
-        self.dropped_snapshots = records.count("dropped_snapshots")
+        self.dropped_snapshots = events.get("dropped_snapshots", 0)
         """The snapshots that went early since boot, to make room."""
+
+    def _read_keys(self, kernel: Resctrl, records: Records, ctrl_groups: list[str]) -> None:
+        """Read the keys, the use of tasks in no key of these ctrl_groups, and the containers that lack a key."""
+        states = {name: read_state(records, name) for name in records.list_names(KeyState)}
+        self.uncharged, readings = _read_all(kernel, ctrl_groups)
+        keys = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
+        self.keys = _list_of(SeenKey, keys)
+        failures = [read_record(records, Failure, name) for name in records.list_names(Failure)]
+        self.failures = _list_of(Failure, failures)
+        self.unreadable = _list_of(Broken, [*keys, *failures])
+        self.unhooked = records.glance(Unhooked, "unhooked")
+        """The containers without the hook that reconcile found, and still without a record; None if it has not run."""
+        if self.unhooked is not None:
+            self.unhooked = leave_out(self.unhooked, {*records.list_names(Index), *records.list_names(Failure)})
+
+    def _sort_groups(self, kernel: Resctrl, ctrl_groups: dict[str, list[str]], prefix: str) -> None:
+        """Find out which mon_groups are ours, which have lost their record, and which other tools have taken."""
+        recorded = {group.record.path for key in self.keys for group in key.groups if not group.has_ended}
+        paths = {path for mon_groups in ctrl_groups.values() for path in mon_groups}
+        lone = [path for path in sorted(paths - recorded) if _name_group(path).startswith(prefix)]
+        _add_taken(self.keys, kernel, paths - recorded - {*lone})
+        ours = len(recorded & paths) + len(lone)
+        self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
+        """None if resctrl is not mounted."""
+        uncertain = {broken.name for broken in self.unreadable}
+        self.orphans = _find_orphans(lone, prefix, self.keys, uncertain) if self.host_pids else []
+        """Paths of mon_groups; in another pid namespace it is empty."""
 
     @property
     def unassigned(self) -> list[str]:
@@ -288,11 +304,11 @@ class Inventory:
 
     def list_owed(self) -> list[Waiting]:
         """Count the lines of history that wait to be written, by file and reason."""
-        found = Counter[tuple[str, str]]()
-        for key in self.keys:
-            if key.state.owed is not None:
-                found[key.state.history_file, key.state.owed.why] += len(key.state.owed.lines)
-        return [Waiting(file, why, number) for (file, why), number in sorted(found.items())]
+        counts = Counter[tuple[str, str]]()
+        for state in (key.state for key in self.keys):
+            if state.owed is not None:
+                counts[state.history_file, state.owed.why] += len(state.owed.lines)
+        return [Waiting(file, why, number) for (file, why), number in sorted(counts.items())]
 
 
 def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
@@ -305,13 +321,9 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
 
 
 def _read_key(
-    records: Records,
-    kernel: Resctrl,
-    name: str,
-    state: KeyState | Broken | None,
-    readings: Readings,
+    records: Records, kernel: Resctrl, name: str, state: KeyState | Broken | None, readings: Readings
 ) -> SeenKey | Broken | None:
-    """Read a key, whose record is `state`, with its counters; None if it does not exist.
+    """Read a key, whose record is `state`, with its counters; return None if it does not exist.
 
     `readings` of counters must be younger than the state. Counters are read between two equal reads of the state, so
     that they belong to its directories. Set against the initial value of another directory they would show use that
@@ -321,17 +333,16 @@ def _read_key(
         if not isinstance(state, KeyState):
             return state
         groups = [_read_group(kernel, group, readings) for group in state.groups]
-        before, state, readings = state, records.state(name), {}
+        before, state, readings = state, read_state(records, name), {}
         if isinstance(state, KeyState) and state.groups == before.groups:
-            return SeenKey(state, groups, _find_alive(state.members))
-    return Broken(name, records.file(name), "it changes faster than it can be read")
+            alive = {container: _is_alive(member) for container, member in state.members.items()}
+            return SeenKey(state, groups, alive)
+    return Broken(name, locate_state(records, name), "it changes faster than it can be read")
 
 
-def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
-    if not system.in_host_pid_namespace():
-        return dict.fromkeys(members)
-    dead = {container: system.is_dead(member.pid, member.starttime) for container, member in members.items()}
-    return {container: None if is_dead is None else not is_dead for container, is_dead in dead.items()}
+def _is_alive(member: Member) -> bool | None:
+    is_dead = system.is_dead(member.pid, member.starttime) if system.in_host_pid_namespace() else None
+    return None if is_dead is None else not is_dead
 
 
 def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
@@ -348,11 +359,11 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
 
 def _add_taken(keys: list[SeenKey], kernel: Resctrl, others: Iterable[str]) -> None:
     """Add the members whose init is in a mon_group of another tool. Each is read once for all keys."""
-    there = {pid: path for path in others for pid in system.try_call(kernel.tasks, path) or ()}
+    places = {pid: path for path in others for pid in system.try_call(kernel.tasks, path) or ()}
     for key in keys:
         # Pids are the host's, so `alive` must be known.
         inits = {container: key.state.members[container].pid for container, alive in key.alive.items() if alive}
-        key.taken = {container: there[pid] for container, pid in inits.items() if pid in there}
+        key.taken = {container: places[pid] for container, pid in inits.items() if pid in places}
 
 
 def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: set[str]) -> list[str]:
@@ -362,17 +373,17 @@ def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: 
     """
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain |= {key.state.key for key in keys if key.state.recovering}
-    found = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
-    return [path for path in found if system.is_directory(path)]
+    empty = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
+    return [path for path in empty if system.is_directory(path)]
 
 
 def _name_group(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
+def _list_of(kind: type[_T], records: Iterable[object]) -> list[_T]:
     """Choose those of one kind: readable or Broken. What vanished is in neither."""
-    return [entry for entry in found if isinstance(entry, kind)]
+    return [record for record in records if isinstance(record, kind)]
 
 
 # --- The use of tasks in no pod
@@ -382,29 +393,30 @@ def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
 # appears in it. So the sum is no counter, but the difference of the sum and the mon_groups is one.
 
 
-def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str], *, tracks_few: bool) -> tuple[Uncharged, Readings]:
+def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, Readings]:
     """Return the use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once.
 
-    With `tracks_few` the sum of a ctrl_group lacks what is untracked, and an RMID that is tracked
-    again says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one
-    of the two readings may be in the sum or not.
+    On a CPU that tracks few RMIDs the sum of a ctrl_group lacks what is untracked, and an RMID that is tracked again
+    says so at the first read only. So mon_groups are read before the sum, too: a counter that is untracked in one of
+    the two readings may be in the sum or not.
     """
     uncharged: Uncharged = {}
     readings: Readings = {}
+    reads_twice = tracks_few(kernel.root)
     for path in ctrl_groups:
         for _ in range(_MOST_READS):
             before = _list_inodes(kernel, path)
             try:
-                first = {group: kernel.counters(group) for group in before} if tracks_few else {}
+                first = {group: kernel.counters(group) for group in before} if reads_twice else {}
                 # The sum first: use between the reads makes the difference too low, and the next read catches up.
                 whole = kernel.counters(path)
                 parts = {group: kernel.counters(group) for group in before}
             except HookError:
                 continue
             if _list_inodes(kernel, path) == before:
-                own = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
-                own.update(dict.fromkeys(_list_unassigned(path) & own.keys(), ""))
-                uncharged["/" if path == kernel.root else path.rpartition("/")[2]] = own
+                rest = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
+                rest.update(dict.fromkeys(_list_unassigned(path) & rest.keys(), ""))
+                uncharged["/" if path == kernel.root else _name_group(path)] = rest
                 readings.update(parts)
                 break
     return uncharged, readings
@@ -450,10 +462,10 @@ def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool =
 
 def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
     """Add up the parts of each name."""
-    found: dict[_Name, Total] = {}
+    sums: dict[_Name, Total] = {}
     for name, part in parts:
-        found[name] = Total(*map(operator.add, found.get(name, Total()), part))
-    return found
+        sums[name] = Total(*map(operator.add, sums.get(name, Total()), part))
+    return sums
 
 
 def sum_uses(uses: Iterable[Uses]) -> Uses:
@@ -493,26 +505,6 @@ def to_number(millionths: int | None) -> int | float | None:
     return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
 
 
-# --- Names in tables and metrics
-
-
-def format_name(key: SeenKey) -> str:
-    """Format `namespace/pod`, with `/container` if the key is one, or `-`; Podman's pods have no namespace.
-
-    A job's name is its key.
-    """
-    state = key.state
-    if state.kind == "job":
-        return state.key
-    known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), names.find_name(state)]
-    return "/".join(to_word(name) for name in known if name is not None) or NOTHING
-
-
-def to_word(text: str | None) -> str:
-    """Escape any text to one word of bounded length."""
-    return printable(text or "").replace(" ", "\\x20")
-
-
 # --- Rates
 
 
@@ -533,11 +525,8 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     seconds = second.at - first.at
     running = [key for key in second.keys if key.state.completed_at is None]
     rates = [(key, _measure_speed(key, former, seconds)) for key in running]
-    rest = add_up(
-        speed
-        for path, now in second.uncharged.items()
-        for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
-    )
+    of_rest = (_list_speeds(first.uncharged.get(path, {}), now, seconds) for path, now in second.uncharged.items())
+    rest = add_up(chain.from_iterable(of_rest))
     node = sum_uses([rest, *(use for _, use in rates)])
     return Rates(time, seconds, rates, rest, node)
 
@@ -545,14 +534,13 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
 def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group], seconds: float) -> Uses:
     """Measure the rates of a key. While another tool has a container of it, a part is unknown."""
     speeds: list[tuple[str, Total]] = []
-    for group in key.groups:
+    for group in (group for group in key.groups if not group.has_ended):
         earlier = former.get((key.state.key, group.record.path))
         # There is nothing to compare another directory with.
         before = earlier.now if earlier is not None and earlier.record == group.record else None
-        if not group.is_over:
-            speeds += _list_speeds(before, group.now, seconds)
-    found = add_up(speeds)
-    return _mark_part(found) if key.taken else found
+        speeds += _list_speeds(before, group.now, seconds)
+    use = add_up(speeds)
+    return _mark_part(use) if key.taken else use
 
 
 def _list_speeds(before: dict[str, str] | None, now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:

@@ -205,7 +205,7 @@ class Watch:
         Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
         until the record of any key changes, which one stat(2) shows.
         """
-        version = records.version(self._context.run)
+        version = records.read_version(self._context.run)
         if version is None or version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
             self._version = version
@@ -219,7 +219,7 @@ class Watch:
         for name in filter(names.is_container_id, reversed(processes.possible_ids(cgroup))):
             index = records.peek(run, Index, name)
             state = records.peek(run, KeyState, index.key) if index is not None else None
-            # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
+            # By the ID itself: a former process of this ID (names.name_displaced) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
             if state and member and own and processes.is_in_container(cgroup, own):

@@ -125,7 +125,7 @@ class Node:
     def failures(self) -> dict[str, str]:
         """The reasons of what is not monitored."""
         run_dir = RunDir(RUN)
-        found = {it: run_dir.glance(Failure, it) for it in run_dir.names(Failure)}
+        found = {it: run_dir.glance(Failure, it) for it in run_dir.list_names(Failure)}
         return {it: failure.reason if failure is not None else "torn" for it, failure in found.items()}
 
     def reconciled(self) -> ReconcileRecord:

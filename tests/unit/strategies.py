@@ -18,16 +18,16 @@ _PATH = st.from_regex(r"(/[a-z0-9.]{0,3}[a-z0-9]){1,4}", fullmatch=True)
 # What the functions of hook/names.py accept: text alone would hardly ever be a path. A function without an entry
 # gets any text, and the test that valid documents are accepted says so if that is not enough.
 ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
-    "path": _PATH,
-    "container_id": _ID,
-    "ctrl_group": st.just("/") | _ID,
-    "directory": _PATH,
-    "file": st.just("") | _PATH,
-    "group_prefix": _ID,
-    "label": st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,9}", fullmatch=True),
-    "label_value": st.sampled_from(["alice", "a b=c", "J\u00f6rg"]),
-    "member": _ID | _ID.map("{}@4711-99".format),
-    "mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),
+    "check_path": _PATH,
+    "check_container_id": _ID,
+    "check_ctrl_group": st.just("/") | _ID,
+    "check_directory": _PATH,
+    "check_file": st.just("") | _PATH,
+    "check_group_prefix": _ID,
+    "check_label": st.from_regex(r"[A-Za-z][A-Za-z0-9_]{0,9}", fullmatch=True),
+    "check_label_value": st.sampled_from(["alice", "a b=c", "J\u00f6rg"]),
+    "check_member": _ID | _ID.map("{}@4711-99".format),
+    "check_mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),
 }
 _SURROGATES = st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00", "\udcff/x"])
 _TEXT = st.text(max_size=8) | _SURROGATES

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hook import identity, names, retry, system
+from hook import identity, labels, retry, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container
@@ -94,7 +94,7 @@ def test_whom_a_task_was_taken_from_is_noted_and_stays_noted_of_this_life(node: 
 def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(node: Node) -> None:
     """It was forgotten, and a later `exec` into that cgroup was not found."""
     node.start()
-    node.patch.setattr(identity, "own_cgroup", lambda _places, _name: None)
+    node.patch.setattr(identity, "choose_cgroup", lambda _places, _name: None)
     node.start()
     assert node.member().cgroup == f":{own()}"
     node.kernel.die(7)
@@ -126,7 +126,7 @@ def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: N
         container = Container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
-        assert (node.state(ID).name, names.read_labels(node.state(ID))["container"]) == (known, "old")
+        assert (node.state(ID).name, labels.read_labels(node.state(ID))["container"]) == (known, "old")
         node.stop(ID, pid)
 
 

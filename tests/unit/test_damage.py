@@ -296,13 +296,13 @@ def test_all_that_is_kept_is_looked_at_before_the_oldest_goes(node: Node) -> Non
 
 
 def test_where_nothing_is_kept_a_full_run_directory_is_searched_once(node: Node) -> None:
-    looks, names = list[object](), RunDir.names
+    looks, list_names = list[object](), RunDir.list_names
 
     def look(run: RunDir, model: type[Model]) -> list[str]:
         looks.append(model)
-        return names(run, model)
+        return list_names(run, model)
 
-    node.patch.setattr(RunDir, "names", look)
+    node.patch.setattr(RunDir, "list_names", look)
     node.start(OTHER, 8, None)
     node.machine.limit(4000, 10_000)
     fill(node)

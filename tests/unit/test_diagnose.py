@@ -151,7 +151,10 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1"), dead=["c1"], index={"c1": None}), ["drop c1 k"]),
         (Facts(state("c1"), vanished=["c1"]), ["remake c1 k"]),
         (Facts(state("c1"), index={"c1": None}), ["remake c1 k"]),
-        (Facts(state(names.displaced_member("c1", 7, 1)), index={names.displaced_member("c1", 7, 1): None}), []),
+        (
+            Facts(state(names.name_displaced("c1", 7, 1)), index={names.name_displaced("c1", 7, 1): None}),
+            [],
+        ),
         (Facts(state("c1", groups=[BEGUN]), outside={"c1": 3}), ["adopt c1 k"]),
         (Facts(state("c1"), outside={"c1": 3}), ["remake c1 k"]),
         # On a kernel that does not show its ctrl_group it would be made in the root one, where the task cannot go.

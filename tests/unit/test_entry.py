@@ -54,7 +54,7 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(node: 
     assert "none left" in called(node, "--strict", verb="hook")
     assert "none left" in called(node, "--strict", exits=1)
     with Records(RUN) as records:
-        assert records.runs() == {("createRuntime", "failed"): 2, ("hook", "failed"): 1}
+        assert records.count_events() == {"createRuntime-failed": 2, "hook-failed": 1}
     node.patch.setattr(entry, "parse", fail)
     assert "none left" in called(node, "--strict", exits=1)
 
@@ -73,7 +73,7 @@ def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
         assert "a damaged file" in said, "what was found before is said, too"
         assert "unforeseen ZeroDivisionError: oh" in failure().problem
     with Records(RUN) as records:
-        assert records.runs() == {(stage, "failed"): 2}
+        assert records.count_events() == {f"{stage}-failed": 2}
 
 
 NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {

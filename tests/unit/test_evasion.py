@@ -80,7 +80,7 @@ def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequenc
     """What becomes of it: both files' calls in their order, of which the last that has a say counts."""
     merged = case.merged(author)
     said = Annotations.model_validate(merged.state.get("annotations") or {})
-    pod = identity.pod_of(case.state["id"], said, [case.place])
+    pod = identity.identify_pod(case.state["id"], said, [case.place])
     outcome: object = "left alone"
     for file, words in zip(FILES, options, strict=True):
         is_called = matches(file, merged.matched)

@@ -32,7 +32,7 @@ IN_PODMAN = f":/machine.slice/libpod-{ID}.scope/container"
 
 
 def pod_of(said: Said, *places: str) -> identity.Pod:
-    return identity.pod_of(ID, Annotations.model_validate(said), list(places))
+    return identity.identify_pod(ID, Annotations.model_validate(said), list(places))
 
 
 def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
@@ -190,7 +190,7 @@ def test_the_cgroup_comes_first_in_finding_the_maker_of_a_container(
 def test_an_invalid_sandbox_id_leaves_the_containers_own_id_as_the_key(sandbox: str) -> None:
     """The author of an image could keep its containers unmonitored by it. That it is said: test_entry.py."""
     said = Annotations.model_validate({SANDBOX: sandbox})
-    pod = identity.pod_of(ID, said, [BY_PODMAN])
+    pod = identity.identify_pod(ID, said, [BY_PODMAN])
     found = identity.derive_key("sandbox", ID, said, pod)
     assert (found.name, found.kind) == (ID, "sandbox")
     assert pod.problem is not None
@@ -244,7 +244,7 @@ def test_the_pod_is_described_by_the_source_that_its_uid_is_from(
 
 def wanted(annotations: Said, of: str | None = None, container: str | None = None, **options: Any) -> bool:  # noqa: ANN401
     """Whether a container of a pod in the namespace `of` is wanted."""
-    pod = identity.Pod(UID, of, "pod", container)
+    pod = identity.Pod(UID, (of, "pod", container))
     return identity.is_wanted(Options(**options), annotations, pod)
 
 
@@ -322,7 +322,7 @@ NO_POD_UIDS = [
     ],
 )
 def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | None) -> None:
-    assert identity.canonical_uid(text) == uid
+    assert identity.normalize_uid(text) == uid
 
 
 # --- What the path of a cgroup says
@@ -371,4 +371,4 @@ def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
     ],
 )
 def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
-    assert identity.pod_uid(cgroup) == uid
+    assert identity.read_pod_uid(cgroup) == uid

@@ -296,7 +296,7 @@ def refuse(node: Node) -> Callable[[], object]:
 
 def read_failures(node: Node) -> dict[str, Failure]:
     run_dir = node.context().run
-    found = {name: run_dir.glance(Failure, name) for name in run_dir.names(Failure)}
+    found = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
     return {name: failure for name, failure in found.items() if failure is not None}
 
 

@@ -32,6 +32,7 @@ LAZY = {
     "life_turns": "only if a key comes back, a group was replaced, or an ID is in use twice",
     "reclaim": "only if RMIDs or room are lacking, or a record is unreadable",
     "conmon": "only for Podman's containers",
+    "labels": "only if a key gets other names",
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",
     "ending": "only if a key ends that has a history",
 }

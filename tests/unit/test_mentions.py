@@ -117,8 +117,8 @@ def test_comments_and_docstrings_name_what_exists() -> None:
         ("errors.Nothing, errors.HookError", {"errors.Nothing"}),
         ("as in node_models.py, models.py", {"node_models.py"}),
         ("node_models.Job, models.Model", {"node_models"}),
-        ("(see `podman`), but `podman` is a program; see `conmon`", {"podman"}),
-        ("`no_such_name`, `names.no_such_name`, `names.path`", {"no_such_name", "names.no_such_name"}),
+        ("(see `runc`), but `runc` is a program; see `podman`", {"runc"}),
+        ("`no_such_name`, `names.no_such_name`, `names.check_path`", {"no_such_name", "names.no_such_name"}),
     ],
 )
 def test_a_name_of_what_does_not_exist_is_found(text: str, wrong: set[str]) -> None:

@@ -11,7 +11,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.create import create_runtime
 from hook.identity import Container
-from hook.node import files, runtimes
+from hook.node import files, podman
 from hook.reconcile import act as acting
 from hook.reconcile.diagnose import Action, Survey
 from hook.reconcile.move import Mover
@@ -133,10 +133,10 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
 def test_reconcile_marks_that_podman_is_to_be_asked_and_its_dry_run_does_not(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = f"{RUN}/{runtimes.MARK}"
+    mark = f"{RUN}/{podman.MARK}"
     assert node.verbs() == []
     assert not node.machine.fs.exists(mark)
-    monkeypatch.setattr(runtimes.PodmanNames, "wants_pods", True)
+    monkeypatch.setattr(podman.PodmanNames, "wants_pods", True)
     node.assert_settled()  # a dry run
     assert not node.machine.fs.exists(mark)
     assert node.verbs() == []

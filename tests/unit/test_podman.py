@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import conmon as podman
 from hook import system
+from hook.conmon import find_pod, leaves_out, name_container
 from hook.identity import Pod
 from hook.models import KeyState, Options
-from hook.node import programs, runtimes
+from hook.node import podman, programs
 
 ID = "c" * 64
 POD = "fd174e60a699" + "0" * 52
@@ -62,7 +62,7 @@ class Conmon:
     def name(self) -> str | None:
         """The name that a hook gets."""
         container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
-        podman.name_container(container)
+        name_container(container)
         found: str | None = container.pod.container
         return found
 
@@ -135,7 +135,7 @@ def test_a_pid_that_is_no_more_conmons_after_the_read_gives_no_name(conmon: Conm
     ],
 )
 def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | None) -> None:
-    assert podman.find_pod([":/", place], ID) == pod
+    assert find_pod([":/", place], ID) == pod
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | No
 def test_only_the_infra_container_of_its_own_pod_is_left_out(
     pod: str | None, name: str | None, mode: str, expected: bool
 ) -> None:
-    found = Pod(None, None, pod, name)
-    assert not podman.leaves_out(Options.model_validate({"key": mode}), found), "Podman has not made it"
+    found = Pod(None, (None, pod, name))
+    assert not leaves_out(Options.model_validate({"key": mode}), found), "Podman has not made it"
     found.is_podmans = True
-    assert podman.leaves_out(Options.model_validate({"key": mode}), found) is expected
+    assert leaves_out(Options.model_validate({"key": mode}), found) is expected
 
 
 # --- containers/storage
@@ -168,12 +168,12 @@ def write_json(fs: FakeFilesystem, path: str, found: object) -> None:
 
 
 def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
-    assert runtimes.PodmanNames(RUN).containers == {}
+    assert podman.PodmanNames(RUN).containers == {}
     overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
     write_json(fs, f"{overlay}/containers.json", [{"id": "b"}, {"id": "a", "names": ["db", "other"]}])
     write_json(fs, f"{overlay}/volatile-containers.json", [{"id": "c", "names": ["build"]}])
     write_json(fs, f"{vfs}/containers.json", [{"id": "d", "names": ["web"]}, {"id": "e", "names": []}])
-    assert runtimes.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
+    assert podman.PodmanNames(RUN).containers == {"a": "db", "c": "build", "d": "web"}
 
 
 def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
@@ -182,7 +182,7 @@ def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem) -> None:
     for number, text in enumerate(texts):
         write_json(fs, f"/srv/s/{number}-containers/containers.json", text)
     write_json(fs, "/srv/s/vfs-containers/containers.json", [{"id": "d", "names": ["web"]}])
-    assert runtimes.PodmanNames(RUN).containers == {"d": "web"}
+    assert podman.PodmanNames(RUN).containers == {"d": "web"}
 
 
 def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs: FakeFilesystem) -> None:
@@ -190,7 +190,7 @@ def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs:
     for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
         pod = Pod()
         pod.is_podmans = is_podmans
-        runtimes.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
+        podman.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
         assert (pod.container, pod.name) == expected
 
 
@@ -220,11 +220,11 @@ def install_podman(fs: FakeFilesystem, capabilities: int = (1 << 41) - 1) -> Non
 
 def test_pods_are_named_by_podman(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = answer(monkeypatch, PODS)
-    names = runtimes.PodmanNames(RUN)
+    names = podman.PodmanNames(RUN)
     assert names.find_pod(DIGITS) is None, "there is no Podman"
     assert not names.wants_pods
     install_podman(fs)
-    names = runtimes.PodmanNames(RUN)
+    names = podman.PodmanNames(RUN)
     assert [names.find_pod(digits) for digits in (DIGITS, "ab" * 6, "c" * 12)] == ["stack", "shop", None]
     assert not names.wants_pods, "Podman has answered"
     assert asked == [["/usr/bin/podman", "pod", "ps", "--format=json"]]
@@ -234,7 +234,7 @@ def test_an_answer_of_podman_that_is_none_names_nothing(fs: FakeFilesystem, monk
     install_podman(fs)
     for output, status in [*DIRTY, (PODS, 125), ("", None)]:  # None: it hung, or printed without end
         answer(monkeypatch, output, status)
-        assert runtimes.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
+        assert podman.PodmanNames(RUN).find_pod(DIGITS) is None, output[:80]
 
 
 def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wanted(
@@ -243,18 +243,18 @@ def test_podman_without_the_rights_that_it_needs_is_not_asked_but_the_mark_is_wa
     """The unit's second start has the answer, which stays."""
     install_podman(fs, capabilities=1 << 1 | 1 << 5)
     asked = answer(monkeypatch, PODS)
-    assert not runtimes.PodmanNames(RUN).wants_pods, "no name is missing"
+    assert not podman.PodmanNames(RUN).wants_pods, "no name is missing"
     file = None
     for output in (None, *(text for text, _ in DIRTY)):
         if output is not None:
             file = file or fs.create_file(f"{RUN}/podman-pods.json")
             file.set_contents(output)
-        names = runtimes.PodmanNames(RUN)
+        names = podman.PodmanNames(RUN)
         assert names.find_pod(DIGITS) is None
         assert names.wants_pods, str(output)[:80]
     assert file is not None
     file.set_contents(PODS)
-    names = runtimes.PodmanNames(RUN)
+    names = podman.PodmanNames(RUN)
     assert names.find_pod(DIGITS) == "stack"
     assert (names.wants_pods, asked) == (False, [])
 
@@ -268,10 +268,10 @@ def state(**fields: Any) -> KeyState:  # noqa: ANN401
 
 
 @pytest.fixture
-def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> runtimes.PodmanNames:
+def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> podman.PodmanNames:
     write_json(fs, f"{STORAGE}/vfs-containers/containers.json", [{"id": ID, "names": ["web"]}])
-    names = runtimes.PodmanNames(RUN)
-    monkeypatch.setattr(runtimes.PodmanNames, "_pods", {DIGITS: "stack"})
+    names = podman.PodmanNames(RUN)
+    monkeypatch.setattr(podman.PodmanNames, "_pods", {DIGITS: "stack"})
     return names
 
 
@@ -289,16 +289,16 @@ COMPLETED: list[tuple[dict[str, Any], tuple[str | None, ...]]] = [
 ]
 
 
-def test_names_are_added_to_a_record_that_lacks_them(known: runtimes.PodmanNames) -> None:
+def test_names_are_added_to_a_record_that_lacks_them(known: podman.PodmanNames) -> None:
     for fields, expected in COMPLETED:
         before = state(**fields)
-        after = runtimes.add_names(before, known)
+        after = podman.add_names(before, known)
         assert (after.pod_name, after.name, after.members[ID].name) == expected, fields
-        assert runtimes.add_names(after, known) is after
+        assert podman.add_names(after, known) is after
         assert (after == before) is (after is before)
 
 
-def test_a_pods_digits_stay_its_label(known: runtimes.PodmanNames) -> None:
+def test_a_pods_digits_stay_its_label(known: podman.PodmanNames) -> None:
     web = {"namespace": "", "pod": DIGITS, "container": "web"}
     for fields, labels in (
         ({}, web),  # as before the record was lost
@@ -307,11 +307,11 @@ def test_a_pods_digits_stay_its_label(known: runtimes.PodmanNames) -> None:
         ({"pod_name": "stack"}, {}),
         ({"member": ELSEWHERE}, {}),
     ):
-        named = runtimes.add_names(state(**fields), known)
+        named = podman.add_names(state(**fields), known)
         assert named.labels == labels, fields
-        assert runtimes.add_names(named, known) is named
+        assert podman.add_names(named, known) is named
 
 
-def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: runtimes.PodmanNames) -> None:
+def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: podman.PodmanNames) -> None:
     over = state(pod_name=DIGITS, members={})
-    assert runtimes.add_names(over, known).pod_name == "stack"
+    assert podman.add_names(over, known).pod_name == "stack"

@@ -152,7 +152,7 @@ V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=syste
 )
 def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: str | None) -> None:
     says(proc, "cgroup", text)
-    assert identity.own_cgroup(system.cgroups(PID), "another") == expected
+    assert identity.choose_cgroup(system.cgroups(PID), "another") == expected
 
 
 @pytest.mark.parametrize("below", ["", "/init.scope", "/libpod-c1.scope", "/x/c1"])
@@ -168,8 +168,8 @@ def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: st
 )
 def test_what_is_below_a_containers_own_cgroup_is_not_recorded(own: str, below: str) -> None:
     """systemd in a container moves its init to init.scope: the rest of the container is not within that."""
-    assert identity.own_cgroup([own + below], "c1") == own
-    assert identity.own_cgroup([own + below], "c1@7-100") == own
+    assert identity.choose_cgroup([own + below], "c1") == own
+    assert identity.choose_cgroup([own + below], "c1@7-100") == own
     assert identity.find_own(own + below, "c2") is None
 
 

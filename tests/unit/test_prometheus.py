@@ -17,7 +17,7 @@ from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import __version__, names, system
+from hook import __version__, labels, system
 from hook.cli import command_line as cli
 from hook.counters import MILLION
 from hook.errors import Reason
@@ -198,8 +198,8 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     state = node.live("c1", pod_name=POD, name="app")
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
-    named = names.keep_labels(state, replace(state, pod_name="keep"))
-    for again in (state, named, names.keep_labels(named, replace(named, pod_name="kept", name="new"))):
+    named = labels.keep_labels(state, replace(state, pod_name="keep"))
+    for again in (state, named, labels.keep_labels(named, replace(named, pod_name="kept", name="new"))):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
         infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}

@@ -19,7 +19,7 @@ from hook import counters, system, validation
 from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState
-from hook.node import runtimes
+from hook.node import podman, runtimes
 from hook.reconcile import act as acting
 from hook.reconcile import diagnose, run
 from hook.reconcile.diagnose import Survey
@@ -421,7 +421,7 @@ def measure(node: Node, first: int, members: int) -> list[int]:
     found = [count_reads(node, set())]
     node.remove_groups()
     found.append(count_reads(node, {"remake"}))
-    for key in RunDir(RUN).names(KeyState):
+    for key in RunDir(RUN).list_names(KeyState):
         node.put(f"groups/{key}.json", "{")
     found.append(count_reads(node, {"rebuild"}))
     return found
@@ -581,7 +581,7 @@ def test_a_group_of_a_longer_prefix_stays_its_keys(node: Node, torn: bool) -> No
         node.put(f"groups/{UID}.json", "{")
     node.spawn(8)
     assert node.verbs() == (["rebuild", "adopt"] if torn else ["adopt"])
-    assert RunDir(RUN).names(KeyState) == [UID]
+    assert RunDir(RUN).list_names(KeyState) == [UID]
     assert RunDir(RUN).read_index(ID) == UID
     assert (node.members(), node.groups()) == ({ID: 7}, {f"oci-k8s-{UID}": {7, 8}})
     node.assert_settled()
@@ -739,7 +739,7 @@ NEEDS: dict[str, Callable[[Node], object]] = {
 
 @pytest.mark.parametrize("verb", diagnose.VERBS)
 def test_each_action_is_done_once_and_a_second_run_finds_nothing_to_do(node: Node, verb: str) -> None:
-    node.patch.setattr(runtimes.PodmanNames, "find_pod", lambda *_: "web")
+    node.patch.setattr(podman.PodmanNames, "find_pod", lambda *_: "web")
     node.start()
     NEEDS[verb](node)
     first = node.repair()

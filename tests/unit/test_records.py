@@ -22,9 +22,9 @@ def test_version_of_no_keys_and_of_a_commit_of_this_moment_is_none(node: Node) -
     run = RunDir(RUN)
     for later, is_known in ((0.01, False), (1, True)):
         node.kernel.now += later
-        assert (records.version(run) is not None) is is_known
+        assert (records.read_version(run) is not None) is is_known
     node.remove("groups")
-    assert records.version(run) is None
+    assert records.read_version(run) is None
 
 
 @pytest.mark.parametrize(

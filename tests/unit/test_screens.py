@@ -533,7 +533,9 @@ def test_top_without_a_terminal_prints_one_table(
     assert lines == ["node >=4.62 0 - 12.0Ki", "no pod 2.12 - - -", *map(rows.get, keys), "", AT_LEAST]
 
 
-def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: list[float]) -> None:
+def test_top_as_json_prints_an_object_a_line_and_describes_keys_as_list_does(
+    node: NodeFiles, run: Run, pace: list[float]
+) -> None:
     node.live("busy", **SHOP)
     node.count("oci-busy", {ENERGY: "10", TRAFFIC: "Error"})
     node.count_whole({ENERGY: "18.75"})
@@ -542,7 +544,9 @@ def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: li
     nothing: dict[str, Any] = {"watts": None, "traffic_bytes_per_second": None, "traffic_local_bytes_per_second": None}
     nothing |= {"llc_occupancy_bytes": None, "partial": [], "at_least": []}
     use = {**nothing, "watts": 2.5, "llc_occupancy_bytes": 4096, "partial": ["traffic_bytes_per_second"]}
-    key = {"key": "busy", "kind": "container", "namespace": "shop", "pod": "x", "name": None, **use}
+    (key,) = json.loads(run("list", "--json"))["keys"]
+    del key["use"]
+    key.update(use)
     expected = {"time": "2026-01-02T03:04:05Z", "seconds": 2.0, "node": {**use, "watts": 4.625}, "keys": [key]}
     assert first == second == {**expected, "no_pod": {**nothing, "watts": 2.125}}
 

@@ -317,14 +317,14 @@ def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFil
 
 def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
-    real = Records.names
+    real = Records.list_names
 
     def later(self: Records, part: type[Model]) -> list[str]:
         shutil.rmtree(node.path("oci-c1"), ignore_errors=True)
         (node.run / "groups/c1.json").unlink(missing_ok=True)
         return real(self, part)
 
-    monkeypatch.setattr(Records, "names", later)
+    monkeypatch.setattr(Records, "list_names", later)
     assert take_snapshot(node.options).orphans == []
 
 

@@ -14,7 +14,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.context import Context
 from hook.models import Index, KeyState
-from hook.node import processes, runtimes
+from hook.node import processes, unhooked
 from hook.node.models import Unhooked
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -56,7 +56,7 @@ class PodsOfNode:
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
         """The containers without the hook, and the sandboxes; None: reconcile does not know."""
         self.context.options = replace(self.context.options, **options)
-        found = runtimes.find_unhooked(self.context, processes.look())
+        found = unhooked.find_unhooked(self.context, processes.look())
         assert found == self.context.run.read(Unhooked, "unhooked")
         return None if found is None else (sorted(found.containers), found.sandboxes)
 
