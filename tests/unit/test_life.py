@@ -23,7 +23,7 @@ PATHS = [f"/sys/fs/resctrl/{place}mon_groups/oci-c1" for place in ("", "gold/")]
 NAMES = ("c1", "c2", "c3")
 
 
-class Step(NamedTuple):
+class LifeStep(NamedTuple):
     """What happens: to which container, in which group, how much of it."""
 
     what: str
@@ -35,7 +35,7 @@ class Step(NamedTuple):
 STEPS = ("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "take", "retire", "fail", "forget")
 OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse")
 steps = st.builds(
-    Step, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
+    LifeStep, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
 )
 
 
@@ -104,7 +104,7 @@ class LifeOfKey:
 
     # --- The steps
 
-    def join(self, step: Step) -> None:
+    def join(self, step: LifeStep) -> None:
         group = life.find_group(
             self.state, MonGroup(path=step.path, ctrl_group="/" if "gold" not in step.path else "gold")
         )
@@ -130,51 +130,51 @@ class LifeOfKey:
         self.state = after
         assert self.known(after) >= known
 
-    def use(self, step: Step) -> None:
+    def use(self, step: LifeStep) -> None:
         state = self.state
         places = {member.group for member in state.members.values()} if state is not None else set()
         for path in places & self.finals().keys():
             self.directories[path].value += step.amount
             self.used += step.amount
 
-    def leave(self, step: Step) -> None:
+    def leave(self, step: LifeStep) -> None:
         self._drop([step.name], stops=True)
 
-    def drop(self, step: Step) -> None:
+    def drop(self, step: LifeStep) -> None:
         self._drop([step.name], stops=False)
 
     def _drop(self, leaving: Sequence[str], *, stops: bool) -> None:
         if self.state is not None and {*leaving} <= self.state.members.keys():
             self.settle(life_end.leave(self.state, leaving, stops=stops))
 
-    def linger(self, step: Step) -> None:
+    def linger(self, step: LifeStep) -> None:
         if self._is_open() and not self.state.members:  # type: ignore[union-attr]
             self.settle(life_end.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
 
-    def complete(self, _step: Step, refused: Sequence[str] = (), held: Sequence[str] = ()) -> None:
+    def complete(self, _step: LifeStep, refused: Sequence[str] = (), held: Sequence[str] = ()) -> None:
         """The key ends, with the members that are left."""
         if self.state is not None and self.state.completed_at is None:
             state = life_end.leave(self.state, self.state.members, stops=True)
             self.settle(life_end.complete(state, self.finals(), held, self.clock, self.clock), refused)
 
-    def refuse(self, step: Step) -> None:
+    def refuse(self, step: LifeStep) -> None:
         self.complete(step, refused=[step.path])
 
-    def retire(self, step: Step) -> None:
+    def retire(self, step: LifeStep) -> None:
         self.complete(step, held=[step.path])
 
-    def wipe(self, step: Step) -> None:
+    def wipe(self, step: LifeStep) -> None:
         """Another tool removes a group."""
         if self.directories.pop(step.path, None) is not None and self._is_open():
             self.is_whole = False
 
-    def take(self, _step: Step) -> None:
+    def take(self, _step: LifeStep) -> None:
         if self._is_open():
             gone = [group.path for group in self.state.groups if group.path not in self.directories]  # type: ignore[union-attr]
             self.state = life_turns.take(self.state, gone)  # type: ignore[arg-type]
             self.is_whole = False
 
-    def fail(self, step: Step) -> None:
+    def fail(self, step: LifeStep) -> None:
         """A container comes, and its start fails: the key is as it was."""
         before, name = self.state, "c4"
         if before is not None and name in before.members:
@@ -186,7 +186,7 @@ class LifeOfKey:
             assert after.generation == before.generation or after.generation > before.generation
         self.settle(after)
 
-    def forget(self, _step: Step) -> None:
+    def forget(self, _step: LifeStep) -> None:
         if self.state is not None and self.state.completed_at is not None:
             self.settle(life_end.forget(self.state))
 
@@ -196,7 +196,7 @@ class LifeOfKey:
 
 @examples(500)
 @given(st.lists(steps, min_size=8, max_size=30))
-def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happens: list[Step]) -> None:
+def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happens: list[LifeStep]) -> None:
     key = LifeOfKey()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(system, "posix", None)  # a transition makes no system call, and reads no clock
@@ -206,9 +206,9 @@ def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happen
             key.clock += 1.0
             getattr(key, step.what)(step)
         if key.state is not None and key.state.completed_at is None:
-            key.complete(Step("complete", "", "", 1))
+            key.complete(LifeStep("complete", "", "", 1))
         assert key.state is None or key.state.completed_at is not None
-        key.forget(Step("forget", "", "", 1))
+        key.forget(LifeStep("forget", "", "", 1))
         assert (key.state, key.directories.keys() & {*PATHS}) == (None, set()) or not key.is_whole
     of_lines = sum(line["use"].get("mbm_total_bytes", 0) for line in {line["id"]: line for line in key.lines}.values())
     assert of_lines <= key.used
