@@ -17,8 +17,8 @@
                              build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
                              dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
                              accept them
-  python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of all six versions, the
-                             ELF files of x86_64 and aarch64, a .deb and an RPM of each, the chart, a bill of materials
+  python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of six versions, ELF
+                             files of x86_64 and aarch64, a .deb and an RPM of each, the chart, a bill of materials
                              (SPDX), and at last SHA256SUMS. Needs a Debian on x86_64
   python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each; make docs/history.schema.json,
@@ -287,6 +287,7 @@ def release_verb(arguments: Sequence[str]) -> int:
 
     if absent := provision.install((*provision.PACKAGE, *provision.CHECK)):
         raise BuildError("; ".join(absent))
+    os.umask(0o022)  # the packages must not depend on the caller's
     pythons = {str(python.path): ".".join(map(str, python.version)) for python in interpreters.find()}
     release.make(ROOT / "dist/release", pythons)
     return 0

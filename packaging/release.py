@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -58,7 +57,9 @@ def make(output: Path, pythons: Mapping[str, str]) -> None:
     `pythons`: the CPythons to compile the .pyz for, and their versions. One that lacks is an error, before anything
     takes minutes.
     """
-    os.umask(0o022)  # the packages must not depend on the caller's
+    check_version(
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), (CHART / "Chart.yaml").read_text(encoding="utf-8")
+    )
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     pyz = archive.build(output=output / f"{NAME}.pyz", interpreters=pythons, release=True)
@@ -73,6 +74,14 @@ def make(output: Path, pythons: Mapping[str, str]) -> None:
     described = describe({name: digest(output / name) for name in contents}, contents, epoch)
     (output / SBOM).write_text(json.dumps(described, indent=2) + "\n", encoding="ascii")
     print(f"{sum_up(output)}  {output / SUMS}", flush=True)
+
+
+def check_version(changes: str, chart: str) -> None:
+    """Raise BuildError unless the change log has a date for this version, and the chart is of this version."""
+    if not re.search(rf"^## {re.escape(__version__)}, [0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}$", changes, re.MULTILINE):
+        raise BuildError(f"CHANGELOG.md has no `## {__version__}, YYYY-MM-DD`: write the date of the release there")
+    if re.findall(r"^(?:version|appVersion): (.+)$", chart, re.MULTILINE) != [__version__] * 2:
+        raise BuildError(f"Chart.yaml: version and appVersion must be {__version__}, as in hook/__init__.py")
 
 
 def digest(path: Path) -> str:

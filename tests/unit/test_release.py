@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -22,7 +21,7 @@ from release import Contents, Library
 from hook import __version__
 from pyz import BuildError, archive
 from tests.support import chart
-from tests.unit.documents import page, rows
+from tests.unit.documents import first_words, page
 from tests.unit.files import ROOT, start
 
 EPOCH = 1_795_824_000
@@ -64,16 +63,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     output = tmp_path / "dist/release"
     output.mkdir(parents=True)
     (output / "of-an-earlier-release").touch()
-    before = os.umask(0o022)
-    try:
-        release.make(output, PYTHONS)
-    finally:
-        os.umask(before)
+    release.make(output, PYTHONS)
     return output
 
 
 def test_release_has_the_files_that_install_names_and_no_other(made: Path) -> None:
-    named = [name for row in rows(page("docs/install.md"), "file") for name in re.findall(r"`([^`]+)`", row[0])]
+    named = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
     assert sorted(path.name for path in made.iterdir()) == sorted(named)
 
 
@@ -91,6 +86,22 @@ def test_same_files_give_the_same_bill_and_another_file_another_namespace(made: 
     contents = {"x.pyz": Contents()}
     bills = [release.describe({"x.pyz": digit * 64}, contents, EPOCH)["documentNamespace"] for digit in "aab"]
     assert bills[0] == bills[1] != bills[2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "chart_version", "fault"),
+    [
+        (f"## {__version__}, not released yet", __version__, "has no `## .*, YYYY-MM-DD`"),
+        (f"## {__version__}1, 2026-11-28", __version__, "has no `## .*, YYYY-MM-DD`"),
+        (f"## {__version__}, 2026-11-28", f"{__version__}1", "Chart.yaml: version and appVersion must be"),
+    ],
+)
+def test_version_without_a_date_and_chart_of_another_version_are_refused(
+    changes: str, chart_version: str, fault: str
+) -> None:
+    described = f"apiVersion: v2\nversion: {chart_version}\nappVersion: {__version__}\n"
+    with pytest.raises(BuildError, match=fault):
+        release.check_version(f"# Changes\n\n{changes}\n", described)
 
 
 # --- The bill of materials, by what SPDX 2.3 asks for: its chapters 6, 7 and 11
