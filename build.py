@@ -17,6 +17,9 @@
                              build the ELF file, then pack it: dist/resctrl-mon-hook_VERSION_amd64.deb (needs
                              dpkg-deb) and dist/*.x86_64.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint
                              accept them
+  python3 build.py release   make dist/release/, all that users download: the .pyz with bytecode of six versions, ELF
+                             files of x86_64 and aarch64, a .deb and an RPM of each, the chart, a bill of materials
+                             (SPDX), and at last SHA256SUMS. Needs a Debian on x86_64
   python3 build.py compile   compile the pydantic models (hook/models.py, hook/node/models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each; make docs/history.schema.json,
                              packaging/completions, and the chart's copy of packaging/prometheus/rules.yaml
@@ -279,6 +282,23 @@ def package_verb(arguments: Sequence[str]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
+def release_verb(arguments: Sequence[str]) -> int:
+    """Make the files of a release by packaging/release.py, each with the newest fixes that Debian has."""
+    if arguments:
+        raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
+    import release  # noqa: PLC0415  as in native_verb
+
+    from tests import provision  # noqa: PLC0415  as above
+    from tests.support import interpreters  # noqa: PLC0415
+
+    if absent := provision.install((*provision.PACKAGE, *provision.CHECK)):
+        raise BuildError("; ".join(absent))
+    os.umask(0o022)  # the packages must not depend on the caller's
+    pythons = {str(python.path): ".".join(map(str, python.version)) for python in interpreters.find()}
+    release.make(ROOT / "dist/release", pythons)
+    return 0
+
+
 def native_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file. Its Python is built once, and kept outside of the checkout."""
     from native import native  # noqa: PLC0415  it takes from tests/ what fetches Debian's packages
@@ -355,6 +375,7 @@ def _under(make_ready: Callable[[Any], Path]) -> None:
 VERBS = {
     "native": native_verb,
     "package": package_verb,
+    "release": release_verb,
     "compile": compile_verb,
     "test": test_verb,
     "demo": demo_verb,

@@ -26,8 +26,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pyz import ROOT, SCHEMA, BuildError
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 NAME = "resctrl-mon-hook"
 # Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
@@ -35,14 +36,9 @@ PROVE = HERE / "prove.sh"  # what the scripts of both do first
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, and its digest
-SCHEMA = "docs/history.schema.json"
 # The names of an architecture in an ELF header (e_machine), for dpkg and for rpm
 ARCHITECTURES = {62: ("amd64", "x86_64"), 183: ("arm64", "aarch64")}
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
-
-
-class PackageError(Exception):
-    """Packing failed; the message says why."""
 
 
 class Source(NamedTuple):
@@ -68,19 +64,19 @@ def source(program: Path) -> Source:
         head = file.read(20)
     architecture = ARCHITECTURES.get(int.from_bytes(head[18:20], "little"))
     if not head.startswith(b"\x7fELF") or architecture is None:
-        raise PackageError(f"{program} is no ELF file for {' or '.join(name for _, name in ARCHITECTURES.values())}")
+        raise BuildError(f"{program} is no ELF file for {' or '.join(name for _, name in ARCHITECTURES.values())}")
     words = _run([sys.executable, program, "--version"]).split()
     if len(words) != 2 or words[0] != NAME:
-        raise PackageError(f"{program} --version prints {' '.join(words)!r}")
-    return Source(program, words[1], _epoch(), *architecture)
+        raise BuildError(f"{program} --version prints {' '.join(words)!r}")
+    return Source(program, words[1], find_epoch(), *architecture)
 
 
-def _epoch() -> int:
+def find_epoch() -> int:
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     try:
         return int(_run(["git", "-C", ROOT, "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]))
-    except PackageError:
+    except BuildError:
         return NO_COMMIT
 
 
@@ -102,7 +98,7 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
     # Of a package it is a configuration file, which `uninstall` leaves to it: without the mark of `install`
     _write(tree / LOGROTATE, (HERE / "logrotate" / NAME).read_bytes())
-    _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
+    _write(tree / f"usr/share/man/man8/{NAME}.8.gz", compress((HERE / "man" / f"{NAME}.8").read_bytes()))
     _write(tree / f"usr/share/doc/{NAME}/history.schema.json", (ROOT / SCHEMA).read_bytes())
     completions = {
         "bash": f"bash-completion/completions/{NAME}",
@@ -119,7 +115,7 @@ def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
     path.chmod(mode)
 
 
-def _gzip(content: bytes) -> bytes:
+def compress(content: bytes) -> bytes:
     return subprocess.run(["gzip", "-9n"], input=content, capture_output=True, check=True).stdout
 
 
@@ -165,7 +161,7 @@ def deb(what: Source, work: Path) -> Path:
     shutil.rmtree(tree / "var")  # postinst makes it, for root alone
     documents = tree / "usr/share/doc" / NAME
     _write(documents / "copyright", _copyright(what).encode())
-    _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
+    _write(documents / "changelog.gz", compress(_changelog(what).encode()))
     files = {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*"))}
     sums = [f"{_md5(path)}  {name}\n" for name, path in files.items() if path.is_file() and not path.is_symlink()]
     size = sum(-(-path.lstat().st_size // 1024) if path.is_file() else 1 for path in files.values())
@@ -277,7 +273,7 @@ def package(program: Path, output: Path, kinds: Iterable[str], *, check: bool) -
     made = []
     for kind in kinds:
         if shutil.which(KINDS[kind].maker) is None:
-            raise PackageError(f"{kind}: there is no {KINDS[kind].maker} here")
+            raise BuildError(f"{kind}: there is no {KINDS[kind].maker} here")
         with tempfile.TemporaryDirectory(prefix=".package-", dir=output) as work:
             file = KINDS[kind].make(what, Path(work))
             if check:
@@ -290,10 +286,10 @@ def package(program: Path, output: Path, kinds: Iterable[str], *, check: bool) -
 
 def _lint(linter: Sequence[str | Path], file: Path) -> None:
     if shutil.which(str(linter[0])) is None:
-        raise PackageError(f"{file.name} cannot be checked: {linter[0]} is not installed")
+        raise BuildError(f"{file.name} cannot be checked: {linter[0]} is not installed")
     done = subprocess.run([*linter, file], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PackageError(f"{linter[0]} does not accept {file.name}:\n{done.stdout}{done.stderr}")
+        raise BuildError(f"{linter[0]} does not accept {file.name}:\n{done.stdout}{done.stderr}")
 
 
 def _run(command: Sequence[str | Path], **environment: str) -> str:
@@ -301,9 +297,9 @@ def _run(command: Sequence[str | Path], **environment: str) -> str:
     try:
         done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     except OSError as error:
-        raise PackageError(f"{command[0]}: {error.strerror}") from error
+        raise BuildError(f"{command[0]}: {error.strerror}") from error
     if done.returncode != 0:
-        raise PackageError(f"{command[0]}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        raise BuildError(f"{command[0]}: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
 
 
@@ -319,7 +315,7 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:
         package(given.file, given.output, given.kinds or KINDS, check=given.check)
-    except (PackageError, OSError) as error:
+    except (BuildError, OSError) as error:
         print(f"package.py: {error}", file=sys.stderr)
         return 2
     return 0

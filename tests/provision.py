@@ -31,6 +31,7 @@ DEMO = (
     "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
     "runc",
 )
+FEDORA = {"busybox-static": "busybox"}  # all others of the demo's have one name on Debian, Fedora and openSUSE
 DEMO_TOOLS = ("mfusepy", "pyfakefs")  # of the dependency group `dev`
 FAULTS = (
     "fuse3",
@@ -79,10 +80,10 @@ PACKAGES = (
 )
 
 # How to see that a package is there without asking a package manager, so that this holds on every distribution:
-# a command (by default the one that is named like the package), or the file of which the glob finds at least one.
+# any of these commands (by default the one that is named like the package), or the file of which the glob finds one.
 _PROBES = {
     "at": "atd",
-    "busybox-static": "busybox",
+    "busybox-static": "busybox-static busybox",  # openSUSE's, and that of all others
     "catatonit": "/usr/*/podman/catatonit",
     "dbus": "dbus-daemon",
     "dpkg": "dpkg-deb",
@@ -183,8 +184,9 @@ def _present(name: str) -> bool:
     if probe.startswith("/"):
         return any(Path("/").glob(probe[1:]))
     # Non-root users often have no sbin in PATH, and runc lies there.
-    found = shutil.which(probe, path=os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin")
-    return found is not None and (name != "busybox-static" or _is_static(found))
+    places = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"
+    programs = filter(None, (shutil.which(command, path=places) for command in probe.split()))
+    return any(name != "busybox-static" or _is_static(program) for program in programs)
 
 
 def _is_static(program: str) -> bool:
@@ -205,6 +207,9 @@ def _install_packages(names: Sequence[str]) -> str:
     """By apt, if this is a Debian and we are root; otherwise the answer is what a person has to do. Removes nothing."""
     if not names:
         return ""
+    if shutil.which("apt-get") is None and {*names} <= {*DEMO}:
+        fedora = " ".join(FEDORA.get(name, name) for name in names)
+        return f"on Fedora: `dnf install {fedora}`; on openSUSE: `zypper install {' '.join(names)}`"
     if shutil.which("apt-get") is None:
         return "this is no Debian: install by hand what Debian calls so"
     if os.geteuid() != 0:

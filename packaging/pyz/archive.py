@@ -163,7 +163,9 @@ def build(
     lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {code.version[:2] for code in chosen}]
     if release and lacking:
         found = f"no interpreter of {', '.join(lacking)}"
-        raise BuildError(f"a release holds bytecode for every version; {found}: name each by --bytecode PATH")
+        raise BuildError(
+            f"a release holds bytecode for every version; {found}: put each on PATH, or name it by --bytecode PATH"
+        )
     data = join(contents, shebang(python), chosen)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")

@@ -58,9 +58,11 @@ def missing(*, model: bool = True) -> str | None:
         return "not root"
     if model and not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "no /dev/fuse"
-    for program in ("podman", "runc", "conmon", "busybox"):
+    for program in ("podman", "runc", "conmon"):
         if not _find(program):
             return f"no {program}"
+    if not _find_busybox():
+        return "no busybox"
     if not shipped().is_file():
         return f"no {shipped()}: run `python3 build.py`"
     return None
@@ -69,6 +71,11 @@ def missing(*, model: bool = True) -> str | None:
 def _find(program: str) -> str | None:
     # conmon lies outside PATH on some distributions
     return shutil.which(program) or shutil.which(program, path="/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin")
+
+
+def _find_busybox() -> str | None:
+    """Return the static one, which openSUSE has under a name of its own."""
+    return _find("busybox-static") or _find("busybox")
 
 
 class LineFifo:
@@ -441,7 +448,7 @@ def bundle_config(rootfs: Path, command: Sequence[str], cgroup: str, gates: Path
 
 def make_rootfs(directory: Path) -> Path:
     """A root file system of nothing but a static busybox (Debian: busybox-static)."""
-    busybox = _find("busybox")
+    busybox = _find_busybox()
     assert busybox is not None, "no busybox"
     for name in ("bin", "dev", "gates", "proc", "sys", "etc", "tmp", "run"):
         (directory / name).mkdir(parents=True)

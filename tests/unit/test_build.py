@@ -35,6 +35,7 @@ def test_a_wrong_command_line_is_one_line_and_2() -> None:
         ("--python", "--python takes a value"),
         ("--python=python3", "absolute path"),
         ("compile more", "one argument too many: more"),
+        ("release more", "one argument too many: more"),
         ("bench no-such-bench", "unknown benchmark no-such-bench"),
     ):
         done = command(*arguments.split())
