@@ -32,11 +32,11 @@
                              is a failure; tests/cluster needs a cluster: docs/kubernetes.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
-  python3 build.py bench [speed | life | attribution | scale | watch | path] ...
+  python3 build.py bench [speed | life | attribution | scale | watch] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch; how many files one run enters, and how often it changes file
+                             of watch
   python3 build.py faults [PART ...]
                              build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)
@@ -74,7 +74,7 @@ QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
-BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
+BENCHES = ("speed", "life", "attribution", "scale", "watch")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:
