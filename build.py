@@ -60,10 +60,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
+from fetch import interpreters, provision
+from fetch.apt import CannotFetch
+from native import cpython, native
 from pyz import COMPILED, ROOT, SCHEMA, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse", "tests/packages")
@@ -80,7 +82,7 @@ BENCHES = ("speed", "life", "attribution", "scale", "watch")
 def compile_verb(arguments: Sequence[str]) -> int:
     if arguments:
         raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
-    _under(lambda it: it.ensure())
+    _under(provision.ensure)
     from pyz import compile_models  # noqa: PLC0415  needs pydantic
 
     for path, compiled in COMPILED.items():
@@ -102,8 +104,8 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
 def test_verb(arguments: Sequence[str]) -> int:
     """Run the tests; returns pytest's exit status. With CI set, files or processes left behind are a failure, too."""
-    _under(lambda it: it.ensure(apt=it.TEST))
-    from tests.support import leftovers  # noqa: PLC0415  as above
+    _under(lambda: provision.ensure(apt=provision.TEST))
+    from tests.support import leftovers  # noqa: PLC0415  building takes nothing from tests/
 
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
@@ -176,8 +178,6 @@ def _become_ordinary() -> list[str]:
     That user reads what root may, for this checkout and its Python may lie below /root; what tools keep from one run to
     the next has a directory of its own.
     """
-    from tests import provision  # noqa: PLC0415  as above
-
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam("nobody")
@@ -205,10 +205,6 @@ def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
 
     `can_wait`: until its Python is built, if it is not.
     """
-    from native import cpython, native  # noqa: PLC0415  as in native_verb
-
-    from tests.support.apt import CannotFetch  # noqa: PLC0415  as above
-
     try:
         if not can_wait and cpython.find() is None:
             raise BuildError("its Python is not built yet; `python3 build.py native` does that")
@@ -222,7 +218,7 @@ def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
 
 
 def _say_what_is_built_first() -> None:
-    from tests.kernel import kernel  # noqa: PLC0415  as above
+    from tests.kernel import kernel  # noqa: PLC0415  building takes nothing from tests/
     from tests.packages.conftest import DEBIAN, SUITES  # noqa: PLC0415
     from tests.support import debian, newest  # noqa: PLC0415
 
@@ -234,7 +230,7 @@ def _say_what_is_built_first() -> None:
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
-    _under(lambda it: it.demo())
+    _under(provision.demo)
     archive.build(interpreters=bytecode.find_interpreters())
     return _run("tests.demo", arguments)
 
@@ -244,14 +240,14 @@ def bench_verb(arguments: Sequence[str]) -> int:
     name, rest = (arguments[0], arguments[1:]) if named else (BENCHES[0], arguments)
     if name not in BENCHES:
         raise BuildError(f"unknown benchmark {name} (there is: {', '.join(BENCHES)})")
-    _under(lambda it: it.ensure(apt=it.TEST))
+    _under(lambda: provision.ensure(apt=provision.TEST))
     _build_for_all()
     return _run(f"tests.bench.{name}", rest)
 
 
 def faults_verb(arguments: Sequence[str]) -> int:
-    _under(lambda it: it.ensure(apt=it.FAULTS))
-    from tests.support.hook import FORM  # noqa: PLC0415  as above
+    _under(lambda: provision.ensure(apt=provision.FAULTS))
+    from tests.support.hook import FORM  # noqa: PLC0415  building takes nothing from tests/
 
     archive.build(interpreters=bytecode.find_interpreters())
     if os.environ.get(FORM) == "native":
@@ -261,10 +257,6 @@ def faults_verb(arguments: Sequence[str]) -> int:
 
 def package_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file, and pack it by packaging/package.py."""
-    from native import native  # noqa: PLC0415  as in native_verb
-
-    from tests import provision  # noqa: PLC0415  building takes nothing from tests/
-
     rest = [argument for argument in arguments if argument != "--release"]
     for reason in provision.install((*provision.PACKAGE, *(provision.CHECK if "--check" in rest else ()))):
         print(f"build.py: {reason}", file=sys.stderr)
@@ -275,8 +267,6 @@ def package_verb(arguments: Sequence[str]) -> int:
 
 def native_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file. Its Python is built once, and kept outside of the checkout."""
-    from native import native  # noqa: PLC0415  it takes from tests/ what fetches Debian's packages
-
     machine = platform.machine()
     for argument in arguments:
         name, _, value = argument.partition("=")
@@ -314,8 +304,6 @@ def help_verb(_arguments: Sequence[str]) -> int:
 
 def _build_for_all() -> None:
     """Build with bytecode for every interpreter that the tests find."""
-    from tests.support import interpreters  # noqa: PLC0415
-
     archive.build(interpreters=[str(it.path) for it in interpreters.find()])
 
 
@@ -334,12 +322,10 @@ def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
     return process.returncode, lines
 
 
-def _under(make_ready: Callable[[Any], Path]) -> None:
-    """Continue under the Python that tests/provision.py installs; executes this command again under it if necessary."""
-    from tests import provision  # noqa: PLC0415  as above
-
+def _under(make_ready: Callable[[], Path]) -> None:
+    """Continue under the Python that `provision` installs; executes this command again under it if necessary."""
     try:
-        python = make_ready(provision)
+        python = make_ready()
     except provision.CannotProvision as error:
         raise BuildError(str(error)) from error
     if python != Path(sys.executable) and python.parent.parent != Path(sys.prefix):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests import provision
+from fetch import provision
+from fetch.interpreters import python_name
 from tests.bench import scale, speed, watch
 from tests.bench.common import Figure, Table, interval
 from tests.kernel.inside import REAL_ROOT
 from tests.support import watching
-from tests.support.interpreters import python_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.form("pyz")]
 

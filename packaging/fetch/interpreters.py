@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
 
-    python -m tests.support.interpreters [--fetch]     prints what is there, or gets what is not
+    PYTHONPATH=packaging python3 -m fetch.interpreters [--fetch]     prints what is there, or gets what is not
 
 A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too.
 """
@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import provision
-from tests.support.apt import Apt, CannotFetch, run
+from fetch import provision
+from fetch.apt import Apt, CannotFetch, run
 
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
 TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))  # where it has to say that it does not run

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS_PYTHON = (3, 11)  # what the newest of the pinned tools asks for (the .pyz itself runs from 3.9 on)
 
 # What each purpose takes, by Debian's names. --no-install-recommends is enough: see the comments.
@@ -105,7 +105,7 @@ _PROBES = {
     "xz-utils": "xz",
     "zlib1g-dev": "/usr/include/zlib.h",
 }
-_MEMORY = "/dev/shm"
+_MEMORY = "/dev/shm"  # noqa: S108  of names that tempfile makes
 _ROOM = 4 << 30
 _NEED_ROOT = frozenset({"catatonit", "containerd", "crun", "podman", "runc"})
 
@@ -321,7 +321,7 @@ def _base_python() -> str:
         if without_pip and (fault := _install_packages(["python3-venv"])):
             raise CannotProvision(f"python3-venv is not installed; {fault}")
         return sys.executable
-    from tests.support import interpreters  # noqa: PLC0415  only old machines need the search
+    from fetch import interpreters  # noqa: PLC0415  only old machines need the search
 
     newer = [found for found in interpreters.find() if found.version >= TOOLS_PYTHON]
     if not newer:
