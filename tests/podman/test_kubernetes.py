@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,7 @@ from tests.support.hook import NATIVE
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
 
-CONTAINERFILE = REPOSITORY / "packaging/kubernetes/image/Containerfile"
+IMAGES = REPOSITORY / "packaging/kubernetes/image"
 
 BASE, IMAGE = "localhost/busybox", "localhost/resctrl-mon-hook"
 PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)]
@@ -55,6 +58,8 @@ class Host:
         self.node.mkdir()
         self.boot = directory / "tmpfiles.d"
         self.boot.mkdir()
+        self.plan = directory / "plan"
+        self.plan.mkdir()
 
     def pods(
         self, *words: str, watch: bool = False, adopt: bool = False
@@ -79,6 +84,7 @@ class Host:
         volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
         scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
+        scratch["plan"] = str(self.plan)
         mounts = []
         for it in container["volumeMounts"]:
             source = {**volumes, **elsewhere, **scratch}[it["name"]]
@@ -171,15 +177,27 @@ def line_with(process: subprocess.Popen[str], text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Podman with the image, and with no hook of ours but those that are installed."""
     with closing(Lab()) as lab:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         lab.import_image(BASE)
+        context = tmp_path_factory.mktemp("client")
+        copy_client(context / "client")
         given = [f"--build-arg=BASE={BASE}", f"--build-arg=ARCH={platform.machine()}"]
-        words = ["--layers=false", *given, f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
-        lab.podman("build", *words, str(REPOSITORY))
+        words = ["--layers=false", *given, f"--file={IMAGES / 'Containerfile'}", f"--tag={IMAGE}"]
+        lab.podman("build", *words, f"--build-context=client={context}", str(REPOSITORY))
+        shutil.rmtree(context)
         yield lab
+
+
+def copy_client(directory: Path) -> None:
+    """Copy the client of the API server from this Python, as pip puts it there: there may be no registry."""
+    for name in re.findall(r"^([\w-]+)==", (IMAGES / "requirements.txt").read_text(), re.MULTILINE):
+        for path in metadata.files(name) or ():
+            if path.parts[0] != ".." and path.suffix != ".pyc":
+                (directory / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path.locate(), directory / path)
 
 
 @pytest.fixture
@@ -315,6 +333,14 @@ def test_a_removal_ends_all_keys_and_live_containers_end_with_a_stub(host: Host)
     host.install()
     assert list(host.boot.iterdir()) == []
     assert [name for name, *_ in host.state()] == [host.program.name, host.json.name]
+
+
+def test_a_removal_outside_of_a_cluster_says_why_it_cannot_reach_the_api_server(host: Host) -> None:
+    """The client of the API server is in the image, and starts there."""
+    (host.plan / "plan.json").write_text('{"namespace": "ns"}')
+    done = host.completed("uninstall")
+    assert done.returncode == 1
+    assert "this pod cannot reach the API server: Service host/port is not set" in done.stderr
 
 
 METRICS = {"METRICS": "--listen=127.0.0.1:9753"}
