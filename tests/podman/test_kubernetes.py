@@ -70,28 +70,28 @@ class Host:
         values |= {"watch": watch, "adopt": adopt}
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
         objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
-        plans = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
-        (plan,) = [it for it in plans if "remove-json" in it]
+        plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
+        (plan,) = [plan for plan in plans if "remove-json" in plan]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
-        pods = [it["spec"]["template"]["spec"] for it in made if "template" in it.get("spec", {})]
+        pods = [part["spec"]["template"]["spec"] for part in made if "template" in part.get("spec", {})]
         both = ("initContainers", "containers")
-        return {it["name"]: (it, pod) for pod in pods for kind in both for it in pod.get(kind, [])}
+        return {part["name"]: (part, pod) for pod in pods for kind in both for part in pod.get(kind, [])}
 
     def command(self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
         container, pod = self.pods(*words, watch=name == "watch", adopt=adopt)[name]
         security = container["securityContext"]
-        volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
+        volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
         scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
         scratch["plan"] = str(self.plan)
         mounts = []
-        for it in container["volumeMounts"]:
-            source = {**volumes, **elsewhere, **scratch}[it["name"]]
+        for mount in container["volumeMounts"]:
+            source = {**volumes, **elsewhere, **scratch}[mount["name"]]
             if adopt:  # what a runtime keeps, also of one that has not run here yet: the kubelet makes it
                 os.makedirs(source, exist_ok=True)
-            target = elsewhere.get(it["name"], it["mountPath"])
-            mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
+            target = elsewhere.get(mount["name"], mount["mountPath"])
+            mounts.append(f"--volume={source}:{target}:{'ro' if mount.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
             mounts.append(f"--mount=type=tmpfs,notmpcopyup,destination=/host{HOOKS_DIR}")
         if adopt:  # this machine's runc, which PROGRAMS brings
@@ -103,7 +103,7 @@ class Host:
             f"--network={'host' if pod.get('hostNetwork') else 'none'}",
             *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
             f"--user={security['runAsUser']}:{security['runAsGroup']}",
-            *(f"--cap-add={it}" for it in security["capabilities"].get("add", [])),
+            *(f"--cap-add={name}" for name in security["capabilities"].get("add", [])),
             *(["--security-opt=no-new-privileges"] if security.get("allowPrivilegeEscalation") is False else []),
             *(["--pid=host"] if pod.get("hostPID") else []),
             *(f"--env={key}={value}" for key, value in (env or {}).items()),
@@ -117,7 +117,7 @@ class Host:
     def running(
         self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False
     ) -> Iterator[subprocess.Popen[str]]:
-        """One of the chart's containers; at the end it is told to end, as kubelet tells it, and does."""
+        """One of the chart's containers; at the end it gets the signal that the kubelet sends, and ends."""
         command = [*self.lab.podman_command(), *self.command(name, *words, env=env, adopt=adopt)]
         with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -139,14 +139,14 @@ class Host:
 
     def state(self) -> list[tuple[str, int, int, bytes]]:
         """All that is installed, exactly."""
-        found = [path for path in (self.program, self.json) if path.exists()]
+        files = [path for path in (self.program, self.json) if path.exists()]
         mark = self.program.with_suffix(".owner")
-        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in found else set())
-        return [(it.name, it.stat().st_ino, it.stat().st_mtime_ns, it.read_bytes()) for it in found]
+        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in files else set())
+        return [(file.name, file.stat().st_ino, file.stat().st_mtime_ns, file.read_bytes()) for file in files]
 
     def groups(self) -> dict[str, list[int]]:
-        found = self.resctrl.groups().items()
-        return {path.rpartition("/")[2]: it["tasks"] for path, it in found if path.startswith("/mon_groups/")}
+        groups = self.resctrl.groups().items()
+        return {path.rpartition("/")[2]: group["tasks"] for path, group in groups if path.startswith("/mon_groups/")}
 
     def workload(self, name: str) -> Gate:
         """A container as kubelet has it made."""
@@ -154,7 +154,7 @@ class Host:
 
     def ask_metrics(self) -> str:
         """What the container `metrics` serves, once it does."""
-        ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
+        ask = "import urllib.request as web; print(web.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
         wait(lambda: self.lab.podman("exec", "metrics", "python3", "-c", ask, check=False).returncode == 0)
         return self.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
 
@@ -168,12 +168,12 @@ class Host:
 def line_with(process: subprocess.Popen[str], text: str) -> str:
     """The next line that the container prints with this in it."""
     assert process.stdout is not None
-    seen = []
+    others = []
     for line in process.stdout:
         if text in line:
             return line
-        seen.append(line)
-    raise AssertionError(f"no {text!r} in {seen}")
+        others.append(line)
+    raise AssertionError(f"no {text!r} in {others}")
 
 
 @pytest.fixture(scope="module")
