@@ -35,11 +35,11 @@
                              is a failure; tests/cluster needs a cluster: tests/cluster/README.md)
   python3 build.py demo      build, then show the hook at work on containers and a model of resctrl; where no container
                              can be run, in the simulator of the tests
-  python3 build.py bench [speed | life | attribution | scale | watch | path] ...
+  python3 build.py bench [speed | life | attribution | scale | watch] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through
                              a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
                              group is charged; reconcile on a node with thousands of containers; the CPU time and memory
-                             of watch; how many files one run enters, and how often it changes file
+                             of watch
   python3 build.py bench plot
                              draw docs/*.svg from docs/figures.json, which `--figures docs/figures.json` of the
                              benchmarks speed and attribution writes
@@ -66,10 +66,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
+from fetch import interpreters, provision
+from fetch.apt import CannotFetch
+from native import cpython, native
 from pyz import COMPILED, ROOT, SCHEMA, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse", "tests/packages")
@@ -80,14 +82,14 @@ QUICK_LIVES = "tests/podman/test_life.py"
 OF_THE_ELF_FILE = ("tests/fuse/test_native.py", "tests/fuse/test_both_forms.py")
 LIVES = ("tests/podman", "tests/containerd")
 A_GUEST = "tests/kernel/test_kernel_guests.py::test_in_guest[containers]"
-BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
+BENCHES = ("speed", "life", "attribution", "scale", "watch")
 PLOT = "plot"
 
 
 def compile_verb(arguments: Sequence[str]) -> int:
     if arguments:
         raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
-    _under(lambda it: it.ensure())
+    _under(provision.ensure)
     from pyz import compile_models  # noqa: PLC0415  needs pydantic
 
     for path, compiled in COMPILED.items():
@@ -109,8 +111,8 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
 def test_verb(arguments: Sequence[str]) -> int:
     """Run the tests; returns pytest's exit status. With CI set, files or processes left behind are a failure, too."""
-    _under(lambda it: it.ensure(apt=it.TEST))
-    from tests.support import leftovers  # noqa: PLC0415  as above
+    _under(lambda: provision.ensure(apt=provision.TEST))
+    from tests.support import leftovers  # noqa: PLC0415  building takes nothing from tests/
 
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
@@ -183,8 +185,6 @@ def _become_ordinary() -> list[str]:
     That user reads what root may, for this checkout and its Python may lie below /root; what tools keep from one run to
     the next has a directory of its own.
     """
-    from tests import provision  # noqa: PLC0415  as above
-
     if os.geteuid() != 0:
         return []
     user = pwd.getpwnam("nobody")
@@ -212,10 +212,6 @@ def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
 
     `can_wait`: until its Python is built, if it is not.
     """
-    from native import cpython, native  # noqa: PLC0415  as in native_verb
-
-    from tests.support.apt import CannotFetch  # noqa: PLC0415  as above
-
     try:
         if not can_wait and cpython.find() is None:
             raise BuildError("its Python is not built yet; `python3 build.py native` does that")
@@ -229,7 +225,7 @@ def _build_forms(*, must: bool, can_wait: bool) -> list[str]:
 
 
 def _say_what_is_built_first() -> None:
-    from tests.kernel import kernel  # noqa: PLC0415  as above
+    from tests.kernel import kernel  # noqa: PLC0415  building takes nothing from tests/
     from tests.packages.conftest import DEBIAN, SUITES  # noqa: PLC0415
     from tests.support import debian, newest  # noqa: PLC0415
 
@@ -241,7 +237,7 @@ def _say_what_is_built_first() -> None:
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
-    _under(lambda it: it.demo())
+    _under(provision.demo)
     archive.build(interpreters=bytecode.find_interpreters())
     return _run("tests.demo", arguments)
 
@@ -253,14 +249,14 @@ def bench_verb(arguments: Sequence[str]) -> int:
         return _run("tests.bench.plot", rest)
     if name not in BENCHES:
         raise BuildError(f"unknown benchmark {name} (there is: {', '.join((*BENCHES, PLOT))})")
-    _under(lambda it: it.ensure(apt=it.TEST))
+    _under(lambda: provision.ensure(apt=provision.TEST))
     _build_for_all()
     return _run(f"tests.bench.{name}", rest)
 
 
 def faults_verb(arguments: Sequence[str]) -> int:
-    _under(lambda it: it.ensure(apt=it.FAULTS))
-    from tests.support.hook import FORM  # noqa: PLC0415  as above
+    _under(lambda: provision.ensure(apt=provision.FAULTS))
+    from tests.support.hook import FORM  # noqa: PLC0415  building takes nothing from tests/
 
     archive.build(interpreters=bytecode.find_interpreters())
     if os.environ.get(FORM) == "native":
@@ -270,10 +266,6 @@ def faults_verb(arguments: Sequence[str]) -> int:
 
 def package_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file, and pack it by packaging/package.py."""
-    from native import native  # noqa: PLC0415  as in native_verb
-
-    from tests import provision  # noqa: PLC0415  building takes nothing from tests/
-
     rest = [argument for argument in arguments if argument != "--release"]
     for reason in provision.install((*provision.PACKAGE, *(provision.CHECK if "--check" in rest else ()))):
         print(f"build.py: {reason}", file=sys.stderr)
@@ -288,9 +280,6 @@ def release_verb(arguments: Sequence[str]) -> int:
         raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
     import release  # noqa: PLC0415  as in native_verb
 
-    from tests import provision  # noqa: PLC0415  as above
-    from tests.support import interpreters  # noqa: PLC0415
-
     if absent := provision.install((*provision.PACKAGE, *provision.CHECK)):
         raise BuildError("; ".join(absent))
     os.umask(0o022)  # the packages must not depend on the caller's
@@ -301,8 +290,6 @@ def release_verb(arguments: Sequence[str]) -> int:
 
 def native_verb(arguments: Sequence[str]) -> int:
     """Build the ELF file. Its Python is built once, and kept outside of the checkout."""
-    from native import native  # noqa: PLC0415  it takes from tests/ what fetches Debian's packages
-
     machine = platform.machine()
     for argument in arguments:
         name, _, value = argument.partition("=")
@@ -340,8 +327,6 @@ def help_verb(_arguments: Sequence[str]) -> int:
 
 def _build_for_all() -> None:
     """Build with bytecode for every interpreter that the tests find."""
-    from tests.support import interpreters  # noqa: PLC0415
-
     archive.build(interpreters=[str(it.path) for it in interpreters.find()])
 
 
@@ -360,12 +345,10 @@ def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
     return process.returncode, lines
 
 
-def _under(make_ready: Callable[[Any], Path]) -> None:
-    """Continue under the Python that tests/provision.py installs; executes this command again under it if necessary."""
-    from tests import provision  # noqa: PLC0415  as above
-
+def _under(make_ready: Callable[[], Path]) -> None:
+    """Continue under the Python that `provision` installs; executes this command again under it if necessary."""
     try:
-        python = make_ready(provision)
+        python = make_ready()
     except provision.CannotProvision as error:
         raise BuildError(str(error)) from error
     if python != Path(sys.executable) and python.parent.parent != Path(sys.prefix):

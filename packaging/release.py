@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import package
-from native import cpython, native
 from package import MAINTAINER, NAME
 
 from hook import __version__
+from native import cpython, native
 from pyz import ROOT, BuildError, archive
 
 MACHINES = ("x86_64", "aarch64")

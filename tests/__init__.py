@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tests import `pyz`, how the .pyz is made, as build.py does."""
+"""The tests import the packages of packaging/, as build.py does: how the program is made, and what fetches things."""
 
 import sys
 from pathlib import Path

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.support.hook import FORM, FORMS, shipped
 
 TIERS = ("unit", "fuse", "podman", "containerd", "jobs", "packages", "kernel", "cluster")

@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from fetch import provision
+from fetch.apt import Apt, CannotFetch, run
 from pyz import BuildError
-from tests import provision
-from tests.support.apt import Apt, CannotFetch, run
 
 HERE = Path(__file__).resolve().parent
 TRAINING = HERE / "training.py"

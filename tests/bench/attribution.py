@@ -31,7 +31,7 @@ from pathlib import Path
 from statistics import mean
 from typing import NamedTuple
 
-from tests import provision
+from fetch import provision
 from tests.bench import common
 from tests.bench.common import LOAD, CannotMeasure, Figure, NotReady, Table, compile_static, limits
 from tests.kernel import kernel

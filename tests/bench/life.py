@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import grpc
 
-from tests import provision
+from fetch import provision
 from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table, interval, ratios
 from tests.bench.nodes import PlainNode, plain_node

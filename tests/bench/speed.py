@@ -24,13 +24,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from fetch import interpreters, provision
 from pyz import archive
-from tests import provision
 from tests.bench import common
 from tests.bench.common import CannotMeasure, Figure, NotReady, Table, ratios
 from tests.bench.launcher import Bench, Launcher, Step, has_valgrind
 from tests.bench.nodes import TMPFS, MeasuredNode, created, model_node, plain_node, stopped
-from tests.support import interpreters
 from tests.support.hook import NATIVE, PYZ, end, task
 
 FLOOR = "exit floor"

@@ -10,7 +10,7 @@ from typing import Callable
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.containerd.injecting import Injecting
 from tests.containerd.node import ContainerdNode, OfBaseSpec
 from tests.resctrlfs import mounted

@@ -8,7 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
-from tests import faults, provision
+from fetch import provision
+from tests import faults
 from tests.faults import hook_coverage, mutants, processes, simulated
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown

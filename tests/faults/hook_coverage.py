@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import provision
+from fetch import provision
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign

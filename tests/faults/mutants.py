@@ -27,8 +27,8 @@ from queue import SimpleQueue
 from random import Random
 from typing import Any, NamedTuple
 
+from fetch import provision
 from pyz import COMPILED
-from tests import provision
 from tests.faults import hook_coverage
 from tests.faults.campaign import Campaign
 

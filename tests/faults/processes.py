@@ -20,9 +20,9 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+from fetch import provision
 from hook.words import short_id
 from pyz import archive
-from tests import provision
 from tests.faults.campaign import Campaign
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers

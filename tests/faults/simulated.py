@@ -14,7 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from tests import provision
+from fetch import provision
 from tests.faults.campaign import Campaign
 from tests.simulator.mutants import MUTANTS
 from tests.simulator.scenarios import SCENARIOS

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
 from tests.support.hook import Hook, shipped, task

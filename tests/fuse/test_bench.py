@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests import provision
+from fetch import provision
+from fetch.interpreters import python_name
 from tests.bench import scale, speed, watch
 from tests.bench.common import Figure, Table, interval
 from tests.kernel.inside import REAL_ROOT
 from tests.support import watching
-from tests.support.containers import REPOSITORY
-from tests.support.interpreters import python_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.form("pyz")]
 
@@ -69,15 +67,6 @@ def test_watch_measures_each_rate_and_the_memory() -> None:
     assert [row for row, column in figures if column == "reached"] == [f"{it} execs a second" for it in watch.RATES]
     assert min(figures.values()) > 0
     assert figures["memory", "MiB"] <= watch.MOST_MEMORY
-
-
-def test_path_counts_fewer_changes_of_file_for_a_further_container() -> None:
-    command = [sys.executable, "-m", "tests.bench.path"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=300)
-    rows = {line[:27].strip(): list(map(int, line[27:].split())) for line in done.stdout.splitlines()[1:]}
-    assert all(0 < files < changes for files, changes in rows.values())
-    assert rows["createRuntime, further"][1] < rows["createRuntime, first"][1]
-    assert rows["poststop, not the last"][1] < rows["poststop, last"][1]
 
 
 def test_figure_marks_a_missed_target() -> None:

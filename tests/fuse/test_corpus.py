@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import interpreters
+from fetch import interpreters
 from tests.support.cgroups import place_in_pod
 from tests.support.hook import NATIVE, STATES, Hook, shipped, stopped, task
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.faults import processes
 from tests.faults.campaign import Campaign
 from tests.support.hook import shipped

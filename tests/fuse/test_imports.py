@@ -13,10 +13,10 @@ from contextlib import AbstractContextManager
 
 import pytest
 
+from fetch.interpreters import Interpreter, find, start_command
 from pyz import archive
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup
 from tests.support.hook import UID, Hook, created, end, stopped, task
-from tests.support.interpreters import Interpreter, find, start_command
 
 pytestmark = pytest.mark.form("pyz")  # of the ELF file: test_native.py
 

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from native import cpython, native
 
+from native import cpython, native
 from pyz import ROOT
 from tests.support.devlog import DevLog
 from tests.support.hook import DEADLINE, NATIVE

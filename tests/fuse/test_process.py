@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import interpreters
+from fetch import interpreters
+from fetch.interpreters import Interpreter
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.devlog import DevLog
 from tests.support.hook import (
@@ -33,7 +34,6 @@ from tests.support.hook import (
     stopped,
     task,
 )
-from tests.support.interpreters import Interpreter
 
 
 def in_shell(hook: Hook, code: str) -> Hook:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.fuse import test_watch
 from tests.fuse.test_doctor import InstalledNode, containerd
 from tests.resctrlfs import mounted

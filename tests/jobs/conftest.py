@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.resctrlfs import Mounted, mounted
 from tests.support.hook import PATIENT, Hook, shipped
 from tests.support.leftovers import MARK

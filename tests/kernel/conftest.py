@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.kernel import kernel
 from tests.kernel.guests import GuestKind, Guests
 from tests.kernel.inside import REAL_ROOT

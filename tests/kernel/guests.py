@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import provision
+from fetch import provision
 from tests.kernel.inside import VARIABLE
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 from tests.support import newest

@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import provision
-from tests.support.apt import Apt, CannotFetch, run
+from fetch import provision
+from fetch.apt import Apt, CannotFetch, run
 
 HERE = Path(__file__).resolve().parent
 PATCH = HERE / "fake-rdt.patch"

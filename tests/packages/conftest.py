@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import pytest
-from native import cpython, native
 
+from fetch import provision
 from hook import __version__
-from tests import provision
+from native import cpython, native
 from tests.kernel.inside import remove_groups
 from tests.packages.machine import Machine
 from tests.resctrlfs import mounted

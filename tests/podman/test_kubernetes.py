@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
+import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -25,7 +28,7 @@ from tests.support.hook import NATIVE
 from tests.support.machine import HOOKS_DIR
 from tests.support.waiting import wait
 
-CONTAINERFILE = REPOSITORY / "packaging/kubernetes/image/Containerfile"
+IMAGES = REPOSITORY / "packaging/kubernetes/image"
 
 BASE, IMAGE = "localhost/busybox", "localhost/resctrl-mon-hook"
 PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)]
@@ -55,6 +58,8 @@ class Host:
         self.node.mkdir()
         self.boot = directory / "tmpfiles.d"
         self.boot.mkdir()
+        self.plan = directory / "plan"
+        self.plan.mkdir()
 
     def pods(
         self, *words: str, watch: bool = False, adopt: bool = False
@@ -65,27 +70,28 @@ class Host:
         values |= {"watch": watch, "adopt": adopt}
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
         objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
-        plans = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
-        (plan,) = [it for it in plans if "remove-json" in it]
+        plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
+        (plan,) = [plan for plan in plans if "remove-json" in plan]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
-        pods = [it["spec"]["template"]["spec"] for it in made if "template" in it.get("spec", {})]
+        pods = [part["spec"]["template"]["spec"] for part in made if "template" in part.get("spec", {})]
         both = ("initContainers", "containers")
-        return {it["name"]: (it, pod) for pod in pods for kind in both for it in pod.get(kind, [])}
+        return {part["name"]: (part, pod) for pod in pods for kind in both for part in pod.get(kind, [])}
 
     def command(self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
         container, pod = self.pods(*words, watch=name == "watch", adopt=adopt)[name]
         security = container["securityContext"]
-        volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
+        volumes = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
         elsewhere = {"run": str(self.run_dir)}  # named by the options, too
         scratch = {"tmpfiles": str(self.boot), "node": str(self.node), "adopt": str(self.node)}
+        scratch["plan"] = str(self.plan)
         mounts = []
-        for it in container["volumeMounts"]:
-            source = {**volumes, **elsewhere, **scratch}[it["name"]]
+        for mount in container["volumeMounts"]:
+            source = {**volumes, **elsewhere, **scratch}[mount["name"]]
             if adopt:  # what a runtime keeps, also of one that has not run here yet: the kubelet makes it
                 os.makedirs(source, exist_ok=True)
-            target = elsewhere.get(it["name"], it["mountPath"])
-            mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
+            target = elsewhere.get(mount["name"], mount["mountPath"])
+            mounts.append(f"--volume={source}:{target}:{'ro' if mount.get('readOnly') else 'rw'},rslave")
         if name == "install" and os.path.isdir(HOOKS_DIR):  # of this machine's, where the hook may be installed
             mounts.append(f"--mount=type=tmpfs,notmpcopyup,destination=/host{HOOKS_DIR}")
         if adopt:  # this machine's runc, which PROGRAMS brings
@@ -97,7 +103,7 @@ class Host:
             f"--network={'host' if pod.get('hostNetwork') else 'none'}",
             *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
             f"--user={security['runAsUser']}:{security['runAsGroup']}",
-            *(f"--cap-add={it}" for it in security["capabilities"].get("add", [])),
+            *(f"--cap-add={name}" for name in security["capabilities"].get("add", [])),
             *(["--security-opt=no-new-privileges"] if security.get("allowPrivilegeEscalation") is False else []),
             *(["--pid=host"] if pod.get("hostPID") else []),
             *(f"--env={key}={value}" for key, value in (env or {}).items()),
@@ -111,7 +117,7 @@ class Host:
     def running(
         self, name: str, *words: str, env: Mapping[str, str] | None = None, adopt: bool = False
     ) -> Iterator[subprocess.Popen[str]]:
-        """One of the chart's containers; at the end it is told to end, as kubelet tells it, and does."""
+        """One of the chart's containers; at the end it gets the signal that the kubelet sends, and ends."""
         command = [*self.lab.podman_command(), *self.command(name, *words, env=env, adopt=adopt)]
         with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
             try:
@@ -133,14 +139,14 @@ class Host:
 
     def state(self) -> list[tuple[str, int, int, bytes]]:
         """All that is installed, exactly."""
-        found = [path for path in (self.program, self.json) if path.exists()]
+        files = [path for path in (self.program, self.json) if path.exists()]
         mark = self.program.with_suffix(".owner")
-        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in found else set())
-        return [(it.name, it.stat().st_ino, it.stat().st_mtime_ns, it.read_bytes()) for it in found]
+        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in files else set())
+        return [(file.name, file.stat().st_ino, file.stat().st_mtime_ns, file.read_bytes()) for file in files]
 
     def groups(self) -> dict[str, list[int]]:
-        found = self.resctrl.groups().items()
-        return {path.rpartition("/")[2]: it["tasks"] for path, it in found if path.startswith("/mon_groups/")}
+        groups = self.resctrl.groups().items()
+        return {path.rpartition("/")[2]: group["tasks"] for path, group in groups if path.startswith("/mon_groups/")}
 
     def workload(self, name: str) -> Gate:
         """A container as kubelet has it made."""
@@ -148,7 +154,7 @@ class Host:
 
     def ask_metrics(self) -> str:
         """What the container `metrics` serves, once it does."""
-        ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
+        ask = "import urllib.request as web; print(web.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
         wait(lambda: self.lab.podman("exec", "metrics", "python3", "-c", ask, check=False).returncode == 0)
         return self.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
 
@@ -162,24 +168,36 @@ class Host:
 def line_with(process: subprocess.Popen[str], text: str) -> str:
     """The next line that the container prints with this in it."""
     assert process.stdout is not None
-    seen = []
+    others = []
     for line in process.stdout:
         if text in line:
             return line
-        seen.append(line)
-    raise AssertionError(f"no {text!r} in {seen}")
+        others.append(line)
+    raise AssertionError(f"no {text!r} in {others}")
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Podman with the image, and with no hook of ours but those that are installed."""
     with closing(Lab()) as lab:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         lab.import_image(BASE)
+        context = tmp_path_factory.mktemp("client")
+        copy_client(context / "client")
         given = [f"--build-arg=BASE={BASE}", f"--build-arg=ARCH={platform.machine()}"]
-        words = ["--layers=false", *given, f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
-        lab.podman("build", *words, str(REPOSITORY))
+        words = ["--layers=false", *given, f"--file={IMAGES / 'Containerfile'}", f"--tag={IMAGE}"]
+        lab.podman("build", *words, f"--build-context=client={context}", str(REPOSITORY))
+        shutil.rmtree(context)
         yield lab
+
+
+def copy_client(directory: Path) -> None:
+    """Copy the client of the API server from this Python, as pip puts it there: there may be no registry."""
+    for name in re.findall(r"^([\w-]+)==", (IMAGES / "requirements.txt").read_text(), re.MULTILINE):
+        for path in metadata.files(name) or ():
+            if path.parts[0] != ".." and path.suffix != ".pyc":
+                (directory / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path.locate(), directory / path)
 
 
 @pytest.fixture
@@ -315,6 +333,14 @@ def test_a_removal_ends_all_keys_and_live_containers_end_with_a_stub(host: Host)
     host.install()
     assert list(host.boot.iterdir()) == []
     assert [name for name, *_ in host.state()] == [host.program.name, host.json.name]
+
+
+def test_a_removal_outside_of_a_cluster_says_why_it_cannot_reach_the_api_server(host: Host) -> None:
+    """The client of the API server is in the image, and starts there."""
+    (host.plan / "plan.json").write_text('{"namespace": "ns"}')
+    done = host.completed("uninstall")
+    assert done.returncode == 1
+    assert "this pod cannot reach the API server: Service host/port is not set" in done.stderr
 
 
 METRICS = {"METRICS": "--listen=127.0.0.1:9753"}

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests import provision
-from tests.support.apt import CannotFetch, run
+from fetch import provision
+from fetch.apt import CannotFetch, run
 
 
 class CannotMake(Exception):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fetch import interpreters
 from pyz import archive
-from tests.support import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = interpreters.find()

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import pyz as made
+from fetch import interpreters
 from hook import entry
 from hook.cli.verbs import VERBS
 from pyz import BuildError, archive
-from tests.support import interpreters
 from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)

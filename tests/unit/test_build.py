@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from native import cpython, native
 
 import build
+from fetch import provision
+from native import cpython, native
 from pyz import BuildError, archive
-from tests import provision
 from tests.unit.files import ROOT, start
 
 

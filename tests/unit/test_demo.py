@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import build
+from fetch import provision
 from pyz import archive
-from tests import provision
 from tests.unit.documents import ROOT
 
 DEMO = """\

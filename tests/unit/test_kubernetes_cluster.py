@@ -1,17 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the hook is taken off all nodes: against an API server of few words, with pods and Jobs as the real one has."""
+"""How the hook is taken off all nodes: the client of PyPI speaks to an API server of few words, with pods and Jobs."""
 
 from __future__ import annotations
 
 import json
+import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import metadata
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes.client import Configuration
+
+from tests.unit.files import ROOT, start
 
 import cluster
 
@@ -19,11 +25,15 @@ Object = dict[str, Any]
 NODES = ["a", "b", "node.with.a.name-" + "x" * 60]
 
 
+LIMITED = {"name": "hook", "resources": {"limits": {"cpu": 1}}}
+"""A number, as a user of the chart writes it. Kubernetes takes it, and so must the client."""
+
+
 def job(kind: str, **spec: object) -> Object:
     labels = {"component": kind}
     return {
         "metadata": {"name": f"hook-{kind}", "labels": labels},
-        "spec": {**spec, "template": {"metadata": {"labels": labels}, "spec": {"containers": []}}},
+        "spec": {**spec, "template": {"metadata": {"labels": labels}, "spec": {"containers": [LIMITED]}}},
     }
 
 
@@ -62,66 +72,68 @@ class Cluster:
         kind, _, name = parts.path.partition("/namespaces/ns/")[2].partition("/")
         labels = parse_qs(parts.query).get("labelSelector", [""])[0].split(",")
         selector = dict(label.split("=", 1) for label in labels if label)
+        if method == "DELETE":
+            assert parse_qs(parts.query)["propagationPolicy"] == ["Background"]
         if f"{method} {kind}" == self.refuses:
             return 403, {"message": "forbidden"}
         return getattr(self, f"{method.lower()}_{kind}")(name, selector, body)  # type: ignore[no-any-return]
 
     def get_pods(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
-        found = chosen(self.pods, selector)
+        pods = select(self.pods, selector)
         if self.is_going and self.pods:
             self.pods = []
             self.events.append("pods gone")
-        return 200, {"items": found}
+        return 200, {"items": pods}
 
     def get_daemonsets(self, name: str, _selector: Object, _body: object) -> tuple[int, Object]:
         return (404, {}) if self.is_going else (200, {"metadata": {"name": name}})
 
-    def delete_daemonsets(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
-        assert body["propagationPolicy"] == "Background"
+    def delete_daemonsets(self, name: str, _selector: Object, _body: object) -> tuple[int, Object]:
         assert name == "hook"
         was_going, self.is_going = self.is_going, True
         self.events += [] if was_going else ["daemonset gone"]
         return (404, {}) if was_going else (200, {})
 
     def get_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
-        there = chosen(list(self.jobs.values()), selector)
-        found = json.loads(json.dumps(there))
-        for item in there:
+        jobs = select(list(self.jobs.values()), selector)
+        answer = json.loads(json.dumps(jobs))
+        for item in jobs:
             if item.get("status") == {"active": 1}:
                 item["status"] = {"succeeded": 1}
                 self.events.append(f"{component_of(item)} ran on {node_of(item)}")
             elif not item["spec"]["suspend"]:
                 item.setdefault("status", {"active": 1})
-        return 200, {"items": found}
+        return 200, {"items": answer}
 
     def post_jobs(self, _name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         name = body["metadata"]["name"]
         if name in self.jobs:
             return 409, {}
+        assert body["spec"]["template"]["spec"]["containers"] == [LIMITED]
         self.jobs[name] = body
         self.events.append(f"{component_of(body)} is to run on {node_of(body)}")
         return 201, body
 
     def patch_jobs(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
-        found = self.jobs[name]
+        patched = self.jobs[name]
         (since,) = body["spec"].pop("template")["metadata"]["annotations"].items()
         assert since[0] == "resctrl-mon.io/removed-at"
         assert float(since[1]) > 0
         assert body == {"spec": {"suspend": False}}
-        assert found["spec"]["suspend"], "the annotations of the pods of a Job that has started cannot change"
-        found["spec"]["suspend"] = False
-        self.events.append(f"{component_of(found)} starts on {node_of(found)}")
-        return 200, found
+        assert patched["spec"]["suspend"], "the annotations of the pods of a Job that has started cannot change"
+        patched["spec"]["suspend"] = False
+        self.events.append(f"{component_of(patched)} starts on {node_of(patched)}")
+        return 200, patched
 
     def delete_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
-        gone = chosen(list(self.jobs.values()), selector)
-        self.jobs = {name: it for name, it in self.jobs.items() if it not in gone}
+        gone = select(list(self.jobs.values()), selector)
+        self.jobs = {name: job for name, job in self.jobs.items() if job not in gone}
         self.events += [f"{len(gone)} Jobs gone"] if gone else []
         return 200, {}
 
 
-def chosen(objects: list[Object], selector: Object) -> list[Object]:
-    return [found for found in objects if selector.items() <= found["metadata"]["labels"].items()]
+def select(objects: list[Object], selector: Object) -> list[Object]:
+    return [thing for thing in objects if selector.items() <= thing["metadata"]["labels"].items()]
 
 
 def node_of(job: Object) -> str:
@@ -149,14 +161,14 @@ class ApiHandler(BaseHTTPRequestHandler):
 
     def read_body(self) -> Any:  # noqa: ANN401  JSON
         """The content of a request. It must have the token, and the content type that the API server asks for."""
-        assert self.headers["Authorization"] == "Bearer secret"
-        assert (self.headers["Content-Type"] == "application/merge-patch+json") is (self.command == "PATCH")
+        assert self.headers["Authorization"] == TOKEN
+        assert (self.headers["Content-Type"] == "application/strategic-merge-patch+json") is (self.command == "PATCH")
         return json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)) or b"null")
 
-    def send(self, status: int, found: object) -> None:
+    def send(self, status: int, content: object) -> None:
         self.send_response(status)
         self.end_headers()
-        self.wfile.write((found if isinstance(found, str) else json.dumps(found)).encode())
+        self.wfile.write((content if isinstance(content, str) else json.dumps(content)).encode())
 
     def handle_request(self) -> None:
         self.answer()
@@ -167,10 +179,22 @@ class ApiHandler(BaseHTTPRequestHandler):
         pass
 
 
+TOKEN = "bearer secret"  # noqa: S105  of a server that is a test's
+
+
+def make_api(port: int) -> cluster.Api:
+    """A client of the server at this port."""
+    return cluster.Api("ns", Configuration(host=f"http://127.0.0.1:{port}", api_key={"BearerToken": TOKEN}))
+
+
 @contextmanager
-def serving(kube: object, handler: type[ApiHandler] = ApiHandler) -> Iterator[int]:
+def serving(
+    kube: object, handler: type[ApiHandler] = ApiHandler, context: ssl.SSLContext | None = None
+) -> Iterator[int]:
     """An API server; its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), {"kube": kube})) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -183,7 +207,7 @@ def serving(kube: object, handler: type[ApiHandler] = ApiHandler) -> Iterator[in
 def api(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
     monkeypatch.setattr(cluster, "POLL", 0.0)
     with serving(kube) as port:
-        yield cluster.Api(f"http://127.0.0.1:{port}", "ns", "secret")
+        yield make_api(port)
 
 
 def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api, kube: Cluster) -> None:
@@ -200,7 +224,7 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
         *(f"remove-program starts on {name}" for name in NODES),
         "3 Jobs gone",
     ]
-    assert [node_of(found) for found in kube.jobs.values()] == NODES
+    assert [node_of(job) for job in kube.jobs.values()] == NODES
     assert all(len(name) <= 63 for name in kube.jobs)
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
 
@@ -223,7 +247,7 @@ def test_after_a_failure_it_goes_on_with_all_nodes(api: cluster.Api, kube: Clust
         cluster.run(api, PLAN)
     kube.refuses = ""
     cluster.run(api, PLAN)
-    assert [node_of(found) for found in kube.jobs.values()] == NODES
+    assert [node_of(job) for job in kube.jobs.values()] == NODES
     assert kube.events[-1] == "3 Jobs gone"
     for kind in ("remove-json", "remove-program"):
         assert {f"{kind} starts on {name}" for name in NODES} <= set(kube.events)
@@ -236,11 +260,22 @@ def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there
     kube.pods[0]["status"]["containerStatuses"][1] = {"name": "reconcile", "state": {"waiting": {}}}
     del kube.pods[1]["status"]
     cluster.run(api, PLAN)
-    assert [node_of(found) for found in kube.jobs.values()] == NODES[2:]
+    assert [node_of(job) for job in kube.jobs.values()] == NODES[2:]
     assert {f"remove-json ran on {name}" for name in NODES} <= set(kube.events)
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "POLL", 0.0)
-    with pytest.raises(cluster.Failed, match="GET /apis/apps/v1/namespaces/ns/daemonsets/hook: "):
-        cluster.run(cluster.Api("http://127.0.0.1:1", "ns"), PLAN)
+    with pytest.raises(cluster.Failed, match=r"^read_namespaced_daemon_set hook: .* refused"):
+        cluster.run(make_api(1), PLAN)
+
+
+def test_the_containers_of_the_daemonset_do_without_the_client_and_its_memory() -> None:
+    program = "import sys; sys.path[:0] = sys.argv[1:]; import node; sys.exit('kubernetes' in sys.modules)"
+    done = start([sys.executable, "-c", program, ROOT, ROOT / "packaging/kubernetes/image"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_image_has_the_client_that_is_tested_here() -> None:
+    requirements = (ROOT / "packaging/kubernetes/image/requirements.txt").read_text(encoding="utf-8")
+    assert f"\nkubernetes=={metadata.version('kubernetes')} \\\n    --hash=sha256:" in requirements

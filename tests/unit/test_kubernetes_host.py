@@ -241,13 +241,13 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
         done.append(name)
         with suppress(Refused):
             getattr(of(release), verb)()
-        found = {item: hooksd.read_entry(str(json_of(item))).file for item in (A, SAME, B)}
-        named |= {file.hook.path for file in found.values() if file is not None}
+        files = {item: hooksd.read_entry(str(json_of(item))).file for item in (A, SAME, B)}
+        named |= {file.hook.path for file in files.values() if file is not None}
         assert not [path for path in named if not os.access(at(path), os.X_OK)], done
-        assert len({it[1] for it, file in found.items() if file is not None}) <= 1, f"two JSONs: {done}"
-        if any(file is not None for file in found.values()) and verb == "install":
+        assert len({item[1] for item, file in files.items() if file is not None}) <= 1, f"two JSONs: {done}"
+        if any(file is not None for file in files.values()) and verb == "install":
             assert not is_stub(str(at(PROGRAM))), done
-        assert not (is_stub(str(at(PROGRAM))) and any(found.values())), done
+        assert not (is_stub(str(at(PROGRAM))) and any(files.values())), done
     for release in (A, SAME, B):
         with suppress(Refused):
             of(release).remove_json()

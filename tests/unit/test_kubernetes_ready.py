@@ -80,9 +80,9 @@ def test_reconcile_and_watch_are_ready_by_their_records() -> None:
         file.unlink(missing_ok=True)
         if record is not None:
             now = time.time()
-            file.write_text(json.dumps({key: None if it is None else now + it for key, it in record.items()}))
-        found = ready.find_problem(name, WORDS)
-        assert (found is None) if problem is None else (found or "").startswith(problem)
+            file.write_text(json.dumps({key: None if age is None else now + age for key, age in record.items()}))
+        answer = ready.find_problem(name, WORDS)
+        assert (answer is None) if problem is None else (answer or "").startswith(problem)
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+import shutil
+import ssl
 import struct
-import threading
+import subprocess
+from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes.config import incluster_config
 
 from tests.unit.documents import anchors, page
-from tests.unit.test_kubernetes_cluster import ApiHandler, Object, serving
+from tests.unit.test_kubernetes_cluster import TOKEN, ApiHandler, Object, make_api, serving
 
 import cluster
 import trial
 from ready import SUPPORTED, UNCALLED
 
-EXEC = ("Bearer secret", "v4.channel.k8s.io")
+ACCEPTED = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # by a server: RFC 6455, section 1.3
+CLOSE = b"\x88\x00"
 UID, CONTAINER = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "c1" * 32
 OWNER = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "hook", "uid": "d"}
 
@@ -48,13 +55,12 @@ class TrialCluster:
         self.ill: set[str] = set()
         self.reads = 0
         self.inside: set[str] = set()  # the nodes on which exec has started a process
-        self.is_over = threading.Event()
 
     def get_pods(self, name: str, _body: object) -> tuple[int, Object]:
         if not name:
             return 200, {"items": self.daemons}
-        found = {item["metadata"]["name"]: item for item in self.daemons} | self.pods
-        return (200, found[name]) if name in found else (404, {})
+        pods = {pod["metadata"]["name"]: pod for pod in self.daemons} | self.pods
+        return (200, pods[name]) if name in pods else (404, {})
 
     def post_pods(self, _name: str, body: Object) -> tuple[int, Object]:
         state = {"waiting": {"reason": "ErrImagePull"}} if "image" in self.ill else {"running": {}}
@@ -68,7 +74,6 @@ class TrialCluster:
 
     def delete_pods(self, name: str, _body: object) -> tuple[int, Object]:
         self.pods.pop(name, None)
-        self.is_over.set()
         return 200, {}
 
     def patch_pods(self, _name: str, body: Object) -> tuple[int, Object]:
@@ -103,32 +108,42 @@ class TrialHandler(ApiHandler):
             return self.send(200, self.kube.measure())
         name = url.path.partition("/namespaces/ns/pods")[2].strip("/")
         if name.endswith("/exec"):
-            assert (self.headers["Authorization"], self.headers["Sec-WebSocket-Protocol"]) == EXEC
+            assert self.headers["Authorization"] == TOKEN
             return self.execute(name.removesuffix("/exec"), parse_qs(url.query))
         return self.send(*getattr(self.kube, f"{self.command.lower()}_pods")(name, self.read_body()))
 
     def execute(self, pod: str, query: dict[str, list[str]]) -> None:
-        if pod not in {**self.kube.pods, **{found["metadata"]["name"]: found for found in self.kube.daemons}}:
+        if self.kube.get_pods(pod, None)[0] != 200:
             return self.send(404, "")
+        key = hashlib.sha1(self.headers["Sec-WebSocket-Key"].encode() + ACCEPTED, usedforsecurity=False)
         self.send_response(101)
+        self.send_header("Upgrade", "websocket")
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Sec-WebSocket-Accept", b64encode(key.digest()).decode())
+        self.send_header("Sec-WebSocket-Protocol", self.headers["Sec-WebSocket-Protocol"].split(",")[0])
         self.end_headers()
         self.frame(1, b"")  # as the API server begins
         if query["container"] == ["load"]:
             self.kube.inside.add(self.kube.pods[pod]["spec"]["nodeName"])
             self.frame(1, b"in\n")
-            self.kube.is_over.wait()
+            self.rfile.read(1)  # until the client closes the connection
             return None
-        status, text = self.kube.execute(pod, query["command"])
-        for piece in (text[:1], text[1:]):
-            self.frame(1, piece.encode())
-        causes = {"causes": [{"reason": "ExitCode", "message": str(status)}]}
-        ended = {"status": "Failure", "details": causes} if status else {"status": "Success"}
-        return self.frame(3, json.dumps(ended).encode())
+        if "connection" not in self.kube.ill:
+            status, text = self.kube.execute(pod, query["command"])
+            for piece in (text[:1], text[1:]):
+                self.frame(1, piece.encode())
+            causes = {"causes": [{"reason": "ExitCode", "message": str(status)}]}
+            ended = {"status": "Failure", "details": causes} if status else {"status": "Success"}
+            if "program" in self.kube.ill:
+                ended = {"status": "Failure", "message": "no such file"}
+            self.frame(3, json.dumps(ended).encode())
+        self.wfile.write(CLOSE)
+        self.rfile.read(8)  # the client's answer
+        return None
 
     def frame(self, channel: int, data: bytes) -> None:
         size = len(data) + 1
         length = struct.pack("!BH", 126, size) if size > 125 else bytes([size])
-        self.wfile.write(b"\x89\x00")  # a ping
         self.wfile.write(b"\x82" + length + bytes([channel]) + data)
 
 
@@ -141,16 +156,15 @@ def kube() -> TrialCluster:
 def plan() -> Object:
     pod = {"metadata": {"name": "hook-tested", "annotations": {}}, "spec": {"containers": [{"name": "load"}]}}
     options = ["--resctrl-root=/r", "--linger=600"]
-    found = {"namespace": "ns", "selector": "component=node", "everyNode": True, "watch": True, "metrics": True}
-    return {**found, "hooksDir": "/hooks.d", "options": options, "pod": pod}
+    values = {"namespace": "ns", "selector": "component=node", "everyNode": True, "watch": True, "metrics": True}
+    return {**values, "hooksDir": "/hooks.d", "options": options, "pod": pod}
 
 
 @pytest.fixture
 def api(kube: TrialCluster, plan: Object, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]:
     monkeypatch.setattr(trial, "POLL", 0.001)
     with serving(kube, TrialHandler) as plan["port"]:
-        yield cluster.Api(f"http://127.0.0.1:{plan['port']}", "ns", "secret")
-        kube.is_over.set()
+        yield make_api(plan["port"])
 
 
 def test_every_node_is_tried_and_nothing_is_left(
@@ -158,12 +172,12 @@ def test_every_node_is_tried_and_nothing_is_left(
 ) -> None:
     trial.run(api, plan, "hook-test")
     lines = capsys.readouterr().out.splitlines()
-    seen = f"meters: {UID} was a member, resctrl_mon_core_energy_joules_total grew, exec was charged, at once"
-    assert lines[:2] == [f"{name}: {seen}, and it was completed" for name in "ab"]
+    said = f"meters: {UID} was a member, resctrl_mon_core_energy_joules_total grew, exec was charged, at once"
+    assert lines[:2] == [f"{name}: {said}, and it was completed" for name in "ab"]
     assert lines[2:] == ["nodes that meter: 2 of 2 tried"]
-    assert [found["spec"]["nodeName"] for found in kube.made] in (["a", "b"], ["b", "a"])
+    assert [pod["spec"]["nodeName"] for pod in kube.made] in (["a", "b"], ["b", "a"])
     assert kube.pods == {}
-    assert [found["metadata"]["ownerReferences"] for found in [*kube.made, *kube.patched]] == [[OWNER]] * 3
+    assert [pod["metadata"]["ownerReferences"] for pod in [*kube.made, *kube.patched]] == [[OWNER]] * 3
 
 
 def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
@@ -171,7 +185,7 @@ def test_one_node_is_tried_if_not_every_one_is_to_be_and_a_ready_one_first(
 ) -> None:
     kube.daemons[0]["status"]["conditions"] = []
     trial.run(api, {**plan, "everyNode": False, "watch": False}, "hook-test")
-    assert [found["spec"]["nodeName"] for found in kube.made] == ["b"]
+    assert [pod["spec"]["nodeName"] for pod in kube.made] == ["b"]
 
 
 @pytest.mark.parametrize("ill", [set(), {"stopped"}], ids=["calls none", "stopped"])
@@ -208,7 +222,7 @@ NEVER = (
         ({"reconcile"}, "COMPLETION", f"its key {UID} is not completed 0 s after the pod"),
         ({"image"}, "START", "a pod does not start on the node: {'waiting': {'reason': 'ErrImagePull'}}"),
     ],
-    ids=lambda found: "+".join(sorted(found)) if isinstance(found, set) else None,
+    ids=lambda value: "+".join(sorted(value)) if isinstance(value, set) else None,
 )
 def test_a_node_that_fails_is_named_with_the_reason(
     api: cluster.Api,
@@ -260,8 +274,44 @@ def test_without_metrics_there_is_nothing_to_ask(api: cluster.Api, plan: Object)
         trial.run(api, {**plan, "metrics": False}, "hook-test")
 
 
-def test_an_exec_that_is_refused_or_starts_nothing_has_failed(api: cluster.Api) -> None:
+def test_an_exec_that_is_refused_or_starts_nothing_or_does_not_end_has_failed(
+    api: cluster.Api, kube: TrialCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(cluster.Failed, match=r"exec in gone load: .* 404 "):
         api.execute("gone", "load", ["true"])
-    with pytest.raises(OSError, match="no such file"):
-        cluster._find_exit_status({"status": "Failure", "message": "no such file"})
+    kube.ill = {"program"}
+    with pytest.raises(cluster.Failed, match="exec in hook-a reconcile: no such file"):
+        api.execute("hook-a", "reconcile", ["true"])
+    kube.ill = {"connection"}
+    with pytest.raises(cluster.Failed, match="exec in hook-a reconcile: the connection ended before the command did"):
+        api.execute("hook-a", "reconcile", ["true"])
+    kube.pods = {"pod": {"spec": {"nodeName": "a"}}}
+    monkeypatch.setattr(cluster, "_PATIENCE", 0.01)
+    with pytest.raises(cluster.Failed, match="exec in pod load: sleep does not end within"):
+        api.execute("pod", "load", ["sleep"])
+
+
+CERTIFICATE = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+CERTIFICATE += ["-subj", "/CN=kubernetes", "-addext", "subjectAltName=IP:127.0.0.1"]
+CERTIFICATE += ["-addext", "keyUsage=critical,digitalSignature,keyCertSign"]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="not installed: openssl")
+def test_a_pod_has_the_token_and_the_authority_of_its_cluster_and_only_there(
+    kube: TrialCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token, authority, key = (tmp_path / name for name in ("token", "ca.crt", "key"))
+    token.write_text("secret")
+    subprocess.run([*CERTIFICATE, "-keyout", key, "-out", authority], check=True, capture_output=True)
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(authority))
+    with pytest.raises(cluster.Failed, match="cannot reach the API server: Service host/port is not set"):
+        cluster.connect("ns")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority, key)
+    with serving(kube, TrialHandler, context) as port:
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(port))
+        api = cluster.connect("ns")
+        assert api.select(api.core.list_namespaced_pod, "component=node") == kube.daemons
+        assert api.execute("hook-a", "reconcile", ["list"]) == (0, '{"unmonitored": []}')

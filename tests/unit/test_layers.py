@@ -117,6 +117,19 @@ def test_system_calls_are_made_in_one_module_and_only_the_models_know_pydantic()
     assert users("pydantic", "pydantic_core") == PYDANTIC
 
 
+OF_TESTS = {"test_verb", "faults_verb", "_say_what_is_built_first"}
+"""The functions of build.py that import tests/: those of the verbs that run tests."""
+
+
+def test_what_is_built_takes_nothing_from_the_tests() -> None:
+    paths = [path for top in (HOOK, HOOK.parent / "packaging") for path in top.rglob("*.py")]
+    trees: dict[str, ast.AST] = {str(path.relative_to(HOOK.parent)): ast.parse(path.read_text()) for path in paths}
+    parts = ast.parse((HOOK.parent / "build.py").read_text("utf-8")).body
+    trees |= {part.name if isinstance(part, ast.FunctionDef) else f"build.py:{part.lineno}": part for part in parts}
+    importing = {name for name, tree in trees.items() for node in ast.walk(tree) if "tests" in imported(node)}
+    assert importing == OF_TESTS
+
+
 def test_people_who_look_take_no_lock() -> None:
     assert {name for name in LOOKING if EVER[name] & {"store", "create", "poststop", "key", "view"}} == set()
 

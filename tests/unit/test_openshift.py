@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 
+from fetch import interpreters
 from hook.node.paths import OWNERS, STUB, Places
 from pyz import archive
-from tests.support import interpreters
 from tests.unit.test_systemd import analyze, needs_analyze
 
 import machineconfig

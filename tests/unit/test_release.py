@@ -15,10 +15,10 @@ from typing import Any
 import package
 import pytest
 import release
-from native import native
 from release import Contents, Library
 
 from hook import __version__
+from native import native
 from pyz import BuildError, archive
 from tests.support import chart
 from tests.unit.documents import first_words, page

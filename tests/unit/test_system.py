@@ -19,9 +19,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fetch.interpreters import find, start_command
 from hook import system
 from hook.models import Index
-from tests.support.interpreters import find, start_command
 from tests.unit.simulated import fails
 from tests.unit.stops import RealCalls
 

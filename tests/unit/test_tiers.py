@@ -30,9 +30,10 @@ def project(tmp_path: Path) -> Path:
     for tier, text in {"unit": PASSES, "fuse": SKIPS, "podman": PASSES}.items():
         (tmp_path / "tests" / tier).mkdir(parents=True)
         (tmp_path / "tests" / tier / f"test_{tier}.py").write_text(text)
-    for name in ("conftest.py", "provision.py"):
+    for name in ("__init__.py", "conftest.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
-    shutil.copytree(ROOT / "tests" / "support", tmp_path / "tests" / "support")
+    for name in ("packaging/fetch", "tests/support"):
+        shutil.copytree(ROOT / name, tmp_path / name)
     return tmp_path
 
 

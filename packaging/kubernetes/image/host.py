@@ -206,11 +206,11 @@ class Host:
     def _in_the_way(self) -> list[str]:
         """Return a line for each file that another release, a package or `install` has installed."""
         _, program, hook_file = self._paths
-        found = hooksd.read_entry(hook_file).file
-        if found is not None and found.hook.path != self.program:
-            prefix = find_prefix(found.hook.path)
+        entry = hooksd.read_entry(hook_file).file
+        if entry is not None and entry.hook.path != self.program:
+            prefix = find_prefix(entry.hook.path)
             ours = f"; if this release did that: set prefix={prefix}, or helm uninstall first" if prefix else ""
-            return [f"{hook_file} calls {found.hook.path}: the hook was installed by other means; {_REMEDY}{ours}"]
+            return [f"{hook_file} calls {entry.hook.path}: the hook was installed by other means; {_REMEDY}{ours}"]
         has = self._read_owner()
         if has[:1] == [OWNER] and has[1:] not in ([], self._owner[1:]):
             release, hooks_dir = [*has[1:], "", ""][:2]

@@ -20,8 +20,8 @@ def find_problem(path: str) -> str | None:
     """Say why the directory `path` of this container is not the node's; None if it is. Raises OSError."""
     if os.stat(path).st_nlink == 0:
         return f"{path} was removed on the node"
-    own, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
-    return None if own == nodes else f"another file system or directory was put over {path} on the node"
+    ours, nodes = (locate(_read(f"/proc/{pid}/mountinfo"), path) for pid in ("self", os.getppid()))
+    return None if ours == nodes else f"another file system or directory was put over {path} on the node"
 
 
 def locate(mountinfo: str, path: str) -> Directory | None:

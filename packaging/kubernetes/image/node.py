@@ -37,12 +37,10 @@ from hook.install.install import Refused
 from hook.node import files
 from hook.words import explain
 
-import cluster
 import host
 import mounts
 import privileges
 import runtime
-import trial
 from ready import INSTALLED, SUPPORTED, UNSUPPORTED, find_address
 
 if TYPE_CHECKING:
@@ -121,10 +119,14 @@ def remove_program(node: host.Host) -> None:
 
 
 def uninstall(_node: host.Host) -> None:
+    import cluster  # noqa: PLC0415  the client of the API server takes 60 MB, which the DaemonSet's containers do without
+
     cluster.uninstall()
 
 
 def test(_node: host.Host) -> None:
+    import trial  # noqa: PLC0415  as above
+
     trial.test()
 
 
@@ -151,7 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         before = float(os.environ.get("REMOVED_AT") or "inf")
         VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words), given.release, before))
-    except (Refused, HookError, cluster.Failed, OSError) as error:
+    except (Refused, HookError, OSError) as error:
         return _report(str(explain(error) if isinstance(error, HookError) else error))
     return 0
 

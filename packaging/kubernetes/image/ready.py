@@ -72,21 +72,21 @@ def find_age(file: str, field: str, what: str) -> str | None:
 
 
 def find_unhooked(file: str, hooks_dir: str) -> str | None:
-    """Say that the runtime calls no hook, by what reconcile has found; None if it does, or that is unknown.
+    """Say that the runtime calls no hook, by what reconcile has recorded; None if it does, or that is unknown.
 
     The last container that started on the node must have a record, unless it started before the JSON was there. So a
     container that was started without the hook is no reason any more once a later one had it, or once it is adopted.
     """
-    found = read_record(file)
-    last = found.get("last_started_at")
+    record = read_record(file)
+    last = record.get("last_started_at")
     try:
         since = os.stat(INSTALLED).st_mtime
     except FileNotFoundError:
         return None  # `install` says so
     if last is None or last < since + SETTLED:
         return None
-    number = len(found["containers"])
-    pods = sorted({container.get("uid") or name for name, container in found["containers"].items()})
+    number = len(record["containers"])
+    pods = sorted({container.get("uid") or name for name, container in record["containers"].items()})
     more = ", ..." if len(pods) > _NAMED else ""
     return (
         f"{UNCALLED}: {number} containers run without it, and none that started later has it. Does the runtime "
@@ -100,9 +100,9 @@ def read_record(file: str) -> dict[str, Any]:
     import json  # noqa: PLC0415  only what needs it pays for it
 
     try:
-        with open(file, encoding="utf-8") as record:
-            found: dict[str, Any] = json.load(record)
-            return found
+        with open(file, encoding="utf-8") as text:
+            record: dict[str, Any] = json.load(text)
+            return record
     except (FileNotFoundError, ValueError):
         return {}
 

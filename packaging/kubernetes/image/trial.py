@@ -21,9 +21,10 @@ import re
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from threading import Thread
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from websocket import WebSocketException
 
 import cluster
 from cluster import Failed
@@ -37,14 +38,14 @@ READY, START, MEMBER, GROWTH, COMPLETION = 120.0, 120.0, 60.0, 60.0, 180.0
 """Seconds for each step. reconcile, which runs once a minute, completes a key whose pod has gone."""
 AT_ONCE = 10.0  # seconds for watch
 _MOST_AT_ONCE = 20  # nodes
-_TRIES = 3  # of an exec that starts nothing
 _HELP = "docs/troubleshooting.md#"
 _PROGRAM = "/app/resctrl-mon-hook"
 _RUN_DIR = "/run/resctrl-mon-hook"
-_INSIDE = ["python3", "-c", "import time; print('in', flush=True); time.sleep(60)"]
+_INSIDE = ["python3", "-c", "import time\nfor _ in range(60): print('in', flush=True); time.sleep(1)"]
+"""It prints more than once, since the client may read a frame of TLS only when the next one comes."""
 
 Object = dict[str, Any]
-Found = TypeVar("Found")
+ThingT = TypeVar("ThingT")
 
 
 def test() -> None:
@@ -53,19 +54,21 @@ def test() -> None:
     run(cluster.connect(plan["namespace"]), plan, os.environ["POD_NAME"])
 
 
-def run(api: cluster.Api, plan: Object, own: str) -> None:
-    """Run as above. `plan`: from the chart; `own`: the name of the pod that this runs in. Raises Failed."""
+def run(api: cluster.Api, plan: Object, tester: str) -> None:
+    """Run as above. `plan`: from the chart; `tester`: the name of the pod that this runs in. Raises Failed."""
     if not plan["metrics"]:
         raise Failed("metrics.enabled=false: this asks the nodes' metrics")
     _pass_filters(plan)
-    daemons = sorted(api.items("pods", plan["selector"]), key=lambda pod: (not _is_ready(pod), _node(pod)))
+    pods = api.select(api.core.list_namespaced_pod, plan["selector"])
+    daemons = sorted(pods, key=lambda pod: (not _is_ready(pod), _get_node(pod)))
     if not daemons:
         raise Failed("the DaemonSet has no pod: does its nodeSelector leave out all nodes?")
-    api.call("PATCH", "pods", own, body={"metadata": {"ownerReferences": _owner(daemons[0])}})  # gone with the release
+    body = {"metadata": {"ownerReferences": _find_owner(daemons[0])}}  # gone with the release
+    api.call(api.core.patch_namespaced_pod, tester, body=body)
     able = []
     for daemon in daemons:
         if reason := _find_unsupported(daemon):
-            print(f"{_node(daemon)}: not tried: {reason}")
+            print(f"{_get_node(daemon)}: not tried: {reason}")
         else:
             able.append(daemon)
     if not able:
@@ -74,15 +77,15 @@ def run(api: cluster.Api, plan: Object, own: str) -> None:
     failed = []
     with ThreadPoolExecutor(_MOST_AT_ONCE) as pool:
         for daemon, (meters, outcome) in zip(chosen, pool.map(lambda daemon: _try_node(api, plan, daemon), chosen)):
-            print(f"{_node(daemon)}: {outcome}")
-            failed += [] if meters else [_node(daemon)]
+            print(f"{_get_node(daemon)}: {outcome}")
+            failed += [] if meters else [_get_node(daemon)]
     if failed:
         raise Failed(f"{len(failed)} of {len(chosen)} nodes tried do not meter: {', '.join(failed)}")
     print(f"nodes that meter: {len(chosen)} of {len(chosen)} tried")
 
 
 def _try_node(api: cluster.Api, plan: Object, daemon: Object) -> tuple[bool, str]:
-    """Try a node; returns whether it meters, and what was seen."""
+    """Try a node; returns whether it meters, and why, or why not."""
     try:
         return True, Trial(api, plan, daemon).run()
     except (Failed, LookupError, ValueError) as error:  # the last two: of an answer that is not as it should be
@@ -97,25 +100,25 @@ class Trial:
         self._plan = plan
         self._daemon = daemon
         self._pod: Object = json.loads(json.dumps(plan["pod"]))
-        digest = hashlib.sha256(_node(daemon).encode()).hexdigest()[:10]  # a node's name may be longer than a pod's
+        digest = hashlib.sha256(_get_node(daemon).encode()).hexdigest()[:10]  # a node's name may be longer than a pod's
         self._name = f"{self._pod['metadata']['name']}-{digest}"
-        self._pod["metadata"].update(name=self._name, ownerReferences=_owner(daemon))
-        self._pod["spec"]["nodeName"] = _node(daemon)
+        self._pod["metadata"].update(name=self._name, ownerReferences=_find_owner(daemon))
+        self._pod["spec"]["nodeName"] = _get_node(daemon)
 
     def run(self) -> str:
-        """Try it; returns what was seen. Raises Failed."""
+        """Try the node; returns what it did. Raises Failed."""
         self._await_daemon()
-        self._api.call("DELETE", "pods", self._name)  # of a test that was killed
-        if not _await(START, lambda: not self._api.call("GET", "pods", self._name)):
+        self._delete_pod()  # of a test that was killed
+        if not _await(START, lambda: not self._read_pod(self._name)):
             raise Failed(f"the pod {self._name} of an earlier test does not end")
         try:
-            self._api.call("POST", "pods", body=self._pod)
+            self._api.call(self._api.core.create_namespaced_pod, body=self._pod)
             uid, container = self._await_start()
             self._await_member(uid, container)
             counter = self._await_growth(uid)
             self._try_exec(uid)
         finally:
-            self._api.call("DELETE", "pods", self._name)
+            self._delete_pod()
         if not _await(COMPLETION, lambda: self._show(uid).get("state", "completed") == "completed"):
             raise Failed(
                 f"its key {uid} is not completed {COMPLETION:.0f} s after the pod: {_HELP}resctrlmonreconcileneverends"
@@ -125,8 +128,8 @@ class Trial:
 
     def _await_daemon(self) -> None:
         name = self._daemon["metadata"]["name"]
-        _await(READY, lambda: _is_ready(self._api.call("GET", "pods", name)))
-        self._daemon = self._api.call("GET", "pods", name)
+        _await(READY, lambda: _is_ready(self._read_pod(name)))
+        self._daemon = self._read_pod(name)
         if not self._daemon:
             raise Failed(f"the DaemonSet's pod {name} was deleted during the trial")
         statuses = self._daemon["status"].get("containerStatuses", [])
@@ -155,10 +158,10 @@ class Trial:
         """Wait until the pod runs; returns its UID, and its container's ID. Raises Failed."""
 
         def look() -> Object:
-            pod = self._api.call("GET", "pods", self._name)
+            pod = self._read_pod(self._name)
             return pod if pod.get("status", {}).get("phase") not in (None, "Pending") else {}
 
-        pod = _await(START, look) or self._api.call("GET", "pods", self._name)
+        pod = _await(START, look) or self._read_pod(self._name)
         statuses = pod.get("status", {}).get("containerStatuses") or [{}]
         if pod.get("status", {}).get("phase") != "Running":
             why = statuses[0].get("state") or pod.get("status", {}).get("message") or "it stays pending"
@@ -200,21 +203,21 @@ class Trial:
         """Start a process in the pod. With watch, wait until it is in the pod's group. Raises Failed."""
         name = self._pod["spec"]["containers"][0]["name"]
         before = _await(START, lambda: self._count_tasks(uid)) or 0
-        seen: list[str] = []
+        with ExitStack() as connections:
 
-        def execute() -> None:
-            for _ in range(_TRIES):
-                with suppress(Failed):  # it ends with the pod; one that did not start is tried again
-                    if not seen:
-                        self._api.execute(self._name, name, _INSIDE, seen.append)
+            def start() -> bool:
+                process = self._api.start(self._name, name, _INSIDE)
+                connections.callback(process.sock.shutdown)
+                with suppress(WebSocketException):
+                    return bool(process.readline_stdout(timeout=START))
+                return False
 
-        Thread(target=execute, daemon=True).start()
-        if not _await(START, lambda: seen):
-            raise Failed("exec into the pod starts no process")
-        if self._plan["watch"] and not _await(AT_ONCE, lambda: self._count_tasks(uid) > before):
-            raise Failed(
-                f"a process of exec is not in its pod's group within {AT_ONCE:.0f} s: {_HELP}resctrlmonwatchstopped"
-            )
+            if not _await(START, start):
+                raise Failed("exec into the pod starts no process")
+            if self._plan["watch"] and not _await(AT_ONCE, lambda: self._count_tasks(uid) > before):
+                raise Failed(
+                    f"a process of exec is not in its pod's group within {AT_ONCE:.0f} s: {_HELP}resctrlmonwatchstopped"
+                )
 
     # --- What the node says
 
@@ -225,13 +228,20 @@ class Trial:
     def _show(self, uid: str) -> Object:
         """Return what `show` prints of a key; empty if there is none."""
         status, answer = self._execute("reconcile", self._command("show", uid))
-        found: Object = json.loads(answer) if status == 0 else {}
-        return found
+        shown: Object = json.loads(answer) if status == 0 else {}
+        return shown
 
     def _count_tasks(self, uid: str) -> int:
         program = f"print(len(open('{_RUN_DIR}/mon_groups/{uid}/tasks').read().split()))"
         status, answer = self._execute("reconcile", ["python3", "-c", program])
         return int(answer) if status == 0 else 0
+
+    def _read_pod(self, name: str) -> Object:
+        """Return a pod; empty if there is none."""
+        return self._api.call(self._api.core.read_namespaced_pod, name)
+
+    def _delete_pod(self) -> None:
+        self._api.call(self._api.core.delete_namespaced_pod, self._name)
 
     def _execute(self, container: str, command: list[str]) -> tuple[int, str]:
         return self._api.execute(self._daemon["metadata"]["name"], container, command)
@@ -262,17 +272,17 @@ def _pass_filters(plan: Object) -> None:
 # --- Pods as the API server has them
 
 
-def _await(seconds: float, look: Callable[[], Found]) -> Found | None:
+def _await(seconds: float, look: Callable[[], ThingT]) -> ThingT | None:
     """Look until there is something, and return it; None if there is nothing after so many seconds.
 
-    A look that fails, as on a busy node, has found nothing yet. Raises Failed: so did the last one.
+    A look that fails, as on a busy node, is followed by another. Raises Failed: the last look failed.
     """
     until = time.monotonic() + seconds
     while True:
         problem = None
         try:
-            if found := look():
-                return found
+            if thing := look():
+                return thing
         except Failed as error:
             problem = error
         if time.monotonic() > until:
@@ -296,11 +306,11 @@ def _is_ready(pod: Object) -> bool:
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def _node(pod: Object) -> str:
+def _get_node(pod: Object) -> str:
     return str(pod["spec"].get("nodeName") or "a pod without a node")
 
 
-def _owner(daemon: Object) -> list[Object]:
-    """Whose objects are deleted with the DaemonSet, as `helm uninstall` deletes no pods of tests."""
+def _find_owner(daemon: Object) -> list[Object]:
+    """Return the owner of a pod that is deleted with the DaemonSet: `helm uninstall` deletes no pods of tests."""
     (owner,) = daemon["metadata"]["ownerReferences"]
     return [{name: owner[name] for name in ("apiVersion", "kind", "name", "uid")}]

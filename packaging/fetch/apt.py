@@ -69,5 +69,5 @@ def run(command: Sequence[str | Path], cwd: Path | None = None, environment: Map
     )
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
-        raise CannotFetch(f"{command[0]}: {next((it for it in lines if it.startswith('E: ')), lines[-1])}")
+        raise CannotFetch(f"{command[0]}: {next((line for line in lines if line.startswith('E: ')), lines[-1])}")
     return done.stdout

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TOOLS_PYTHON = (3, 11)  # what the newest of the pinned tools asks for (the .pyz itself runs from 3.9 on)
 
 # What each purpose takes, by Debian's names. --no-install-recommends is enough: see the comments.
@@ -106,7 +106,7 @@ _PROBES = {
     "xz-utils": "xz",
     "zlib1g-dev": "/usr/include/zlib.h",
 }
-_MEMORY = "/dev/shm"
+_MEMORY = "/dev/shm"  # noqa: S108  of names that tempfile makes
 _ROOM = 4 << 30
 _NEED_ROOT = frozenset({"catatonit", "containerd", "crun", "podman", "runc"})
 
@@ -145,11 +145,11 @@ def find_scratch() -> str:
     On a disk the tests would wait for it most of the time.
     """
     try:
-        found = os.statvfs(_MEMORY)
+        memory = os.statvfs(_MEMORY)
     except OSError:
         return tempfile.gettempdir()
-    has_room = found.f_bavail * found.f_frsize >= _ROOM and os.access(_MEMORY, os.W_OK)
-    return _MEMORY if has_room and not found.f_flag & os.ST_NOEXEC else tempfile.gettempdir()
+    has_room = memory.f_bavail * memory.f_frsize >= _ROOM and os.access(_MEMORY, os.W_OK)
+    return _MEMORY if has_room and not memory.f_flag & os.ST_NOEXEC else tempfile.gettempdir()
 
 
 def install(apt: Iterable[str]) -> list[str]:
@@ -190,7 +190,7 @@ def _present(name: str) -> bool:
 
 
 def _is_static(program: str) -> bool:
-    """No ELF interpreter, whose path stands near the start of a dynamic program: it runs in an empty root."""
+    """No ELF interpreter, whose path is near the start of a dynamic program: it runs in an empty root."""
     with open(program, "rb") as file:
         return b"/ld-" not in file.read(4096)
 
@@ -276,10 +276,10 @@ def _is_importable(pin: str) -> bool:
 
 
 def _venv(directory: Path, pins: Sequence[str]) -> Path:
-    """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
+    """The venv's python; made, or made again, unless its stamp says that it is whole and still what is asked for."""
     if not _is_current(directory, pins):
         with alone(directory.with_name(directory.name + ".lock")):
-            if not _is_current(directory, pins):  # or somebody else has just made it
+            if not _is_current(directory, pins):  # another process may have made it
                 _make_venv(directory, pins)
     return directory / "bin" / "python"
 
@@ -326,9 +326,9 @@ def _base_python() -> str:
         if without_pip and (fault := _install_packages(["python3-venv"])):
             raise CannotProvision(f"python3-venv is not installed; {fault}")
         return sys.executable
-    from tests.support import interpreters  # noqa: PLC0415  only old machines need the search
+    from fetch import interpreters  # noqa: PLC0415  only old machines need the search
 
-    newer = [found for found in interpreters.find() if found.version >= TOOLS_PYTHON]
+    newer = [python for python in interpreters.find() if python.version >= TOOLS_PYTHON]
     if not newer:
         wanted, have = (".".join(map(str, version[:2])) for version in (TOOLS_PYTHON, sys.version_info))
         raise CannotProvision(f"the development tools need Python {wanted} or newer, and this is {have}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
 
-    python -m tests.support.interpreters [--fetch]     prints what is there, or gets what is not
+    PYTHONPATH=packaging python3 -m fetch.interpreters [--fetch]     prints what is there, or gets what is not
 
 A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too.
 """
@@ -19,15 +19,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tests import provision
-from tests.support.apt import Apt, CannotFetch, run
+from fetch import provision
+from fetch.apt import Apt, CannotFetch, run
 
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
 TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))  # where it has to say that it does not run
 # Debian never released 3.10 and 3.12.
 _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
 
-# Base installations only (a venv is its base once more, with somebody's packages; -S would hide that it is one), and no
+# Base installations only (a venv is its base once more, with other packages; -S would hide that it is one), and no
 # free-threaded or debug builds.
 _PROBE = """\
 import sys
@@ -52,19 +52,19 @@ class Interpreter(NamedTuple):
 
 def find(minors: Sequence[tuple[int, int]] = MINORS) -> list[Interpreter]:
     """One interpreter of each minor version, oldest first. Each was run, so each works."""
-    found: dict[tuple[int, int], Interpreter] = {}
+    usable: dict[tuple[int, int], Interpreter] = {}
     for directory in directories():
         for minor in minors:
             path = directory / python_name(minor)
-            if minor not in found and os.access(path, os.X_OK) and (interpreter := probe(path)):
-                found.setdefault(interpreter.minor, interpreter)
-    return sorted(found.values())
+            if minor not in usable and os.access(path, os.X_OK) and (interpreter := probe(path)):
+                usable.setdefault(interpreter.minor, interpreter)
+    return sorted(usable.values())
 
 
 def oldest_and_newest() -> list[Interpreter]:
     """For what interpreters do not differ in: that there is a difference nevertheless would show in one of these."""
-    found = find()
-    return found[:: max(1, len(found) - 1)]
+    usable = find()
+    return usable[:: max(1, len(usable) - 1)]
 
 
 def probe(path: Path) -> Interpreter | None:
@@ -169,19 +169,19 @@ def _loader(tree: Path) -> Path:
 
 def main(arguments: Sequence[str]) -> int:
     """Always 0: a version that cannot be had is reported and fails nothing."""
-    found = find()
-    have = {interpreter.minor for interpreter in found}
+    usable = find()
+    have = {interpreter.minor for interpreter in usable}
     for minor in [minor for minor in MINORS if minor not in have]:
         reason = "not on this machine"
         if "--fetch" in arguments:
             print(f"fetching {python_name(minor)} from Debian", file=sys.stderr, flush=True)
             try:
-                found.append(fetch(minor))
+                usable.append(fetch(minor))
                 continue
             except (CannotFetch, OSError) as error:
                 reason = f"cannot be had: {error}"
         print(f"{python_name(minor)}: {reason}", file=sys.stderr)
-    for interpreter in sorted(found):
+    for interpreter in sorted(usable):
         print(".".join(map(str, interpreter.version)), interpreter.path, sep="\t")
     return 0
 
