@@ -8,7 +8,7 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -95,16 +95,16 @@ class Processes:
         """Every cgroup that has a process."""
         return set(self._at)
 
-    def of_container(self, member: Member) -> set[int]:
+    def find_pids(self, member: Member) -> set[int]:
         """Return the pids of a container's processes, while its init is alive.
 
         These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
         descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
         the init of one becomes the parent of the other's orphans.
         """
-        return self._family(member) | self.in_own_cgroup(member) if self.is_alive(member) else set()
+        return self._family(member) | self.find_pids_in_own_cgroup(member) if self.is_alive(member) else set()
 
-    def in_own_cgroup(self, member: Member) -> set[int]:
+    def find_pids_in_own_cgroup(self, member: Member) -> set[int]:
         """Return the pids in a container's own cgroup, also those that outlived its init; none if it shares one."""
         cgroup = member.cgroup or ""
         if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
@@ -112,28 +112,28 @@ class Processes:
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
-    def beside_own_cgroup(self, member: Member) -> set[int]:
+    def find_pids_outside_own_cgroup(self, member: Member) -> set[int]:
         """Return the pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
-        return self._family(member) - self.in_own_cgroup(member) if self.is_alive(member) else set()
+        return self._family(member) - self.find_pids_in_own_cgroup(member) if self.is_alive(member) else set()
 
-    def read_own_cgroup(self, member: Member) -> Reading | None:
+    def read_threads_in_own_cgroup(self, member: Member) -> Reading | None:
         """Read which threads are in a container's own cgroup now. Return None if it shares one, or it is not found."""
         cgroup = member.cgroup or ""
         return read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
 
-    def threads(self, pids: Iterable[int]) -> set[int]:
+    def list_threads(self, pids: Iterable[int]) -> set[int]:
         """Return all thread IDs of these processes. Reads /proc for those that had several threads at the look."""
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
-    def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
+    def reread_threads(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the present threads of a container's processes in this look, and of its init.
 
         Reads these processes only: what has begun since, by a fork or by `exec`, is in the next look.
-        `beside_own_cgroup`: only processes that were not in the container's own cgroup.
+        `outside_own_cgroup`: only processes that were not in the container's own cgroup.
         """
-        pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
+        pids = self.find_pids_outside_own_cgroup(member) if outside_own_cgroup else self.find_pids(member)
         born = {pid: self.by_pid[pid].starttime for pid in pids}
-        if not beside_own_cgroup:
+        if not outside_own_cgroup:
             born[member.pid] = member.starttime
         now = [system.try_call(look_at, pid, nested=self._nested) for pid in born]
         ours = [
@@ -153,16 +153,10 @@ class Processes:
 
     def _family(self, member: Member) -> set[int]:
         """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup."""
-        found = {member.pid}
-        waiting = [member.pid]
-        seen = {member.pid}
-        while waiting:
-            there = self._children.get(waiting.pop(), ())
-            children = [pid for pid in there if pid not in self._inits and pid not in seen]
-            seen.update(children)
-            waiting += children
-            found.update(pid for pid in children if self._holds(member, self.by_pid[pid]))
-        return found
+        family = [member.pid]
+        for parent in family:  # it grows
+            family += [pid for pid in self._children.get(parent, ()) if pid not in self._inits and pid != member.pid]
+        return {pid for pid in family if self._holds(member, self.by_pid[pid])}
 
     def _holds(self, member: Member, process: Process) -> bool:
         """Whether no other container's own cgroup holds a process, nor, if it is in none, the group of another key.
@@ -278,9 +272,9 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collectio
 
 def _cut(place: str, nested: Collection[str]) -> str:
     """Cut a cgroup below a container's own; of another container's there the last two components are kept."""
-    own = next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
-    marked = identity.find_marked(place[len(own) :])
-    return "/".join([_NESTED + own.partition(":")[2], *marked[-1][0].rsplit("/", 2)[1:]]) if marked else own
+    outer = next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
+    marked = identity.find_marked(place[len(outer) :]) if outer != place else ()
+    return "/".join([_NESTED + outer.partition(":")[2], *marked[-1][0].rsplit("/", 2)[1:]]) if marked else outer
 
 
 def _list_threads(process: Process) -> set[int]:
@@ -486,7 +480,7 @@ def possible_ids(cgroup: str) -> list[str]:
     return found[:_MOST_IDS]
 
 
-def find_container(cgroup: str, known: Container[str]) -> str | None:
+def find_container(cgroup: str, known: Collection[str]) -> str | None:
     """Return the container that a cgroup belongs to: the first component of its path, from the root, that names one.
 
     It is a `known` container, or looks like a container ID.
@@ -495,10 +489,10 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     """
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
-        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")]
-        found = next((name[at:] for at in starts if name[at:] in known), None)
-        if found is not None:
-            return found
+        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")] if known else []
+        for at in starts:
+            if name[at:] in known:
+                return name[at:]
         last = name[-_ID_LENGTH:]
         if len(last) == _ID_LENGTH and _HEX.issuperset(last) and not _is_podmans_pod(above, name, below):
             return last

@@ -40,14 +40,14 @@ from hook.node.models import WatchRecord
 from hook.reconcile.move import (
     Mover,
     Place,
+    Source,
     explain_outside,
     is_inside,
     is_of_parent,
     move_until,
-    note_last_look,
     read_groups,
-    save_late,
 )
+from hook.reconcile.record import LateCpu
 from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
 from hook.store import RunDir
@@ -89,6 +89,7 @@ class Watch:
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
         self._source = source
+        self._late = LateCpu()
         self._saved = -_MINUTE
         self._started_at = system.unix_time()
         self.moved = self.followed = self.failed = self.overflows = 0  # as in WatchRecord
@@ -186,7 +187,7 @@ class Watch:
 
     def _end(self, place: Place, mover: Mover, process: str = "") -> None:
         """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
-        moved, mover.moved = mover.moved, 0
+        moved = mover.take_moved()
         self.moved += moved
         if not mover.has_ended:
             self._waiting[place.container] = place
@@ -221,8 +222,8 @@ class Watch:
             state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
-            own = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
-            if state and member and own and processes.is_in_container(cgroup, own):
+            own_cgroup = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
+            if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):
                 yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
@@ -238,18 +239,20 @@ class Watch:
         """Find the mover of a container, which remembers for a minute which threads are in its group."""
         mover = self._movers.get(place.container)
         if mover is None or mover.member != place.member:
-            mover = self._movers[place.container] = Mover(self._context, place, partial(self._read_threads, place))
-            mover.needs_init = True
+            read = partial(self._read_threads, place)
+            count_late = partial(self._late.count_thread, place.key, self._late.limit(place.container))
+            mover = Mover(self._context, place, Source(read, needs_init=True), count_late)
+            self._movers[place.container] = mover
         return mover
 
     def _read_threads(self, place: Place) -> set[int]:
         """Read the threads in a container's own cgroup."""
-        found = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
-        if found is not None and found.unread and place.container not in self._unread:
+        reading = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        if reading is not None and reading.unread and place.container not in self._unread:
             self._unread.add(place.container)
             self.failed += 1
-            _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
-        return found.tids if found is not None else set()
+            _say(f"cannot read {format_count(reading.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
+        return reading.tids if reading is not None else set()
 
     # --- An init that is in another ctrl_group
 
@@ -316,8 +319,8 @@ class Watch:
     def _save(self) -> None:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
-        note_last_look(self._context)
-        save_late(self._context)
+        self._late.note_last_look(self._context.run)
+        self._late.save(self._context.run)
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

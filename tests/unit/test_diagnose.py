@@ -15,7 +15,8 @@ from hook import names, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action, Look
+from hook.reconcile.diagnose import VERBS, Action
+from hook.reconcile.survey import Look
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -69,7 +70,6 @@ class Facts(SimpleNamespace):
                 inode=lambda path: None if path == GONE else 7,
                 is_gone=lambda path: path == GONE,
             ),
-            longest_linger=None,
         )
 
     def list_keys(self) -> list[str]:
@@ -84,6 +84,9 @@ class Facts(SimpleNamespace):
 
     def mark_counters(self, _state: KeyState, group: MonGroup) -> MonGroup:
         return group
+
+    def has_lingered(self, state: KeyState) -> bool:
+        return reclaim.has_lingered(self.context, state)  # type: ignore[arg-type]
 
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE

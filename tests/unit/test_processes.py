@@ -57,40 +57,40 @@ def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors() -> None:
         ([(7, 1, B)], 7, None, {7}),
         ([(8, 1, A)], 7, A, set()),
     ):
-        assert processes(*found).of_container(member(init, cgroup)) == expected, (found, init, cgroup)
+        assert processes(*found).find_pids(member(init, cgroup)) == expected, (found, init, cgroup)
 
 
 def test_a_reused_pid_has_no_processes_of_the_container() -> None:
-    assert processes((7, 1, A), (8, 7, A)).of_container(member(7, A, starttime=2)) == set()
+    assert processes((7, 1, A), (8, 7, A)).find_pids(member(7, A, starttime=2)) == set()
 
 
 def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
     left = processes((8, 1, A), (9, 1, SHARED))
-    assert left.in_own_cgroup(member(7, A)) == {8}
-    assert left.in_own_cgroup(member(7, SHARED)) == set()
-    assert left.in_own_cgroup(member(7, None)) == set()
+    assert left.find_pids_in_own_cgroup(member(7, A)) == {8}
+    assert left.find_pids_in_own_cgroup(member(7, SHARED)) == set()
+    assert left.find_pids_in_own_cgroup(member(7, None)) == set()
 
 
 def test_what_its_own_cgroup_does_not_hold_is_looked_for_by_process() -> None:
     found = processes((7, 1, A), (8, 7, SHARED), (9, 1, A), (10, 7, B))
-    assert found.beside_own_cgroup(member(7, A)) == {8}
-    assert found.beside_own_cgroup(member(7, None)) == {7, 8}
+    assert found.find_pids_outside_own_cgroup(member(7, A)) == {8}
+    assert found.find_pids_outside_own_cgroup(member(7, None)) == {7, 8}
 
 
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
     by_pid = {pid: Process(pid, 1, 1, places) for pid in (7, 8)}
     found = make_processes(by_pid, [("a", member(7, "memory:/pods/a"))])
-    assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
+    assert found.find_pids(member(7, "memory:/pods/a")) == {7, 8}
 
 
 def test_a_process_in_no_own_cgroup_belongs_to_its_nearest_init() -> None:
     found = processes((7, 1, SHARED), (8, 7, SHARED), (9, 8, SHARED), (10, 7, SHARED))
     outer, inner = member(7, SHARED), member(8, SHARED)
-    assert found.of_container(outer) == {7, 8, 9, 10}
+    assert found.find_pids(outer) == {7, 8, 9, 10}
     found.add([("outer", outer), ("inner", inner)])
-    assert found.of_container(outer) == {7, 10}
-    assert found.of_container(inner) == {8, 9}
+    assert found.find_pids(outer) == {7, 10}
+    assert found.find_pids(inner) == {8, 9}
 
 
 @pytest.mark.parametrize("cgroup", [None, ":/pods"], ids=["an own cgroup", "one shared cgroup, above all others"])
@@ -113,7 +113,7 @@ def calls_for(count: int, shared: str | None) -> int:
     sys.setprofile(call)
     try:
         for _, known in members[:count]:
-            looked.of_container(known if shared is None else member(known.pid, shared))
+            looked.find_pids(known if shared is None else member(known.pid, shared))
     finally:
         sys.setprofile(None)
     return calls
@@ -121,11 +121,11 @@ def calls_for(count: int, shared: str | None) -> int:
 
 def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
     found = Processes({7: Process(7, 1, 1, (A,)), 8: Process(8, 1, 1, (A,))})
-    assert found.of_container(member(7, A)) == {7}
+    assert found.find_pids(member(7, A)) == {7}
     found.add([("other", member(7, A))])
-    assert found.of_container(member(7, A)) == {7}
+    assert found.find_pids(member(7, A)) == {7}
     found.add([("a", member(7, A))])
-    assert found.of_container(member(7, A)) == {7, 8}
+    assert found.find_pids(member(7, A)) == {7, 8}
 
 
 # --- What a look does not know yet
@@ -142,14 +142,14 @@ def init(node: Node) -> Member:
 def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Member) -> None:
     seen = look()
     seen.add([("c", init)])
-    assert seen.of_container(init) == {7}
-    assert seen.threads({7}) == seen.look_again(init) == {7, 70}
+    assert seen.find_pids(init) == {7}
+    assert seen.list_threads({7}) == seen.reread_threads(init) == {7, 70}
     born = int(node.kernel.now + 1) * system.TICKS
     node.kernel.fork(7, 8, born=born)
     node.kernel.tasks[7].groups[71] = node.kernel.tasks[7].groups[7]
-    assert seen.look_again(init) == {7, 70, 71}
+    assert seen.reread_threads(init) == {7, 70, 71}
     assert (seen.is_newer(8), seen.is_newer(7)) == (True, False)
-    assert Processes({}).look_again(init) == {7, 70, 71}, "a container that started since the look"
+    assert Processes({}).reread_threads(init) == {7, 70, 71}, "a container that started since the look"
     assert find_strangers({8}, {"a": member(9, A)}, seen) == set(), "no stranger yet"
     node.kernel.now += 2
     assert find_strangers({8}, {"a": member(9, A)}, look()) == {8}
@@ -159,8 +159,8 @@ def test_a_pid_that_was_reused_since_the_look_is_not_moved(node: Node, init: Mem
     node.spawn(8, born=50)
     former = Process(8, 7, 1, (SHARED,))
     seen = Processes({7: Process(7, 1, 1, (SHARED,)), 8: former})
-    assert seen.of_container(init) == {7, 8}
-    assert seen.look_again(init) == {7, 70}
+    assert seen.find_pids(init) == {7, 8}
+    assert seen.reread_threads(init) == {7, 70}
 
 
 # --- The threads in a container's cgroups, by the lists of the cgroup file system, which are plain files here

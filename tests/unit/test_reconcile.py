@@ -21,10 +21,10 @@ from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.node import runtimes
 from hook.reconcile import act as acting
-from hook.reconcile import diagnose, run
-from hook.reconcile.diagnose import Survey
+from hook.reconcile import diagnose, run, survey
 from hook.reconcile.move import Mover
 from hook.reconcile.run import Repairs
+from hook.reconcile.survey import Survey
 from hook.report import explain
 from hook.resctrl import Resctrl
 from hook.show.snapshot import get_event, sum_key, take_snapshot
@@ -897,7 +897,7 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each container had twenty looks, however many there were."""
-    monkeypatch.setattr(diagnose, "_FURTHER_LOOKS", 5)
+    monkeypatch.setattr(survey, "_FURTHER_LOOKS", 5)
     chain = ChainOfForks(node, 0)
     node.verbs()
     chain.is_inside, chain.ends_early = True, 1000

@@ -170,9 +170,10 @@ def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_t
 ) -> None:
     node.spawn(8).user_ticks = 25
     node.spawn(9, group="mon_groups/foreign").user_ticks = 400
+    watch = move_until(node)
     for pid in (8, 9):
-        move_until(node).bring_in(pid)
-    assert node.run_context.late_cpu == {UID: 0.25}
+        watch.bring_in(pid)
+    assert watch._late.by_key == {UID: 0.25}
 
 
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
