@@ -23,15 +23,8 @@ from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.key import drop
 from hook.models import Failure, Index, KeyState, Options
-from hook.node import files
-from hook.node.processes import (
-    check_namespaces,
-    look,
-    name_job_process,
-    parse_job_process,
-    read_status,
-    read_threads,
-)
+from hook.node import files, processes
+from hook.node.processes import parse_job_process, read_status
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_released, end_with_members, lock_process
 from hook.reconcile.move import move_until
@@ -201,7 +194,7 @@ def open_node(
     try:
         if system.user_id() != 0:
             raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
-        check_namespaces()
+        processes.check_namespaces()
         run = RunDir(options.run_dir)
         run.lock_error = "job locked"
         yield Context(Resctrl(options.resctrl_root), run, options)
@@ -261,7 +254,7 @@ def refuse_service(pids: Collection[int]) -> None:
     if ancestor <= 1:
         return
     for place in system.cgroups(ancestor):
-        reading = read_threads(place, lambda _: True) if place.endswith(".service") else None
+        reading = processes.read_threads(place, lambda _: True) if place.endswith(".service") else None
         tids = reading.tids if reading is not None else ()
         if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
             problem = f"process {ancestor} is the main process of {place.rpartition('/')[2]}, which makes this call"
@@ -285,7 +278,7 @@ def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> 
     leader = read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
-    process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process = Container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])
     process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
@@ -329,7 +322,7 @@ def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: lis
     """
     deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
     while not is_whole and system.monotonic() < deadline:
-        present, is_whole = look(), True  # what they have forked since is in the next look
+        present, is_whole = processes.look(), True  # what they have forked since is in the next look
         present.add(state.members.items())
         for member in map(state.members.__getitem__, leaving):
             for tid in present.list_threads(present.find_pids(member)) & (context.resctrl.tasks(member.group) or set()):

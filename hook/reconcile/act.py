@@ -107,12 +107,15 @@ def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) 
 def _note(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     """Note that another tool has taken a container. A group that it has removed ends: no view leads to it."""
     groups = [end_group(group, group.last or {}) if survey.is_gone(group) else group for group in state.groups]
-    _commit_and_show(survey.context, locked, change(state, groups, taken=True))
+    noted = change(state, groups, taken=True)
+    locked.commit(noted)
+    survey.context.view.show(noted)
 
 
 def _show(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    groups = [survey.mark_counters(state, group) for group in state.groups]
-    _commit_and_show(survey.context, locked, change(state, groups))
+    marked = change(state, [survey.mark_counters(state, group) for group in state.groups])
+    locked.commit(marked)
+    survey.context.view.show(marked)
 
 
 def _tidy(survey: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -169,11 +172,6 @@ def end_released(context: Context, state: KeyState) -> bool:
     for path in left:
         remove_group(context, path)
     return bool(left)
-
-
-def _commit_and_show(context: Context, locked: LockedKey, state: KeyState) -> None:
-    locked.commit(state)
-    context.view.show(state)
 
 
 def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
@@ -275,7 +273,7 @@ def _has_unknown(survey: Survey, state: KeyState) -> bool:
     return False
 
 
-_UNDER_LOCK: Mapping[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
+_UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _rebuild,
     "drop": lambda survey, locked, _, action: drop(survey.context, locked, [action.container]),
     "end": _end,
@@ -399,7 +397,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     """
     context, member = survey.context, state.members[name]
     container = Container(name, member.pid, "", {}, [])
-    if container.starttime != member.starttime or survey.groups.find_taker(member.pid) is not None:
+    if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:
         with lock_process(context, name):

@@ -17,7 +17,7 @@ from hook import names, reclaim, system, validation
 from hook.key import find_removable, history_of
 from hook.models import Failure, KeyState, Member, State
 from hook.node import processes, records, runtimes
-from hook.node.processes import Processes, is_own_cgroup, is_within
+from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.reconcile.survey import Look, Survey
 from hook.report import format_count, short_id, who
@@ -209,7 +209,8 @@ def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: T
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     is_counted = bool(survey.context.options.snapshot_ttl or history_of(survey.context, state))
-    verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
+    has_begun = any(group.path == member.group and group.begin is not None for group in state.groups)
+    verb = "adopt" if has_begun or not is_counted else "remake"
     return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
 
 
@@ -225,16 +226,14 @@ def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     if failure.pid is not None:
         is_over = _has_dead_process(failure) or (failure.key is not None and _is_listed(survey, failure.key) is False)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    verb, why = "forget", ""
+    name = failure.name or records.find_job(failure)
+    action = Action("forget", container=container, namespace=failure.namespace, pod=failure.pod, name=name)
     if is_over:
-        why = "it failed, and is gone"
+        yield replace(action, why="it failed, and is gone")
     elif failure.kind == "job" and _is_member(survey.context.run, container):
-        why = "it is a member of a job"
+        yield replace(action, why="it is a member of a job")
     elif survey.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        verb, why = "retry", f"it is running but not monitored ({failure.reason})"
-    if why:
-        name = failure.name or records.find_job(failure)
-        yield Action(verb, container=container, why=why, namespace=failure.namespace, pod=failure.pod, name=name)
+        yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
 
 
 def _is_member(run: RunDir, container: str) -> bool:
@@ -249,12 +248,6 @@ def _has_dead_process(failure: Failure) -> bool:
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
         return not processes.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
     return is_dead is True
-
-
-def has_begun(state: KeyState, container: str) -> bool:
-    """Whether the initial counters of a member's group were read."""
-    path = state.members[container].group
-    return any(group.path == path and group.begin is not None for group in state.groups)
 
 
 def name_members(survey: Survey, state: KeyState) -> KeyState:
@@ -336,9 +329,8 @@ class Threads:
             places = {tid: locate(survey.groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and system.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            if is_known or not survey.further_looks:
-                break
-            reading = survey.processes.read_threads_in_own_cgroup(member)
+            needs_look = not is_known and survey.further_looks
+            reading = survey.processes.read_threads_in_own_cgroup(member) if needs_look else None
             if reading is None:
                 break
             survey.further_looks -= 1
@@ -364,9 +356,9 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes
     There are none if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after
     the look at the processes may be a member's child that has left its cgroup: the next look decides.
     """
-    if not live or not all(is_own_cgroup(member.cgroup, container) for container, member in live.items()):
+    cgroups = [*filter(None, (find_own_cgroup(container, member) for container, member in live.items()))]
+    if not live or len(cgroups) < len(live):
         return set()
-    cgroups = [member.cgroup for member in live.values() if member.cgroup is not None]
 
     def is_stranger(tid: int) -> bool:
         places = system.cgroups(tid)  # a thread has those of its process

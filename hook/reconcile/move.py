@@ -69,9 +69,7 @@ class Mover:
         self._context = context
         self._source = source
         self._count_late = count_late
-        self._own_cgroup = (
-            place.member.cgroup if processes.is_own_cgroup(place.member.cgroup, place.container) else None
-        )
+        self._own_cgroup = processes.find_own_cgroup(place.container, place.member)
         self._groups = groups if groups is not None else read_groups(context)
         self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are

@@ -19,7 +19,7 @@ from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import KeyState, Options, State
 from hook.node import processes, records, runtimes
-from hook.node.models import Unhooked
+from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import act, end_released, end_with_members, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
@@ -280,15 +280,12 @@ def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa:
     """
     done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
     failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
+
+    def add(last: ReconcileRecord) -> dict[str, Any]:
+        return {"actions": _add(last.actions, done), "failures": _add(last.failures, failed), **fields}
+
     with suppress(OSError):
-        change_record(
-            run,
-            lambda former: {
-                "actions": _add(former.actions, done),
-                "failures": _add(former.failures, failed),
-                **fields,
-            },
-        )
+        change_record(run, add)
 
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
@@ -318,9 +315,8 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
 
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
-    for state in map(survey.states.__getitem__, sorted(held)):
-        name = who(state.key, state.pod_namespace, state.pod_name, names.find_name(state))
-        yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
+    why = "a task that outlived its containers is in its group, which stays until then"
+    yield from (f"{_name_key(survey, key)} cannot end yet: {why}" for key in sorted(held))
     for (key, container), look in survey.looks.items():
         name = _name_place(survey, key, container)
         if look.taker is not None:
@@ -332,14 +328,18 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
             cgroups = f"{format_count(look.unread, 'cgroup')} of {name}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
-        known = survey.states.get(key)
-        name = who(key, known.pod_namespace, known.pod_name) if known is not None else short_id(key)
-        yield f"{name} not looked at: {report.explain(as_hook_error('cannot read', error))}"
+        yield f"{_name_key(survey, key)} not looked at: {report.explain(as_hook_error('cannot read', error))}"
     if unknown := survey.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
     if survey.processes.unread:
         yield f"{survey.processes.unread} of the processes in /proc not read: they may be outside their groups"
+
+
+def _name_key(survey: Survey, key: str) -> str:
+    """Name a key for people."""
+    state = survey.states.get(key)
+    return who(key, state.pod_namespace, state.pod_name, names.find_name(state)) if state is not None else short_id(key)
 
 
 def _name_place(survey: Survey, key: str, container: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cached_property
-from itertools import chain
 from typing import NamedTuple
 
 from hook import counters, identity, reclaim, resctrl, system
@@ -89,9 +88,8 @@ class Survey:
 
     def list_keys(self) -> list[str]:
         """List every key with a record, an index entry or a leftover file."""
-        contents = self.records
-        recorded = (contents.states, contents.unreadable, self.indexed, contents.leftovers, contents.asides, self.lost)
-        keys = chain.from_iterable(recorded)
+        kept = self.records
+        keys = [*kept.states, *kept.unreadable, *self.indexed, *kept.leftovers, *kept.asides, *self.lost]
         return [*dict.fromkeys(filter(None, keys))]
 
     def is_dead(self, member: Member) -> bool:
@@ -202,8 +200,7 @@ class Survey:
         """List the own cgroups of all members, and of the containers that are not monitored."""
         for state in self.states.values():
             for name, member in state.members.items():
-                if member.cgroup and processes.is_own_cgroup(member.cgroup, name):
-                    yield member.cgroup
+                yield from filter(None, [processes.find_own_cgroup(name, member)])
         for name in self.records.failed:
             failure = self.context.run.glance(Failure, name)
             if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):

@@ -37,16 +37,8 @@ from hook.identity import Container, Key
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
-from hook.reconcile.move import (
-    Mover,
-    Place,
-    Source,
-    explain_outside,
-    is_inside,
-    is_of_parent,
-    move_until,
-    read_groups,
-)
+from hook.reconcile import move
+from hook.reconcile.move import Mover, Place
 from hook.reconcile.record import LateCpu
 from hook.report import explain_exception, format_count
 from hook.resctrl import Resctrl
@@ -131,7 +123,7 @@ class Watch:
                 self.looks_at_all = True
                 return
             place = self.find(places)
-            if place is not None and not is_inside(self._context, pid, place.member.group):
+            if place is not None and not move.is_inside(self._context, pid, place.member.group):
                 self._bring_in(place, pid)
 
     def _bring_in(self, place: Place, pid: int) -> None:
@@ -179,7 +171,7 @@ class Watch:
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
         # look after the last move. One that waits for the end of a fork is looked at again later.
         quick = [mover for _, mover in ended if mover.outside or (mover.has_moved and not mover.forking)]
-        move_until(quick, began + _SECONDS)
+        move.move_until(quick, began + _SECONDS)
         for place, mover in ended:
             self._end(place, mover)
         now = system.monotonic()
@@ -196,7 +188,7 @@ class Watch:
                 del self._movers[place.container]
                 raise mover.error
             if mover.outside and not process:
-                raise explain_outside(mover.outside, moved, mover.member.pid)
+                raise move.explain_outside(mover.outside, moved, mover.member.pid)
 
     # --- Which container a process is in
 
@@ -222,7 +214,7 @@ class Watch:
             state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.displaced_member) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
-            own_cgroup = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
+            own_cgroup = processes.find_own_cgroup(name, member) if member is not None else None
             if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):
                 yield Place(state.key, name, member)
 
@@ -230,7 +222,7 @@ class Watch:
         """List all members of all keys that have their own cgroup."""
         for state in self._context.run.list_states():
             for container, member in state.members.items():
-                if processes.is_own_cgroup(member.cgroup, container):
+                if processes.find_own_cgroup(container, member):
                     yield Place(state.key, container, member)
 
     # --- What is outside
@@ -241,7 +233,7 @@ class Watch:
         if mover is None or mover.member != place.member:
             read = partial(self._read_threads, place)
             count_late = partial(self._late.count_thread, place.key, self._late.limit(place.container))
-            mover = Mover(self._context, place, Source(read, needs_init=True), count_late)
+            mover = Mover(self._context, place, move.Source(read, needs_init=True), count_late)
             self._movers[place.container] = mover
         return mover
 
@@ -266,9 +258,9 @@ class Watch:
         if (place.container, member.starttime) in self._followed:
             return False
         self._followed.add((place.container, member.starttime))
-        groups = read_groups(self._context)
+        groups = move.read_groups(self._context)
         path = groups.find(member.pid)
-        if path is None or groups.is_others(path) or is_of_parent(member.group, path):
+        if path is None or groups.is_others(path) or move.is_of_parent(member.group, path):
             return False
         self._context.run.complaints = problems = list[HookError]()
         before = self.followed
