@@ -194,11 +194,9 @@ def list_ctrl_groups(root: str) -> dict[str, list[str]]:
 
     Raises OSError if one cannot be read: a key whose record is rebuilt would lose the groups in it.
     """
-    directories = [name for name in _list(root) or () if name not in _NO_CTRL_GROUPS]
-    listed = {path: _list(path + "/mon_groups") for path in [root, *(f"{root}/{name}" for name in directories)]}
-    return {
-        path: [f"{path}/mon_groups/{name}" for name in names] for path, names in listed.items() if names is not None
-    }
+    paths = [root, *(f"{root}/{name}" for name in _list(root) or () if name not in _NO_CTRL_GROUPS)]
+    listed = ((path, _list(path + "/mon_groups")) for path in paths)
+    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in listed if names is not None}
 
 
 def list_mon_groups(root: str) -> list[str]:

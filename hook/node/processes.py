@@ -141,10 +141,8 @@ class Processes:
         born = {pid: self.by_pid[pid].starttime for pid in pids}
         if not outside_own_cgroup:
             born[member.pid] = member.starttime
-        now = [system.try_call(look_at, pid, self._parse) for pid in born]
-        ours = [
-            task for task in now if task is not None and task.starttime == born[task.pid] and self._holds(member, task)
-        ]
+        now = filter(None, (system.try_call(look_at, pid, self._parse) for pid in born))
+        ours = [process for process in now if process.starttime == born[process.pid] and self._holds(member, process)]
         return {tid for process in ours for tid in _list_threads(process)}
 
     def list_unknown(self) -> list[str]:

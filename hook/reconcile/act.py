@@ -53,8 +53,7 @@ def act(survey: Survey, action: Action) -> bool | Mover:
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
             survey.records.index[action.container] = records.glance_index(run, action.container)
-        needed = diagnose_key(survey, action.key, locked.state, action.container)
-        needed_now = _find(needed, action)
+        needed_now = _find(diagnose_key(survey, action.key, locked.state, action.container), action)
         if needed_now is None:
             return False
         state = locked.state or reclaim.unknown_state(action.key)

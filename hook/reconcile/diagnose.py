@@ -162,10 +162,8 @@ def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Acti
     """List the actions that a key needs because of its processes and of the tasks in its groups."""
     key = state.key
     threads = Threads(survey, state) if survey.is_mounted else None
-    retired = (
-        {reclaim.is_retired(survey.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
-    )
-    if threads is not None and len(retired) > 1:
+    groups = state.groups if threads is not None and len(state.groups) > 1 else []
+    if len({reclaim.is_retired(survey.context, state, group) for group in groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
         action = _diagnose_member(survey, state, container, threads)

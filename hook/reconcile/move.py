@@ -29,6 +29,9 @@ _USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in 
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
 
 
+CountLate = Callable[[int, list[str]], object]
+
+
 class Place(NamedTuple):
     """A monitored container: its key, its ID, and its record."""
 
@@ -49,14 +52,7 @@ class Source(NamedTuple):
 class Mover:
     """Moves the threads of one container into its group, step by step."""
 
-    def __init__(
-        self,
-        context: Context,
-        place: Place,
-        source: Source,
-        count_late: Callable[[int, list[str]], object],
-        groups: Groups | None = None,
-    ) -> None:
+    def __init__(self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups) -> None:
         """Prepare to move threads. `count_late` gets each that was moved, with its `stat_fields`."""
         self.member = place.member
         self.moved = 0  # threads, so far or since `take_moved`
@@ -70,7 +66,7 @@ class Mover:
         self._source = source
         self._count_late = count_late
         self._own_cgroup = processes.find_own_cgroup(place.container, place.member)
-        self._groups = groups if groups is not None else read_groups(context)
+        self._groups = groups
         self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 

@@ -377,9 +377,9 @@ class Remains(NamedTuple):
 def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
-    return system.is_directory(options.run_dir) or any(
-        start in path for path in resctrl.list_mon_groups(options.resctrl_root)
-    )
+    if system.is_directory(options.run_dir):
+        return True
+    return any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
 
 
 def end_all_keys(options: Options) -> Remains:
@@ -390,9 +390,8 @@ def end_all_keys(options: Options) -> Remains:
     if not has_keys(options):
         return Remains([], [])
     # No snapshots: nothing would remove them.
-    context = Context(
-        Resctrl(options.resctrl_root), RunDir(options.run_dir), validation.replace(options, snapshot_ttl=0)
-    )
+    has_none = validation.replace(options, snapshot_ttl=0)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: list[str] = []
     left: list[str] = []

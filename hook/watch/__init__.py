@@ -233,7 +233,8 @@ class Watch:
         if mover is None or mover.member != place.member:
             read = partial(self._read_threads, place)
             count_late = partial(self._late.count_thread, place.key, self._late.limit(place.container))
-            mover = Mover(self._context, place, move.Source(read, needs_init=True), count_late)
+            source, groups = move.Source(read, needs_init=True), move.read_groups(self._context)
+            mover = Mover(self._context, place, source, count_late, groups)
             self._movers[place.container] = mover
         return mover
 

@@ -11,7 +11,7 @@ import pytest
 
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
-from hook.reconcile.move import Mover, Place, Source, move_until
+from hook.reconcile.move import Mover, Place, Source, move_until, read_groups
 from hook.reconcile.record import LateCpu
 from hook.report import explain
 from hook.resctrl import Resctrl
@@ -84,7 +84,8 @@ class Chain:
     def new_mover(self, read: Callable[[], set[int]] | None = None, late: LateCpu | None = None) -> Mover:
         """Make a mover that has not looked yet."""
         count_late = partial((late or LateCpu()).count_thread, UID, 0.0)
-        return Mover(self.node.context(), Place(UID, ID, self.node.member()), Source(read or self), count_late)
+        context, place = self.node.context(), Place(UID, ID, self.node.member())
+        return Mover(context, place, Source(read or self), count_late, read_groups(context))
 
 
 @pytest.fixture
