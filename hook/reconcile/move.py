@@ -109,7 +109,9 @@ class Mover:
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self.member.group) or set()
-            if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
+            if (
+                new - self._settled and not self._shows_groups
+            ):  # a task of another tool's group in the same ctrl_group could be moved, else
                 self._settled |= self._groups.read_others().keys()
             new -= self._settled
         if new and self._source.needs_init and not self._has_init():

@@ -46,11 +46,11 @@ class Chain:
     def __call__(self) -> set[int]:
         self.looks += 1
         self.kernel.now += self.seconds
-        found = self.kernel.tasks.keys() - self.hidden
+        tids = self.kernel.tasks.keys() - self.hidden
         if self.ends_early:
             self.ends_early -= 1
             self.go_on()
-        return found
+        return tids
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
