@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from hook import names, reclaim, report, resctrl, system, validation
@@ -318,14 +319,14 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     why = "a task that outlived its containers is in its group, which stays until then"
     yield from (f"{_name_key(survey, key)} cannot end yet: {why}" for key in sorted(held))
     for (key, container), look in survey.looks.items():
-        name = _name_place(survey, key, container)
+        name = partial(_name_place, survey, key, container)  # for a few of thousands
         if look.taker is not None:
-            yield f"another tool has moved {name} to {printable(look.taker)}, where it stays"
+            yield f"another tool has moved {name()} to {printable(look.taker)}, where it stays"
         for path, number in look.elsewhere:
-            threads = f"{format_count(number, 'thread')} of {name}"
+            threads = f"{format_count(number, 'thread')} of {name()}"
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
         if look.unread:
-            cgroups = f"{format_count(look.unread, 'cgroup')} of {name}"
+            cgroups = f"{format_count(look.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
         yield f"{_name_key(survey, key)} not looked at: {report.explain(as_hook_error('cannot read', error))}"
