@@ -90,10 +90,8 @@ class Repairs:
         waiting: list[tuple[Outcome, Mover]] = []
         for action in sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)):
             self.at = action
-            if action.verb in BRING_IN and system.monotonic() >= self._deadline:
-                self._end(Outcome(action, _NOT_REACHED))
-                continue
-            outcome = _attempt(survey, action)
+            is_late = action.verb in BRING_IN and system.monotonic() >= self._deadline
+            outcome = Outcome(action, _NOT_REACHED) if is_late else _attempt(survey, action)
             if outcome is not None and outcome.mover is not None and not outcome.mover.has_ended:
                 waiting.append((outcome, outcome.mover))
             else:
