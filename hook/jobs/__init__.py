@@ -36,7 +36,6 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit statuses for a command that cannot be started, as shells have them."""
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD, of the flags in proc_pid_stat(5)
 _LARGEST = 16 << 20  # bytes of an environment; the kernel's limit is a quarter of the stack's
-_HEX = frozenset("0123456789abcdef")
 _PATIENCE = 2.0  # seconds, for a process that forks while its threads are moved
 
 
@@ -232,7 +231,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name)
     if identity.canonical_uid(name) is not None:
         raise _bad_key(name, "it is the UID of a pod")
-    if len(name) == LONGEST_KEY and _HEX.issuperset(name.lower()):
+    if len(name) == LONGEST_KEY and report.is_hex(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
     state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
     if state is not None and state.kind != "job" and not state.recovering:
@@ -258,9 +257,7 @@ def refuse_service(pids: Collection[int]) -> None:
         tids = reading.tids if reading is not None else ()
         if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
             problem = f"process {ancestor} is the main process of {place.rpartition('/')[2]}, which makes this call"
-            hint = (
-                "assign the process that becomes the job; --force makes the service, and all that it starts, the job's"
-            )
+            hint = "assign the process that becomes the job; --force assigns the service and all that it starts"
             raise HookError(Reason.USAGE, problem, hint=hint)
 
 

@@ -98,14 +98,18 @@ class Processes:
         """Every cgroup that has a process."""
         return set(self._at)
 
-    def find_pids(self, member: Member) -> set[int]:
+    def find_pids(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the pids of a container's processes, while its init is alive.
 
         These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
         descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
-        the init of one becomes the parent of the other's orphans.
+        the init of one becomes the parent of the other's orphans. `outside_own_cgroup` leaves out those in its own.
         """
-        return self._family(member) | self.find_pids_in_own_cgroup(member) if self.is_alive(member) else set()
+        family = self._family(member)
+        if family and not outside_own_cgroup:
+            return family | self.find_pids_in_own_cgroup(member)
+        is_shared = member.cgroup not in self._own
+        return {pid for pid in family if is_shared or _innermost(self.by_pid[pid].cgroups, self._own) != member.cgroup}
 
     def find_pids_in_own_cgroup(self, member: Member) -> set[int]:
         """Return the pids in a container's own cgroup, also those that outlived its init; none if it shares one."""
@@ -114,13 +118,6 @@ class Processes:
             return set()
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
-
-    def find_pids_outside_own_cgroup(self, member: Member) -> set[int]:
-        """Return the pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
-        family = self._family(member) if self.is_alive(member) else set[int]()
-        if member.cgroup not in self._own:
-            return family
-        return {pid for pid in family if _innermost(self.by_pid[pid].cgroups, self._own) != member.cgroup}
 
     def read_threads_in_own_cgroup(self, member: Member) -> Reading | None:
         """Read which threads are in a container's own cgroup now. Return None if it shares one, or it is not found."""
@@ -137,7 +134,7 @@ class Processes:
         Reads these processes only: what has begun since, by a fork or by `exec`, is in the next look.
         `outside_own_cgroup`: only processes that were not in the container's own cgroup.
         """
-        pids = self.find_pids_outside_own_cgroup(member) if outside_own_cgroup else self.find_pids(member)
+        pids = self.find_pids(member, outside_own_cgroup=outside_own_cgroup)
         born = {pid: self.by_pid[pid].starttime for pid in pids}
         if not outside_own_cgroup:
             born[member.pid] = member.starttime
@@ -156,8 +153,11 @@ class Processes:
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
-        """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup."""
-        family = [member.pid]
+        """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup.
+
+        There are none if its init is dead.
+        """
+        family = [member.pid] if self.is_alive(member) else []
         for parent in family:  # it grows
             family += [pid for pid in self._children.get(parent, ()) if pid not in self._inits and pid != member.pid]
         return {pid for pid in family if self._holds(member, self.by_pid[pid])}

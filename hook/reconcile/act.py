@@ -307,8 +307,8 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     places = [place] if place is not None else []
     container = Container(name, pid, bundle, annotations, places)
     runtimes.name_running(container.pod, name, bundle, places)
-    said = container.annotations
-    names_pod = not container.pod.is_podmans and (said.pod_uid or said.cri_sandbox_uid)
+    parsed = container.annotations
+    names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
         hint = "restart the container, so that its hook runs; --key=container works without it"
@@ -482,7 +482,7 @@ def bring_in(survey: Survey, key: str, container: str, longest_late: float | Non
         return None
     processes = survey.processes
     processes.add([(container, member)])
-    outside = processes.find_pids_outside_own_cgroup(member)
+    outside = processes.find_pids(member, outside_own_cgroup=True)
 
     def read() -> set[int]:
         # The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.

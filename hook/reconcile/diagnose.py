@@ -112,11 +112,10 @@ def _is_listed(survey: Survey, key: str | None) -> bool | None:
 def _diagnose_files(survey: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
     contents = survey.records
-    is_unreadable = key in contents.unreadable
-    rebuilds = state.recovering if state is not None else is_unreadable or key in survey.lost
+    rebuilds = state.recovering if state is not None else key in contents.unreadable or key in survey.lost
     if rebuilds:
-        problem = "may lack members" if state is not None else "is lost"
-        yield Action("rebuild", key, why=f"its record {'is unreadable' if is_unreadable else problem}")
+        problem = "is unreadable" if key in contents.unreadable else "is lost"
+        yield Action("rebuild", key, why=f"its record {problem if state is None else 'may lack members'}")
     for container in [only] if only else survey.indexed.get(key, ()):
         is_member = state is not None and container in state.members
         is_awaited = state is None and key in map(partial(reclaim.parse_key, survey.context), survey.orphans)
@@ -302,8 +301,7 @@ class Threads:
         processes = self._survey.processes
         reading = processes.read_threads_in_own_cgroup(member)
         fresh, unread = reading if reading is not None else (set[int](), 0)
-        is_whole = reading is not None and not unread
-        pids = processes.find_pids_outside_own_cgroup(member) if is_whole else processes.find_pids(member)
+        pids = processes.find_pids(member, outside_own_cgroup=reading is not None and not unread)
         threads = processes.list_threads(pids) | fresh
         self._owned[member.group] |= threads
         if look.taker is not None:

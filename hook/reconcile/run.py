@@ -400,10 +400,9 @@ def end_all_keys(options: Options) -> Remains:
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
         left += [problem for path in lone if (problem := _remove_lone(context, path))]
-        if has_records:
-            break
         try:
-            records.remove_all(run)
+            if not has_records:
+                records.remove_all(run)
             break
         except (HookError, OSError) as error:
             left.append(f"{run.path}: a hook uses it: {report.explain(as_hook_error('cannot remove it', error))}")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -41,13 +42,14 @@ class Survey:
         context: Context,
         late: LateCpu | None = None,
         live: Collection[str] | None = None,
-        longest_linger: int | None = None,
+        longest_linger: float | None = None,
     ) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
         self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
-        self._longest_linger = longest_linger  # a limit on the linger time in each key's record, in seconds
+        # A limit on the linger time in each key's record, in seconds.
+        self._longest_linger = math.inf if longest_linger is None else longest_linger
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
@@ -102,9 +104,8 @@ class Survey:
 
     def has_lingered(self, state: KeyState) -> bool:
         """Whether the linger time of a key is over, that on its record or the limit."""
-        since, longest = state.lingering_since, self._longest_linger
-        is_over = since is not None and longest is not None and system.boottime() >= since + longest
-        return is_over or reclaim.has_lingered(self.context, state)
+        limit = (state.lingering_since or 0.0) + self._longest_linger
+        return system.boottime() >= limit or reclaim.has_lingered(self.context, state)
 
     def is_gone(self, group: MonGroup) -> bool:
         """Whether another tool has removed a group that has not ended."""

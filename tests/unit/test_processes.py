@@ -73,8 +73,8 @@ def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
 
 def test_what_its_own_cgroup_does_not_hold_is_looked_for_by_process() -> None:
     present = processes((7, 1, A), (8, 7, SHARED), (9, 1, A), (10, 7, B))
-    assert present.find_pids_outside_own_cgroup(member(7, A)) == {8}
-    assert present.find_pids_outside_own_cgroup(member(7, None)) == {7, 8}
+    assert present.find_pids(member(7, A), outside_own_cgroup=True) == {8}
+    assert present.find_pids(member(7, None), outside_own_cgroup=True) == {7, 8}
 
 
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
