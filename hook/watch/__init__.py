@@ -234,8 +234,7 @@ class Watch:
             read = partial(self._read_threads, place)
             count_late = partial(self._late.count_thread, place.key, self._late.limit(place.container))
             source, groups = move.Source(read, needs_init=True), move.read_groups(self._context)
-            mover = Mover(self._context, place, source, count_late, groups)
-            self._movers[place.container] = mover
+            mover = self._movers[place.container] = Mover(self._context, place, source, count_late, groups)
         return mover
 
     def _read_threads(self, place: Place) -> set[int]:
@@ -305,9 +304,8 @@ class Watch:
 
     def _forget(self) -> None:
         """Forget what is read again each minute, since IDs are reused."""
-        self._movers.clear()
-        self._unread.clear()
-        self._followed.clear()
+        for known in (self._movers, self._unread, self._followed):
+            known.clear()
 
     def _save(self) -> None:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
