@@ -108,8 +108,6 @@ def has_lingered(context: Context, state: KeyState) -> bool:
     since, until = state.lingering_since, state.lingering_until
     if since is None or until is None:
         return True
-    if context.longest_linger is not None:
-        until = min(until, since + context.longest_linger)
     if system.boottime() >= until:
         return True
     if context.resctrl.is_mounted() and all(context.resctrl.is_gone(group.path) for group in state.groups):

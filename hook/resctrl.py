@@ -32,11 +32,14 @@ class Resctrl:
         Without a path this is about resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does
         not have.
         """
+        return self.find_inode(path or self.root) is not None
+
+    def find_inode(self, path: str) -> int | None:
+        """Return the inode of a mon_group's directory, or None if there is none. Raises OSError if that is unknown."""
         try:
-            system.inode(path or self.root)
+            return system.inode(path)
         except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            return None
 
     def is_gone(self, path: str) -> bool:
         """Whether a mon_group is known not to exist."""
@@ -100,22 +103,22 @@ class Resctrl:
         cannot be read is `Error`, the kernel's own word. Raises HookError.
         """
         top = path + "/mon_data"
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         try:
             for domain in system.list_directory(top):
                 for event in system.list_directory(f"{top}/{domain}"):
                     if event != "mbm_L3_assignments":
                         try:
-                            found[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
+                            texts[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
                         except IsADirectoryError:
                             pass
                         except OSError as error:
                             if system.is_gone(error):
                                 raise
-                            found[f"{domain}/{event}"] = "Error"
+                            texts[f"{domain}/{event}"] = "Error"
         except OSError as error:
             raise self._refusal("read", path, error) from error
-        return found
+        return texts
 
     def remove(self, path: str) -> bool:
         """Remove a mon_group; its tasks fall back to the ctrl_group. Returns False if there was none.
@@ -191,9 +194,9 @@ def list_ctrl_groups(root: str) -> dict[str, list[str]]:
 
     Raises OSError if one cannot be read: a key whose record is rebuilt would lose the groups in it.
     """
-    directories = [name for name in _list(root) or () if name not in _NO_CTRL_GROUPS]
-    found = {path: _list(path + "/mon_groups") for path in [root, *(f"{root}/{name}" for name in directories)]}
-    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in found.items() if names is not None}
+    paths = [root, *(f"{root}/{name}" for name in _list(root) or () if name not in _NO_CTRL_GROUPS)]
+    listed = ((path, _list(path + "/mon_groups")) for path in paths)
+    return {path: [f"{path}/mon_groups/{name}" for name in names] for path, names in listed if names is not None}
 
 
 def list_mon_groups(root: str) -> list[str]:

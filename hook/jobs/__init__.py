@@ -23,19 +23,12 @@ from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
 from hook.key import finish_end, leave
 from hook.models import Failure, Index, KeyState, Options
-from hook.node import files
-from hook.node.processes import (
-    check_namespaces,
-    look,
-    name_job_process,
-    parse_job_process,
-    read_status,
-    read_threads,
-)
+from hook.node import files, processes
+from hook.node.processes import parse_job_process, read_status
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_with_members, lock_process
-from hook.reconcile.diagnose import Survey
 from hook.reconcile.move import move_until
+from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from hook.words import explain
@@ -65,11 +58,11 @@ def run(
     `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and on no record.
     """
     program, environment = _find_program(command[0]), _read_environment()
-    own, key, context, process = os.getpid(), None, None, None
+    pid, key, context, process = os.getpid(), None, None, None
     try:
-        with open_node("run", options, name, [] if is_strict else [own], labels) as context:
-            process = _find(own)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, [own], labels)
+        with open_node("run", options, name, [] if is_strict else [pid], labels) as context:
+            process = _find(pid)  # asked later, /proc could hide why the command cannot start
+            key = assign(context, name, [pid], labels)
     except Exception as error:
         if is_strict:
             raise
@@ -85,7 +78,7 @@ def run(
         if context is not None and process is not None:
             if key is not None:
                 _undo(context, key, [process])
-            forget_failure(context.run, process.id, own)
+            forget_failure(context.run, process.id, pid)
         raise Unstartable(command[0], error.errno or 0) from error
 
 
@@ -96,11 +89,11 @@ def _read_environment() -> dict[bytes, bytes]:
 
 
 def _find_program(command: str) -> str:
-    found = shutil.which(command)
-    if found is None:
+    program = shutil.which(command)
+    if program is None:
         is_there = shutil.which(command, os.F_OK) or ("/" in command and os.path.lexists(command))
         raise Unstartable(command, errno.EACCES if is_there else errno.ENOENT)
-    return found
+    return program
 
 
 def assign(
@@ -119,15 +112,15 @@ def assign(
     outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name, labels or {})
-    found = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
-    key = name if name is not None else found[0].id
+    joining = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
+    key = name if name is not None else joining[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
-    seen = Survey(context)
-    ctrl_group = check_job_processes(seen, key, found)
+    survey = Survey(context)
+    ctrl_group = check_job_processes(survey, key, joining)
     joined: list[Container] = []
     try:
-        for process in found:
+        for process in joining:
             with lock_process(context, process.id):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
@@ -137,7 +130,7 @@ def assign(
                 forget_failure(context.run, process.id, process.pid)
             outcomes[process.pid] = "was a member" if is_member else "joined"
             if not is_member:
-                _bring_in(seen, key, process.id)
+                _bring_in(survey, key, process.id)
     except (HookError, OSError):
         if joined:
             _undo(context, key, joined)
@@ -201,7 +194,7 @@ def open_node(
     try:
         if system.user_id() != 0:
             raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
-        check_namespaces()
+        processes.check_namespaces()
         run = RunDir(options.run_dir)
         run.lock_error = "job locked"
         yield Context(Resctrl(options.resctrl_root), run, options)
@@ -261,13 +254,11 @@ def refuse_service(pids: Collection[int]) -> None:
     if ancestor <= 1:
         return
     for place in system.cgroups(ancestor):
-        reading = read_threads(place, lambda _: True) if place.endswith(".service") else None
+        reading = processes.read_threads(place, lambda _: True) if place.endswith(".service") else None
         tids = reading.tids if reading is not None else ()
         if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
             problem = f"process {ancestor} is the main process of {place.rpartition('/')[2]}, which makes this call"
-            hint = (
-                "assign the process that becomes the job; --force makes the service, and all that it starts, the job's"
-            )
+            hint = "assign the process that becomes the job; --force assigns the service and all that it starts"
             raise HookError(Reason.USAGE, problem, hint=hint)
 
 
@@ -285,7 +276,7 @@ def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> 
     leader = read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
-    process = Container(name_job_process(pid, int(fields[19])), pid, "", {}, [])
+    process = Container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])
     process.history_file, process.labels = history, labels or {}
     if process.starttime != int(fields[19]):
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended")
@@ -295,12 +286,12 @@ def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> 
 # --- In and out
 
 
-def _bring_in(seen: Survey, key: str, name: str) -> None:
+def _bring_in(survey: Survey, key: str, name: str) -> None:
     """Move the other threads of a member, and its children, into the group; what takes longer is left to reconcile.
 
     So is a group that is gone by now: the job was released at this moment, or another tool has removed it.
     """
-    mover = bring_in(seen, key, name, None)
+    mover = bring_in(survey, key, name, None)
     if mover is None:
         return
     move_until([mover], system.monotonic() + _PATIENCE)
@@ -329,10 +320,10 @@ def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: lis
     """
     deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
     while not is_whole and system.monotonic() < deadline:
-        now, is_whole = look(), True  # what they have forked since is in the next look
-        now.add(state.members.items())
+        present, is_whole = processes.look(), True  # what they have forked since is in the next look
+        present.add(state.members.items())
         for member in map(state.members.__getitem__, leaving):
-            for tid in now.threads(now.of_container(member)) & (context.resctrl.tasks(member.group) or set()):
+            for tid in present.list_threads(present.find_pids(member)) & (context.resctrl.tasks(member.group) or set()):
                 with suppress(HookError):
                     context.resctrl.expel(member.group, tid)
                     is_whole = False

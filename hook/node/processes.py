@@ -8,7 +8,7 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -28,6 +28,10 @@ _MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
 _NESTED = "nested:"  # instead of the controllers of a cgroup that is called as a container's, below another's
 UNKNOWN = ("unknown:",)
 """The cgroups of a process whose cgroups cannot be read: it may be in any container's."""
+
+
+Parser = Callable[[str], tuple[str, ...]]
+"""Parses the text of a /proc/PID/cgroup into Process.cgroups."""
 
 
 class Process(NamedTuple):
@@ -60,7 +64,7 @@ class Processes:
         self.boottime = boottime
         self.unread = unread + sum(process.cgroups == UNKNOWN for process in by_pid.values())
         self.name_group: Callable[[int], str | None] = dict[int, str]().get  # Groups.name_ours, where that is known
-        self._nested = nested
+        self._parse = make_parser(nested)
         self._own: set[str] = {*nested}
         self._inits: set[int] = set()
         self._children: dict[int, list[int]] = {}
@@ -80,8 +84,7 @@ class Processes:
     def add(self, members: Iterable[tuple[str, Member]]) -> None:
         """Add members (name and record), also those that were recorded after the look."""
         for container, member in members:
-            if member.cgroup is not None and is_own_cgroup(member.cgroup, container):
-                self._own.add(member.cgroup)
+            self._own.update(filter(None, [find_own_cgroup(container, member)]))
             if self.is_alive(member):
                 self._inits.add(member.pid)
 
@@ -94,16 +97,20 @@ class Processes:
         """Every cgroup that has a process."""
         return set(self._at)
 
-    def of_container(self, member: Member) -> set[int]:
+    def find_pids(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the pids of a container's processes, while its init is alive.
 
         These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
         descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
-        the init of one becomes the parent of the other's orphans.
+        the init of one becomes the parent of the other's orphans. `outside_own_cgroup` leaves out those in its own.
         """
-        return self._family(member) | self.in_own_cgroup(member) if self.is_alive(member) else set()
+        family = self._family(member)
+        if family and not outside_own_cgroup:
+            return family | self.find_pids_in_own_cgroup(member)
+        is_shared = member.cgroup not in self._own
+        return {pid for pid in family if is_shared or _innermost(self.by_pid[pid].cgroups, self._own) != member.cgroup}
 
-    def in_own_cgroup(self, member: Member) -> set[int]:
+    def find_pids_in_own_cgroup(self, member: Member) -> set[int]:
         """Return the pids in a container's own cgroup, also those that outlived its init; none if it shares one."""
         cgroup = member.cgroup or ""
         if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
@@ -111,33 +118,27 @@ class Processes:
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
-    def beside_own_cgroup(self, member: Member) -> set[int]:
-        """Return the pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
-        return self._family(member) - self.in_own_cgroup(member) if self.is_alive(member) else set()
-
-    def read_own_cgroup(self, member: Member) -> Reading | None:
+    def read_threads_in_own_cgroup(self, member: Member) -> Reading | None:
         """Read which threads are in a container's own cgroup now. Return None if it shares one, or it is not found."""
         cgroup = member.cgroup or ""
         return read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
 
-    def threads(self, pids: Iterable[int]) -> set[int]:
+    def list_threads(self, pids: Iterable[int]) -> set[int]:
         """Return all thread IDs of these processes. Reads /proc for those that had several threads at the look."""
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
-    def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
+    def reread_threads(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the present threads of a container's processes in this look, and of its init.
 
         Reads these processes only: what has begun since, by a fork or by `exec`, is in the next look.
-        `beside_own_cgroup`: only processes that were not in the container's own cgroup.
+        `outside_own_cgroup`: only processes that were not in the container's own cgroup.
         """
-        pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
+        pids = self.find_pids(member, outside_own_cgroup=outside_own_cgroup)
         born = {pid: self.by_pid[pid].starttime for pid in pids}
-        if not beside_own_cgroup:
+        if not outside_own_cgroup:
             born[member.pid] = member.starttime
-        now = [system.try_call(look_at, pid, nested=self._nested) for pid in born]
-        ours = [
-            task for task in now if task is not None and task.starttime == born[task.pid] and self._holds(member, task)
-        ]
+        now = filter(None, (system.try_call(look_at, pid, self._parse) for pid in born))
+        ours = [process for process in now if process.starttime == born[process.pid] and self._holds(member, process)]
         return {tid for process in ours for tid in _list_threads(process)}
 
     def list_unknown(self) -> list[str]:
@@ -151,17 +152,14 @@ class Processes:
         return fields is not None and int(fields[19]) > (self.boottime * system.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
-        """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup."""
-        found = {member.pid}
-        waiting = [member.pid]
-        seen = {member.pid}
-        while waiting:
-            there = self._children.get(waiting.pop(), ())
-            children = [pid for pid in there if pid not in self._inits and pid not in seen]
-            seen.update(children)
-            waiting += children
-            found.update(pid for pid in children if self._holds(member, self.by_pid[pid]))
-        return found
+        """Return a container's init and its descendants, but neither other inits' nor those in another's own cgroup.
+
+        There are none if its init is dead.
+        """
+        family = [member.pid] if self.is_alive(member) else []
+        for parent in family:  # it grows
+            family += [pid for pid in self._children.get(parent, ()) if pid not in self._inits and pid != member.pid]
+        return {pid for pid in family if self._holds(member, self.by_pid[pid])}
 
     def _holds(self, member: Member, process: Process) -> bool:
         """Whether no other container's own cgroup holds a process, nor, if it is in none, the group of another key.
@@ -169,15 +167,17 @@ class Processes:
         A container's own init always counts as its. A container that shares a cgroup and was started by a job has been
         in the job's group.
         """
-        own = _innermost(process.cgroups, self._own)
-        group = self.name_group(process.pid) if own is None else None
-        is_free = group in (None, member.group.rpartition("/")[2], member.taken_from)
-        return process.pid == member.pid or (is_free and own in (None, member.cgroup))
+        if process.pid == member.pid:
+            return True
+        cgroup = _innermost(process.cgroups, self._own)
+        if cgroup is not None:
+            return cgroup == member.cgroup
+        return self.name_group(process.pid) in (None, member.group.rpartition("/")[2], member.taken_from)
 
 
-def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
-    """Return the first cgroup in `own` on the way from each of these places to its root, or None."""
-    return next((cgroup for place in places for cgroup in _outwards(place) if cgroup in own), None)
+def _innermost(places: Iterable[str], known: Collection[str]) -> str | None:
+    """Return the first known cgroup on the way from each of these places to its root, or None."""
+    return next((cgroup for place in places for cgroup in _outwards(place) if cgroup in known), None)
 
 
 def _outwards(place: str) -> Iterator[str]:
@@ -221,65 +221,68 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def find_nested(own: Iterable[str]) -> list[str]:
+def find_nested(cgroups: Iterable[str]) -> list[str]:
     """Return those of these own cgroups of containers that lie below another container's, the innermost first."""
-    return sorted((place for place in own if cut_below_container(place) != place), key=len, reverse=True)
+    return sorted((place for place in cgroups if cut_below_container(place) != place), key=len, reverse=True)
 
 
 def look(nested: Collection[str] = ()) -> Processes:
     """Read all processes once. A process in one of `nested` (find_nested) is not in the container's above it."""
     boottime, unread = system.boottime(), 0
-    found: dict[int, Process] = {}
-    known: dict[str, tuple[str, ...]] = {}
+    by_pid: dict[int, Process] = {}
+    parse = make_parser(nested)
     for pid in map(int, filter(str.isdigit, system.list_directory("/proc"))):
         try:
-            process = look_at(pid, known, nested)
+            if process := look_at(pid, parse):
+                by_pid[pid] = process
         except OSError:
             unread += 1
-        else:
-            found.update({pid: process} if process is not None else {})
-    return Processes(found, boottime, nested, unread)
+    return Processes(by_pid, boottime, nested, unread)
 
 
-def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None, nested: Collection[str] = ()) -> Process | None:
-    """Read a process. Return None if it is not alive. Raises OSError if it cannot be read.
-
-    `known` keeps parsed cgroups by the text of their files, to parse less.
-    """
-    known = {} if known is None else known
+def look_at(pid: int, parse: Parser | None = None) -> Process | None:
+    """Read a process. Return None if it is not alive. Raises OSError if it cannot be read."""
     try:
         fields = system.read_counter(f"/proc/{pid}/stat").rpartition(")")[2].split()  # the kernel gives it whole
         if system.is_over(fields):
             return None
-        return Process(pid, int(fields[1]), int(fields[19]), _read_cgroups(pid, known, nested), int(fields[17]))
+        cgroups = _read_cgroups(pid, parse or make_parser())
+        return Process(pid, int(fields[1]), int(fields[19]), cgroups, int(fields[17]))
     except (FileNotFoundError, ProcessLookupError, ValueError, IndexError):
         return None
 
 
-def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]], nested: Collection[str]) -> tuple[str, ...]:
-    """Read a process's cgroups, each cut below a container's own, so that what a container makes there costs nothing.
-
-    What is called as another container's there, and is none in `nested`, is not below a container's own any more.
-    Each text is parsed once, since most processes share their cgroups with others. A kernel refuses a path longer than
-    PATH_MAX (ENAMETOOLONG), or cuts it.
-    """
+def _read_cgroups(pid: int, parse: Parser) -> tuple[str, ...]:
+    """Read a process's cgroups. A kernel refuses a path longer than PATH_MAX (ENAMETOOLONG), or cuts it."""
     try:
-        text = system.read_file(f"/proc/{pid}/cgroup")
+        return parse(system.read_file(f"/proc/{pid}/cgroup"))
     except (FileNotFoundError, ProcessLookupError):
         raise
     except OSError:
         return UNKNOWN
-    if text not in known:
-        places = (line.partition(":")[2] for line in text.split("\n") if line)
-        known[text] = tuple(dict.fromkeys(_cut(place, nested) for place in places))
-    return known[text]
 
 
-def _cut(place: str, nested: Collection[str]) -> str:
-    """Cut a cgroup below a container's own; of another container's there the last two components are kept."""
-    own = next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
-    marked = identity.find_marked(place[len(own) :])
-    return "/".join([_NESTED + own.partition(":")[2], *marked[-1][0].rsplit("/", 2)[1:]]) if marked else own
+def make_parser(nested: Collection[str] = ()) -> Parser:
+    """Make a function that parses the text of a /proc/PID/cgroup.
+
+    It cuts each cgroup below a container's own, so that what a container makes there costs nothing. What is called as
+    another container's there, and is none in `nested`, is not below a container's own any more. It parses each text and
+    each cgroup once, since most processes share them with others.
+    """
+
+    @cache
+    def cut(place: str) -> str:
+        """Cut a cgroup below a container's own; of another container's there the last two components are kept."""
+        own_cgroup = next((inner for inner in nested if is_within(place, inner)), None) or cut_below_container(place)
+        marked = identity.find_marked(place[len(own_cgroup) :]) if own_cgroup != place else ()
+        below = marked[-1][0].rsplit("/", 2)[1:] if marked else ()
+        return "/".join([_NESTED + own_cgroup.partition(":")[2], *below]) if below else own_cgroup
+
+    @cache
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(cut(line.partition(":")[2]) for line in text.split("\n") if line))
+
+    return parse
 
 
 def _list_threads(process: Process) -> set[int]:
@@ -414,11 +417,6 @@ class Groups:
         path = self.find(tid) or ""
         return path.rpartition("/")[2] if "/mon_groups/" in path and not self.is_others(path) else None
 
-    def find_taker(self, tid: int) -> str | None:
-        """Return the path of another tool's mon_group that a task is in, or None if none is known."""
-        path = self.find(tid)
-        return path if path is not None and self.is_others(path) else None
-
     def is_others(self, path: str) -> bool:
         """Whether a group is another tool's mon_group."""
         above, _, name = path.rpartition("/")
@@ -464,28 +462,28 @@ def find_ctrl_group(path: str) -> str:
 # Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
 
 
-def is_own_cgroup(cgroup: str | None, container: str) -> bool:
-    """Whether a cgroup is the one that the runtime made for this container, or is below it."""
-    return identity.find_own(cgroup or "", container) is not None
+def find_own_cgroup(container: str, member: Member) -> str | None:
+    """Return the cgroup of a member if its runtime made that for this container, or None if others may share it."""
+    return member.cgroup if identity.find_own(member.cgroup or "", container) is not None else None
 
 
 def possible_ids(cgroup: str) -> list[str]:
-    """Return container IDs for which `is_own_cgroup` holds, those of the outermost component first.
+    """Return container IDs whose own cgroup this may be, or be below, those of the outermost component first.
 
     A container can name the components below its own as it likes, so only some of these IDs are right, and their number
     is limited: no name below can keep a caller from one above it. Of a component these are the whole name, what follows
     one of its first separators, as the mark of any runtime ends with one, and what follows its last.
     """
-    found: list[str] = []
+    ids: list[str] = []
     for name in _names(cgroup):
         at = [place for place, character in enumerate(name) if character in "-:"]
-        found += [name, *(name[place + 1 :] for place in dict.fromkeys([*at[:_MOST_SEPARATORS], *at[-1:]]))]
-        if len(found) >= _MOST_IDS:
+        ids += [name, *(name[place + 1 :] for place in dict.fromkeys([*at[:_MOST_SEPARATORS], *at[-1:]]))]
+        if len(ids) >= _MOST_IDS:
             break
-    return found[:_MOST_IDS]
+    return ids[:_MOST_IDS]
 
 
-def find_container(cgroup: str, known: Container[str]) -> str | None:
+def find_container(cgroup: str, known: Collection[str]) -> str | None:
     """Return the container that a cgroup belongs to: the first component of its path, from the root, that names one.
 
     It is a `known` container, or looks like a container ID.
@@ -494,10 +492,10 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     """
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
-        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")]
-        found = next((name[at:] for at in starts if name[at:] in known), None)
-        if found is not None:
-            return found
+        starts = [0, *(at + 1 for at, character in enumerate(name) if character in "-:")] if known else []
+        for at in starts:
+            if name[at:] in known:
+                return name[at:]
         last = name[-ID_LENGTH:]
         if is_engine_id(last) and not _is_podmans_pod(above, name, below):
             return last
@@ -534,12 +532,12 @@ def is_within(cgroup: str, outer: str) -> bool:
     return cgroup == outer or cgroup.startswith(outer + "/")
 
 
-def is_in_container(cgroup: str, own: str) -> bool:
+def is_in_container(cgroup: str, own_cgroup: str) -> bool:
     """Whether a cgroup is a container's own or below it, and no component below that has a runtime's mark.
 
     The innermost mark says whose processes these are, also if the container itself has made it.
     """
-    return is_within(cgroup, own) and not identity.find_marked(cgroup[len(own) :])
+    return is_within(cgroup, own_cgroup) and not identity.find_marked(cgroup[len(own_cgroup) :])
 
 
 def _is_podmans_pod(above: str, name: str, below: str) -> bool:

@@ -9,22 +9,24 @@ each of which survives a kill.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from hook import create, ending, identity, labels, life_turns, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.enter import begin
-from hook.errors import HookError, Reason
+from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
 from hook.key import end, finish_end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
 from hook.node.processes import cpu_seconds, parse_job_process
 from hook.reclaim import is_recorded, remove_orphan, retire
-from hook.reconcile.diagnose import EARLY, Action, Survey, diagnose_failure, diagnose_key, name_members
-from hook.reconcile.move import Mover, Place, count_late_cpu, limit_late, read_groups
+from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
+from hook.reconcile.move import Mover, Place, Source, read_groups
+from hook.reconcile.survey import Survey
 from hook.store import LockedKey
 from hook.view import change
 from hook.words import format_count
@@ -32,112 +34,110 @@ from hook.words import format_count
 LONGEST_KEY = 64  # of a job, in characters
 
 
-def act(seen: Survey, action: Action) -> bool | Mover:
+def act(survey: Survey, action: Action) -> bool | Mover:
     """Do an action. Return whether it was needed, or the mover of the threads that it brings in.
 
     That mover may not have ended. Raises HookError, OSError.
     """
-    run = seen.context.run
+    run = survey.context.run
     if action.verb == "remove":
-        return remove_orphan(seen.context, action.path)
+        return remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
         running = action.state
         container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
         # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
-        return seen.processes.is_alive(container) and adopt_running(seen, container)
+        return survey.processes.is_alive(container) and adopt_running(survey, container)
     if not action.key:
-        return _act_on_failure(seen, action)
+        return _act_on_failure(survey, action)
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
-            seen.records.index[action.container] = records.glance_index(run, action.container)
-        needed = diagnose_key(seen, action.key, locked.state, action.container)
-        found = _find(needed, action)
-        if found is None:
+            survey.records.index[action.container] = records.glance_index(run, action.container)
+        needed_now = _find(diagnose_key(survey, action.key, locked.state, action.container), action)
+        if needed_now is None:
             return False
         state = locked.state or reclaim.unknown_state(action.key)
-        if action.verb not in ("remake", "adopt"):
-            _act_locked(seen, locked, state, found)
+        if action.verb in _UNDER_LOCK:
+            _UNDER_LOCK[action.verb](survey, locked, state, needed_now)
             return True
     # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
-        return remake(seen, state, action.container)
-    return bring_in(seen, action.key, action.container, limit_late(seen.context, action.container)) or False
+        return remake(survey, state, action.container)
+    return bring_in(survey, action.key, action.container, survey.late.limit(action.container)) or False
 
 
 def _find(needed: Iterable[Action], action: Action) -> Action | None:
     """Find an action among those that are needed now."""
     # After a remake for another container of the key, this one only needs its threads moved in (adopt).
     same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
-    return next((found for found in needed if found.id in same), None)
+    return next((other for other in needed if other.id in same), None)
 
 
-def _act_on_failure(seen: Survey, action: Action) -> bool | Mover:
+def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     """Retry a failed createRuntime, or remove its failure record."""
-    run, container = seen.context.run, action.container
+    run, container = survey.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        with lock_process(seen.context, container):  # before the record is read: a release removes a job's
-            return retry(seen, container)
+        with lock_process(survey.context, container):  # before the record is read: a release removes a job's
+            return retry(survey, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
-        if _find(diagnose_failure(seen, container), action) is not None:
+        if _find(diagnose_failure(survey, container), action) is not None:
             run.remove(Failure, container)
     return True
 
 
-# --- The actions that hold the lock of their key
+# --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if none is readable
 
 
-def _act_locked(seen: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:  # noqa: C901, PLR0912
-    """Do an action under its key's lock; `state` is the recorded one, or an empty one if none is readable."""
-    context, verb = seen.context, action.verb
-    if verb == "rebuild":
-        _rebuild(seen, locked, state)
-    elif verb == "drop":
-        leave(context, locked, [action.container])
-    elif verb == "end":
-        if state.completed_at is None:
-            end(context, locked)
-        else:
-            finish_end(context, state)
-    elif verb == "evict":
-        _evict(context, action)
-    elif verb == "retire":
-        retire(context, locked)
-    elif verb == "forget":
-        context.run.remove(Index, action.container)
-    elif verb == "name":
-        locked.commit(labels.keep_labels(state, name_members(seen, state)))
-    elif verb == "prune":
-        reclaim.forget(context.view, locked)
-        if action.why == EARLY:
-            context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
-    elif verb == "write":
-        write_owed(context, locked, state, seen.surplus.lines[state.key])
-    elif verb == "note":
-        _show(context, locked, life_turns.take(state, [group.path for group in state.groups if seen.is_gone(group)]))
-    elif verb == "show":
-        _show(context, locked, change(state, [seen.mark_counters(state, group) for group in state.groups]))
-    elif action.path:  # tidy
-        system.remove_tree(action.path, context.run.descriptor)
+def _end(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    if state.completed_at is None:
+        end(survey.context, locked)
     else:
-        records.remove_leftovers(context.run, action.key)
-        if not state.generation:
-            context.view.remove(action.key)
+        finish_end(survey.context, state)
 
 
-def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: int = 0) -> None:
+def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
+    reclaim.forget(survey.context.view, locked)
+    if action.why == EARLY:
+        survey.context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
+
+
+def _note(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    gone = [group.path for group in state.groups if survey.is_gone(group)]
+    _settle_and_show(survey.context, locked, life_turns.take(state, gone))
+
+
+def _show(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    marked = change(state, [survey.mark_counters(state, group) for group in state.groups])
+    _settle_and_show(survey.context, locked, marked)
+
+
+def _settle_and_show(context: Context, locked: LockedKey, state: KeyState) -> None:
+    settle(context, locked, state)
+    context.view.show(state)  # also one of the same generation, which may be damaged
+
+
+def _tidy(survey: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
+    context = survey.context
+    if action.path:
+        system.remove_tree(action.path, context.run.descriptor)
+        return
+    records.remove_leftovers(context.run, action.key)
+    if not state.generation:
+        context.view.remove(action.key)
+
+
+def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: Mapping[str, int] = {}) -> None:
     """Write the lines of history that a key owes, if any.
 
-    If that fails, this raises HookError, after it has dropped so many of the oldest lines.
+    If that fails, this raises HookError, after it has dropped so many of the oldest lines as are `surplus` of the key.
     """
     if state.owed is None:
         return
-    owed, error = ending.try_lines(
-        context.run, state, f"{format_count(len(state.owed.lines), 'line')} of history", surplus
-    )
+    what = f"{format_count(len(state.owed.lines), 'line')} of history"
+    owed, error = ending.try_lines(context.run, state, what, surplus.get(state.key, 0))
     # After the lines: killed in between, they are written once more, each with the same id.
     if owed is None and state.completed_at is not None and not state.groups:
         locked.clear()
@@ -155,12 +155,7 @@ def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> No
             remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
 
 
-def _show(context: Context, locked: LockedKey, state: KeyState) -> None:
-    settle(context, locked, state)
-    context.view.show(state)
-
-
-def _evict(context: Context, action: Action) -> None:
+def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
     """Move out tasks that are not ours.
 
     `tasks` lists every task that has the group's RMID: after an RMID is reused, that includes old tasks that no program
@@ -169,9 +164,10 @@ def _evict(context: Context, action: Action) -> None:
     A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
     has every container whose init is among them.
     """
-    for tid in {*action.strangers} & (context.resctrl.tasks(action.path) or set()):  # not one in its own group by now
+    kernel = survey.context.resctrl
+    for tid in {*action.strangers} & (kernel.tasks(action.path) or set()):  # not one that is in its own group by now
         try:
-            context.resctrl.expel(action.path, tid)
+            kernel.expel(action.path, tid)
         except HookError as error:
             if error.reason != Reason.TASK_GONE:
                 raise
@@ -180,27 +176,27 @@ def _evict(context: Context, action: Action) -> None:
 # --- Rebuilding a lost or damaged record from the kernel and the index
 
 
-def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
+def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
 
     Members are the containers whose IDs are in the names of the tasks' cgroups. The next pass drops dead ones, and
     ends a key without members.
     """
-    context, key = seen.context, state.key
+    context, key = survey.context, state.key
     # The groups with the key in their name, and those without a record, at the survey and now.
-    others = {path for path, owner in seen.owners.items() if owner == key and not is_recorded(context, path)}
-    others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
+    others = {path for path, owner in survey.owners.items() if owner == key and not is_recorded(context, path)}
+    others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in survey.ctrl_groups}
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
-        if context.resctrl.exists(path) and seen.find_owner(path) == key:
+        if context.resctrl.exists(path) and survey.find_owner(path) == key:
             # Its initial counters are lost.
-            groups.append(MonGroup(path=path, ctrl_group=seen.groups.name_ctrl_group(path)))
-    indexes = [*filter(None, (context.run.glance(Index, name) for name in seen.indexed.get(key, ())))]
+            groups.append(MonGroup(path=path, ctrl_group=survey.groups.name_ctrl_group(path)))
+    indexes = [*filter(None, (context.run.glance(Index, name) for name in survey.indexed.get(key, ())))]
     file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
     labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
     members = state.members
     for group in groups:
-        members = {**_find_members(seen, key, group.path, file), **members}
+        members = {**_find_members(survey, key, group.path, file), **members}
     kind = "job" if any(map(parse_job_process, members)) else state.kind
     locked.commit(
         life_turns.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels))
@@ -209,53 +205,71 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState) -> None:
         if context.resctrl.inode(group.path) is not None:
             begin(context, locked, locked.state or state, group.path, is_made=False)
     rebuilt = locked.state or state
-    if kind != "job" and _has_unknown(seen, rebuilt):  # of a job, what its members have left behind
+    if kind != "job" and _has_unknown(survey, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
-    locked.commit(validation.replace(name_members(seen, rebuilt), recovering=False))
+    locked.commit(validation.replace(name_members(survey, rebuilt), recovering=False))
 
 
-def _find_members(seen: Survey, key: str, path: str, file: str) -> dict[str, Member]:
+def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, Member]:
     """Find the live containers of a key, by the index and by the tasks in one of its groups; write their index.
 
     The processes of a job have their pids and start times in the index.
     """
-    run, found = seen.context.run, {}
-    for name in seen.indexed.get(key, ()):
+    run, members = survey.context.run, dict[str, Member]()
+    for name in survey.indexed.get(key, ()):
         pid, starttime = parse_job_process(name) or (0, 0)
         if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
             cgroup = identity.choose_cgroup(system.cgroups(pid), name)
-            found[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
-    if found:  # a cgroup that is named as the job is no container's
-        return found
-    for name, init in seen.find_containers(path).items():
+            members[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
+    if members:  # a cgroup that is named as the job is no container's
+        return members
+    for name, init in survey.find_containers(path).items():
         if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
-            found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
+            members[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key, file)
-    return found
+    return members
 
 
-def _has_unknown(seen: Survey, state: KeyState) -> bool:
+def _has_unknown(survey: Survey, state: KeyState) -> bool:
     """Whether a group of the key has a live task of no known container.
 
     Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor do
     tasks that started after the survey: each is a child of another task, or of a container that a hook has recorded.
     """
-    there = {tid for group in state.groups for tid in seen.context.resctrl.tasks(group.path) or ()}
-    seen.processes.add(state.members.items())
+    tids = {tid for group in state.groups for tid in survey.context.resctrl.tasks(group.path) or ()}
+    look, index = survey.processes, survey.records.index
+    look.add(state.members.items())
     known: set[int] = set()
     for member in state.members.values():
-        known |= seen.processes.of_container(member) | seen.processes.in_own_cgroup(member)
-        own = seen.processes.read_own_cgroup(member)  # also those whose cgroup /proc does not show
-        there -= own.tids if own is not None else set()
-    for tid in there - seen.processes.threads(known):
-        if system.is_dead(tid) is True or seen.processes.is_newer(tid):
+        known |= look.find_pids(member) | look.find_pids_in_own_cgroup(member)
+        reading = look.read_threads_in_own_cgroup(member)  # also those whose cgroup /proc does not show
+        tids -= reading.tids if reading is not None else set()
+    for tid in tids - look.list_threads(known):
+        if system.is_dead(tid) is True or look.is_newer(tid):
             continue
-        ids = filter(None, (processes.find_container(place, seen.records.index) for place in system.cgroups(tid)))
-        if all(name not in state.members and (seen.records.index.get(name) or state.key) == state.key for name in ids):
+        ids = filter(None, (processes.find_container(place, index) for place in system.cgroups(tid)))
+        if all(name not in state.members and (index.get(name) or state.key) == state.key for name in ids):
             return True
     return False
+
+
+_UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
+    "rebuild": _rebuild,
+    "drop": lambda survey, locked, _, action: leave(survey.context, locked, [action.container]),
+    "end": _end,
+    "evict": _evict,
+    "retire": lambda survey, locked, *_: retire(survey.context, locked),
+    "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
+    "name": lambda survey, locked, state, _: locked.commit(labels.keep_labels(state, name_members(survey, state))),
+    "prune": _prune,
+    "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus.lines),
+    "note": _note,
+    "show": _show,
+    "tidy": _tidy,
+}
+"""The function for each verb of an action that holds its key's lock."""
 
 
 # --- Bringing in containers that run already: as createRuntime, but all threads of each are moved into its group
@@ -271,28 +285,26 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     config = identity.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
-    place = (
-        processes.cgroup_of_config(config.linux.cgroups_path)
-        if config is not None and config.linux is not None
-        else None
-    )
+    linux = config.linux if config is not None else None
+    place = processes.cgroup_of_config(linux.cgroups_path) if linux is not None else None
     places = [place] if place is not None else []
-    found = Container(name, pid, bundle, annotations, places)
-    podman.name_running(found.pod, name, bundle, places)
-    names_pod = not found.pod.is_podmans and (found.annotations.pod_uid or found.annotations.cri_sandbox_uid)
+    container = Container(name, pid, bundle, annotations, places)
+    podman.name_running(container.pod, name, bundle, places)
+    parsed = container.annotations
+    names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
     if place is None and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
         hint = "restart the container, so that its hook runs; --key=container works without it"
-        found.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)
-    return found
+        container.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)
+    return container
 
 
-def adopt_running(seen: Survey, container: Container) -> bool | Mover:
+def adopt_running(survey: Survey, container: Container) -> bool | Mover:
     """Do createRuntime for a running container; if no key can be derived, under the one in its index.
 
     Returns False if filters leave it out.
     """
-    options, run = seen.context.options, seen.context.run
+    options, run = survey.context.options, survey.context.run
     if leaves_out(options, container.pod):
         return False
     if container.pod.uid is None:  # the option is about Podman's containers: a pod has a line if its hook says so
@@ -301,17 +313,17 @@ def adopt_running(seen: Survey, container: Container) -> bool | Mover:
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
         key = Key(name, (run.glance(KeyState, name) or reclaim.unknown_state(name)).kind) if name is not None else None
-    return _monitor(seen, container, key)
+    return _monitor(survey, container, key)
 
 
-def retry(seen: Survey, name: str) -> bool | Mover:
+def retry(survey: Survey, name: str) -> bool | Mover:
     """Retry a failed createRuntime with its recorded key; return False if the container has ended, or is monitored."""
-    failure = seen.context.run.glance(Failure, name)
+    failure = survey.context.run.glance(Failure, name)
     if failure is None:
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
     # After its start time was read: the pid can have become another process's since the plan was made.
-    is_needed = any(action.verb == "retry" for action in diagnose_failure(seen, name))
+    is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
     if not is_needed or failure.starttime not in (None, container.starttime):
         return False
     container.history_file, container.labels = failure.history_file, failure.labels
@@ -319,10 +331,10 @@ def retry(seen: Survey, name: str) -> bool | Mover:
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
     if failure.key is not None and failure.kind is not None:
-        return _monitor(seen, container, Key(failure.key, failure.kind))
+        return _monitor(survey, container, Key(failure.key, failure.kind))
     if container.all_annotations is None:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
-    return adopt_running(seen, container)
+    return adopt_running(survey, container)
 
 
 def lock_process(context: Context, name: str) -> LockedKey:
@@ -334,27 +346,27 @@ def lock_process(context: Context, name: str) -> LockedKey:
     return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
 
 
-def check_job_processes(seen: Survey, key: str, joining: list[Container]) -> str:
+def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> str:
     """Return the ctrl_group that the processes and the job are in. Raises HookError about one that cannot join."""
-    state = seen.states.get(key)
+    state = survey.states.get(key)
     groups = [group for group in state.groups if group.end is None] if state is not None else []
     classes, paths = {group.ctrl_group for group in groups}, {group.path for group in groups}
     place = ""
     for process in joining:
         about = f"process {process.pid}"
-        for other in seen.states.values():
+        for other in survey.states.values():
             for container, member in other.members.items():
-                if other.key != key and process.pid in seen.processes.of_container(member):
+                if other.key != key and process.pid in survey.processes.find_pids(member):
                     raise HookError(Reason.USAGE, f"{about} is of {container}, a member of key {other.key}")
-        path = seen.groups.find(process.pid)
+        path = survey.groups.find(process.pid)
         if path is None:
             raise HookError(Reason.TASK_GONE, f"{about} has ended")
-        if seen.groups.is_others(path):
+        if survey.groups.is_others(path):
             raise HookError(Reason.NO_CTRL_GROUP, f"{about} is in {path}, a mon_group of another tool")
-        name = seen.context.options.group_prefix + key
+        name = survey.context.options.group_prefix + key
         if "/mon_groups/" in path and path not in paths and path.rpartition("/")[2] != name:
             raise HookError(Reason.USAGE, f"{about} is in {path}, the group of another key")
-        place = seen.groups.name_ctrl_group(path)
+        place = survey.groups.name_ctrl_group(path)
         classes = classes or {place}
         if place not in classes:
             its = ", ".join(sorted(classes))
@@ -362,47 +374,43 @@ def check_job_processes(seen: Survey, key: str, joining: list[Container]) -> str
     return place
 
 
-def remake(seen: Survey, state: KeyState, name: str) -> bool | Mover:
+def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns False if it has ended, or if another tool has taken it.
     """
-    context, member = seen.context, state.members[name]
+    context, member = survey.context, state.members[name]
     container = Container(name, member.pid, "", {}, [])
-    if container.starttime != member.starttime or seen.groups.find_taker(member.pid) is not None:
+    if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:
         with lock_process(context, name):
-            return _monitor(seen, container, Key(state.key, state.kind), was_in=True)
+            return _monitor(survey, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
             retire(context, locked, left=member.group)
 
 
-def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
+def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
     """Monitor a container under this key, or the one that createRuntime derives, and begin to move all its tasks in.
 
     Returns False if filters leave it out. A failure is recorded like a hook's, unless the container has ended
     (`task_gone`). If it `was_in`, the group is made again, so its tasks were counted for most of the time, and their
     CPU time so far is not added to late_cpu.
     """
-    context = seen.context
+    context = survey.context
     used = 0.0 if was_in else cpu_seconds(container.pid)
-    ctrl_group = None
-    if system.resctrl_groups(container.pid) is None:  # the kernel does not show it: look for the task now
-        groups = read_groups(context)
-        ctrl_group = groups.name_ctrl_group(groups.find(container.pid) or context.resctrl.root)
     try:
-        if seen.refusal is not None and key is not None and not _has_group(context, key):
-            raise seen.refusal
+        if survey.refusal is not None and key is not None and not _has_group(context, key):
+            raise survey.refusal
         if key is not None and key.kind == "job" and not was_in:
-            check_job_processes(seen, key.name, [container])
-        key = create.create_runtime(context, container, key, ctrl_group)
+            check_job_processes(survey, key.name, [container])
+        key = _create(survey, container, key)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
-            seen.refusal = error
+            survey.refusal = error
         if error.reason != Reason.TASK_GONE:  # else it has ended
             _record(context, container, error, key, is_monitored=False)
         raise
@@ -414,8 +422,27 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.
-    count_late_cpu(context, key.name, used)
-    return bring_in(seen, key.name, container.id, None if was_in else math.inf) or True
+    survey.late.count(key.name, used)
+    return bring_in(survey, key.name, container.id, None if was_in else math.inf) or True
+
+
+def _create(survey: Survey, container: Container, key: Key | None) -> Key | None:
+    """Do createRuntime in the ctrl_group where the process is.
+
+    If the kernel does not show that, it is where the survey has read the process. The kernel refuses another one; then
+    the process has moved since, and all groups are read again.
+    """
+    context = survey.context
+    path = survey.groups.find(container.pid) if system.resctrl_groups(container.pid) is None else ""
+    if path is not None:
+        try:
+            return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path) if path else None)
+        except HookError as error:
+            if error.kind != WRONG_CTRL_GROUP or not path:
+                raise
+    survey.groups = read_groups(context)
+    path = survey.groups.find(container.pid) or context.resctrl.root
+    return create.create_runtime(context, container, key, survey.groups.name_ctrl_group(path))
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
@@ -428,31 +455,31 @@ def _has_group(context: Context, key: Key) -> bool:
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
 
 
-def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
+def bring_in(survey: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
     """Look at the threads of a container, twice if need be, and move each that is outside its group.
 
     Returns the mover, which may not have ended, or may have ended with an error; None if there is nothing to move: the
     container has ended, or all its threads are in the group. Raises HookError, OSError.
     """
-    state = seen.context.run.glance(KeyState, key)
+    state = survey.context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or system.is_dead(member.pid, member.starttime):
         return None
-    processes = seen.processes
+    processes = survey.processes
     processes.add([(container, member)])
-    beside = processes.beside_own_cgroup(member)
+    outside = processes.find_pids(member, outside_own_cgroup=True)
 
     def read() -> set[int]:
         # The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
-        own = processes.read_own_cgroup(member)
-        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
-        if beside or not is_whole:
-            tids |= processes.look_again(member, beside_own_cgroup=is_whole)
+        reading = processes.read_threads_in_own_cgroup(member)
+        tids, is_whole = (reading.tids, not reading.unread) if reading is not None else (set[int](), False)
+        if outside or not is_whole:
+            tids |= processes.reread_threads(member, outside_own_cgroup=is_whole)
         return tids
 
-    mover = Mover(seen.context, Place(key, container, member), read, seen.groups)
-    mover.longest_late = longest_late
-    mover.others = {member.pid: member.starttime, **{pid: processes.by_pid[pid].starttime for pid in beside}}
+    count_late = partial(survey.late.count_thread, key, longest_late)
+    others = {member.pid: member.starttime, **{pid: processes.by_pid[pid].starttime for pid in outside}}
+    mover = Mover(survey.context, Place(key, container, member), Source(read, others), count_late, survey.groups)
     if not mover.step():
         mover.step()  # shows what the threads forked that sleep by now
     return mover if mover.moved or mover.problem is not None else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the facts of a node once a pass, and decides which actions it needs. Changes nothing.
+"""Decides which actions a node needs, from a survey of it. Changes nothing.
 
 Each rule is written here once. A pass lists all actions, without a lock. Before an action is done, those of its key are
 listed again under the key's lock, and it is skipped unless it is still among them.
@@ -8,24 +8,20 @@ listed again under the key's lock, and it is skipped unless it is still among th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import chain
-from typing import NamedTuple
 
-from hook import counters, identity, names, reclaim, resctrl, system, validation
-from hook.context import Context
-from hook.errors import HookError
+from hook import names, reclaim, system, validation
 from hook.key import is_held
 from hook.labels import name_key
-from hook.models import Failure, KeyState, Member, MonGroup, State
-from hook.node import engines, podman, processes, records
-from hook.node.models import ReconcileRecord
-from hook.node.processes import Groups, Process, Processes, is_own_cgroup, is_within
+from hook.models import Failure, KeyState, Member, State
+from hook.node import podman, processes, records
+from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
+from hook.reconcile.survey import Look, Survey
 from hook.store import RunDir
-from hook.view import name_generation
 from hook.words import format_count, short_id, who
 
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
@@ -38,186 +34,6 @@ EARLY = "what is kept of completed keys takes more than a quarter of the run dir
 """Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 _LOOKS = 20  # at a container with a thread that ended before its group could be read
-_FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
-
-
-class Look(NamedTuple):
-    """Where a container was at the last look."""
-
-    taker: str | None = None  # the path of another tool's group that its init is in
-    is_in_place: bool = True  # whether its group exists, in the ctrl_group of its init, as far as that is known
-    to_move: int = 0  # its threads outside its group that may be moved in
-    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
-    unread: int = 0  # at least so many of its cgroups were not read
-
-
-class Survey:
-    """The node in one pass of reconcile. Paths are those of mon_groups.
-
-    An action reads the index entry of its container again, and its look at a container replaces what the last one
-    found.
-    """
-
-    def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
-        """Survey the node. Raises HookError `io` if the run directory is unreadable."""
-        self.context = context
-        self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
-        self.boottime = system.boottime()
-        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
-        # The names of pods and containers.
-        self.kubelet = engines.KubeletNames()
-        self.podman = podman.PodmanNames(context.run.path)
-        self.records = records.read_contents(context.run)
-        self.states = self.records.states
-        self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
-        for container, key in self.records.index.items():
-            if key is not None:
-                self.indexed.setdefault(key, []).append(container)
-        # After the records, so that the init of each member is among the processes. This is the only look at all
-        # processes in a pass; later looks read single containers.
-        self.processes = processes.look(processes.find_nested([*self._list_own_cgroups()]))
-        for state in self.states.values():
-            self.processes.add(self.find_live(state).items())
-        recorded = records.list_recorded(self.states.values())
-        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
-        self.processes.name_group = self.groups.name_ours
-        self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
-        others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
-        self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
-        self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container
-        # The keys that are to end, and cannot: a live task is in each of their groups.
-        self.held: set[str] = set()
-        # By key: why it could not be looked at.
-        self.unread: dict[str, OSError] = {}
-        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
-        # keys for RMIDs to reclaim, and waits for one that comes back.
-        self.refusal: HookError | None = None
-        self.further_looks = _FURTHER_LOOKS
-        # The kernel assigns counters to groups, so that a group may lose one (resctrl.rst, "mbm_assign_mode").
-        mode = system.try_call(system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode")
-        self._assigns = "[mbm_" in (mode or "")
-        # By group, the counters that it may lose, now and in the last run.
-        self.counted: dict[str, dict[str, str]] = {}
-        self._former = (context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()).counted
-
-    def list_keys(self) -> list[str]:
-        """List every key with a record, an index entry or a leftover file."""
-        found = self.records
-        keys = [*found.states, *found.unreadable, *self.indexed, *found.leftovers, *found.asides, *self.lost]
-        return [*dict.fromkeys(filter(None, keys))]
-
-    def is_dead(self, member: Member) -> bool:
-        """Whether a member's process is known to be dead."""
-        return not self.processes.is_alive(member) and system.is_dead(member.pid, member.starttime) is True
-
-    def find_live(self, state: KeyState) -> dict[str, Member]:
-        """Return the members of a key that are not known to be dead."""
-        return {name: member for name, member in state.members.items() if not self.is_dead(member)}
-
-    def is_gone(self, group: MonGroup) -> bool:
-        """Whether another tool has removed a group that has not ended."""
-        return group.end is None and self.context.resctrl.is_gone(group.path)
-
-    def mark_counters(self, state: KeyState, group: MonGroup) -> MonGroup:
-        """Mark the counters of a live group that have come or gone with CPUs, or started again, since its begin.
-
-        This reads them only if some have come, or if the kernel may take away one that was a number.
-        """
-        begin, machine, kernel = group.begin or {}, self._counters, self.context.resctrl
-        may_lose = self._assigns and bool(counters.pick_traffic(begin))
-        if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
-            return group
-        if kernel.inode(group.path) != group.inode:
-            return group
-        now = {counter: text for counter, text in begin.items() if counter in machine}
-        if not may_lose and begin.keys() >= machine:
-            return counters.note_stops(group, now, {})
-        try:
-            read = kernel.counters(group.path)
-        except HookError:  # removed since
-            return group
-        if not read.keys() >= now.keys():  # just being removed, or a domain is
-            return group
-        name = f"{name_generation(state)} {group.path}"  # of this directory
-        self.counted[name] = {counter: read[counter] for counter in counters.pick_traffic(read) if may_lose}
-        return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
-
-    def find_owner(self, path: str) -> str | None:
-        """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
-
-        The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not
-        take over another key's containers. It returns None if the containers have several keys, and the name is none of
-        them.
-        """
-        name = reclaim.parse_key(self.context, path)
-        keys = {key for key in map(self.records.index.get, self.find_containers(path)) if key is not None}
-        if name in keys or not keys:
-            return name
-        return keys.pop() if len(keys) == 1 else None
-
-    def find_containers(self, path: str) -> dict[str, Process]:
-        """Find the containers that have processes in a group, each with its init: the one that started first.
-
-        The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
-        processes of the survey count, and only if they are still alive.
-        """
-        known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
-        before = self.processes.by_pid
-        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
-        found: dict[str, Process] = {}
-        there = [before[pid] for pid in tasks & before.keys()]
-        for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
-            now = system.try_call(processes.look_at, process.pid)
-            if now is None or now.starttime != process.starttime:
-                continue
-            for name in (processes.find_container(place, known) for place in now.cgroups):
-                if name is not None:
-                    found.setdefault(name, now)
-        return found
-
-    @cached_property
-    def surplus(self) -> records.Surplus:
-        """What has to go of completed keys, so that the next container has room."""
-        return records.find_surplus(self.context.run, self.states.values())
-
-    @cached_property
-    def owners(self) -> dict[str, str | None]:
-        """The key of each group without a record, by `find_owner`."""
-        return {path: self.find_owner(path) for path in self.orphans}
-
-    @cached_property
-    def lost(self) -> dict[str | None, str]:
-        """By key, a group without a record that has live tasks.
-
-        Not so one of a completed key: a task outlived its last member, and a later run removes the group.
-        """
-        completed = (state for state in self.states.values() if state.completed_at is not None)
-        former = {group.path for state in completed for group in state.groups}
-        live = (path for path in self.orphans if path not in former and self.context.resctrl.has_live_task(path))
-        return {self.owners[path]: path for path in live}
-
-    @cached_property
-    def _counters(self) -> set[str]:
-        """The counters that this machine has now."""
-        try:
-            return set(self.context.resctrl.counters(self.context.resctrl.root))
-        except HookError:
-            return set()
-
-    def _list_own_cgroups(self) -> Iterator[str]:
-        """List the own cgroups of all members, and of the containers that are not monitored."""
-        for state in self.states.values():
-            for name, member in state.members.items():
-                if member.cgroup and processes.is_own_cgroup(member.cgroup, name):
-                    yield member.cgroup
-        for name in self.records.failed:
-            failure = self.context.run.glance(Failure, name)
-            if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):
-                found = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
-                yield from (own for own in found if own)
-
-
-# --- The actions
 
 
 @dataclass(frozen=True)
@@ -246,38 +62,38 @@ class Action:
         return f"{self.verb} {about}{of_key}: {self.why}"
 
 
-def diagnose(seen: Survey) -> list[Action]:
+def diagnose(survey: Survey) -> list[Action]:
     """List all actions that the node needs, in the order of execution."""
     actions: list[Action] = []
-    for key in seen.list_keys():
+    for key in survey.list_keys():
         try:
-            actions += diagnose_key(seen, key, seen.states.get(key))
+            actions += diagnose_key(survey, key, survey.states.get(key))
         except OSError as error:  # what cannot be read is not taken for absent, and stops no other key
-            seen.unread[key] = error
-    for path in seen.orphans:
-        is_listed = _is_listed(seen, reclaim.parse_key(seen.context, path))
-        if not is_listed and not seen.context.resctrl.has_live_task(path):
+            survey.unread[key] = error
+    for path in survey.orphans:
+        is_listed = _is_listed(survey, reclaim.parse_key(survey.context, path))
+        if not is_listed and not survey.context.resctrl.has_live_task(path):
             actions.append(Action("remove", path=path, why="this group has no record, and it has no tasks"))
-    if None in seen.lost:
-        actions.append(Action("rebuild", path=seen.lost[None], why="this group has no record, and it has live tasks"))
-    for container in seen.records.failed:
-        actions += diagnose_failure(seen, container)
-    for container in seen.records.half_failures:
+    if None in survey.lost:
+        actions.append(Action("rebuild", path=survey.lost[None], why="this group has no record, and it has live tasks"))
+    for container in survey.records.failed:
+        actions += diagnose_failure(survey, container)
+    for container in survey.records.half_failures:
         actions.append(Action("forget", container=container, why="its record is incomplete"))
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
+def diagnose_key(survey: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
     """List the actions that a key needs, those that cost most to find last; `state` is its record, if readable.
 
     With `only`, a container of the key, the actions for its other containers are left out.
     """
-    of_files = _diagnose_files(seen, key, state, only)
+    of_files = _diagnose_files(survey, key, state, only)
     if state is None:
         yield from of_files
         return
-    of_tasks = _diagnose_tasks(seen, state, only) if state.completed_at is None else _diagnose_released(seen, state)
-    for action in chain(of_files, _diagnose_record(seen, state), of_tasks):
+    of_tasks = _diagnose_tasks(survey, state, only) if state.completed_at is None else _diagnose_released(survey, state)
+    for action in chain(of_files, _diagnose_record(survey, state), of_tasks):
         yield _add_names(action, state)
 
 
@@ -287,70 +103,68 @@ def _add_names(action: Action, state: KeyState) -> Action:
     return replace(action, namespace=action.namespace or namespace, pod=action.pod or pod, name=name)
 
 
-def _is_listed(seen: Survey, key: str | None) -> bool | None:
+def _is_listed(survey: Survey, key: str | None) -> bool | None:
     """Whether the list of --live has a key; None if there is no such list."""
-    return key in seen.live if seen.live is not None else None
+    return key in survey.live if survey.live is not None else None
 
 
-def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+def _diagnose_files(survey: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its files in the run directory."""
-    found = seen.records
-    rebuilds = state.recovering if state is not None else key in found.unreadable or key in seen.lost
+    contents = survey.records
+    rebuilds = state.recovering if state is not None else key in contents.unreadable or key in survey.lost
     if rebuilds:
-        what = "may lack members" if state is not None else "is unreadable" if key in found.unreadable else "is lost"
-        yield Action("rebuild", key, why=f"its record {what}")
-    for container in [only] if only else seen.indexed.get(key, ()):
+        problem = "is unreadable" if key in contents.unreadable else "is lost"
+        yield Action("rebuild", key, why=f"its record {problem if state is None else 'may lack members'}")
+    for container in [only] if only else survey.indexed.get(key, ()):
         is_member = state is not None and container in state.members
-        is_awaited = state is None and key in map(partial(reclaim.parse_key, seen.context), seen.orphans)
-        if not (rebuilds or is_member or is_awaited) and seen.records.index.get(container) == key:
+        is_awaited = state is None and key in map(partial(reclaim.parse_key, survey.context), survey.orphans)
+        if not (rebuilds or is_member or is_awaited) and survey.records.index.get(container) == key:
             yield Action("forget", key, container, why="it is in the index but not a member")
-    for path in found.asides.get(key, ()):
+    for path in contents.asides.get(key, ()):
         yield Action("tidy", key, path=path, why="it was set aside a day ago")
-    is_over = state is None or state.completed_at is not None
-    if key in found.leftovers and (state is None or is_over or records.has_leftovers(seen.context.run, state)):
+    stays = state is not None and state.completed_at is None
+    if key in contents.leftovers and (state is None or not stays or records.has_leftovers(survey.context.run, state)):
         yield Action("tidy", key, why="a hook that was killed left temporary files")
 
 
-def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
+def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     """List the actions that a key needs because of its record."""
-    key, is_listed = state.key, _is_listed(seen, state.key)
+    key, is_listed = state.key, _is_listed(survey, state.key)
     if state.owed is not None:
         yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
     # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
-    is_old = not seen.context.view.is_current(state) and not any(map(seen.is_gone, state.groups))
-    if is_old or any(seen.mark_counters(state, group) is not group for group in state.groups):
+    is_old = not survey.context.view.is_current(state) and not any(map(survey.is_gone, state.groups))
+    if is_old or any(survey.mark_counters(state, group) is not group for group in state.groups):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
         # A time in the future is of another boot, if the run directory survives one.
-        is_old = abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl
-        if (state.groups or state.owed is None) and (is_old or key in seen.surplus.snapshots):
+        is_old = abs(survey.boottime - (state.completed_boottime or 0.0)) >= survey.context.options.snapshot_ttl
+        if (state.groups or state.owed is None) and (is_old or key in survey.surplus.snapshots):
             yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
     elif state.recovering or (is_listed and not state.members):
         return
     elif state.members:
-        named = name_members(seen, state)
+        named = name_members(survey, state)
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
-    elif state.lingering_since is None or is_listed is False or reclaim.has_lingered(seen.context, state):
-        if state.groups and all(is_held(seen.context, state, group) for group in state.groups):
-            seen.held.add(key)
+    elif state.lingering_since is None or is_listed is False or survey.has_lingered(state):
+        if state.groups and all(is_held(survey.context, state, group) for group in state.groups):
+            survey.held.add(key)
             return
         why = "it has no members" if state.lingering_since is None else "its linger time is over, or its pod is gone"
         yield Action("end", key, why=why)
 
 
-def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
+def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Action]:
     """List the actions that a key needs because of its processes and of the tasks in its groups."""
     key = state.key
-    threads = Threads(seen, state) if seen.is_mounted else None
-    retired = (
-        {reclaim.is_retired(seen.context, state, group) for group in state.groups} if len(state.groups) > 1 else ()
-    )
-    if threads is not None and len(retired) > 1:
+    threads = Threads(survey, state) if survey.is_mounted else None
+    groups = state.groups if threads is not None and len(state.groups) > 1 else []
+    if len({reclaim.is_retired(survey.context, state, group) for group in groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
-        action = _diagnose_member(seen, state, container, threads)
+        action = _diagnose_member(survey, state, container, threads)
         if action is not None and not state.recovering:
             yield action
     if threads is None or only or state.recovering:  # a task may belong to a member without a record
@@ -362,57 +176,59 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
 
 
-def _diagnose_released(seen: Survey, state: KeyState) -> Iterator[Action]:
+def _diagnose_released(survey: Survey, state: KeyState) -> Iterator[Action]:
     """List the action that a completed key needs, if what ended it was killed before it removed a group with a task."""
-    if state.stopped and any(seen.context.resctrl.has_live_task(group.path) for group in state.groups):
+    if state.stopped and any(survey.context.resctrl.has_live_task(group.path) for group in state.groups):
         yield Action("end", state.key, why="its end was interrupted")
 
 
-def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
+def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
     """Find the action that a member needs. Its threads are counted in any case: else they would be strangers."""
     member, key = state.members[container], state.key
-    is_listed = _is_listed(seen, key)
+    is_listed = _is_listed(survey, key)
     why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
-    if seen.is_dead(member):
+    if survey.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
     look = threads.look(container, member) if threads is not None else Look()
     if is_listed is False:
         return Action("drop", key, container, why=why)
     if look.taker is not None:
         why = f"another tool has moved it to {look.taker}: a part of its use is unknown"
-        is_noted = state.taken and not any(group.path == member.group and seen.is_gone(group) for group in state.groups)
-        return Action("note", key, container, why=why) if not is_noted else None
+        has_gone = any(group.path == member.group and survey.is_gone(group) for group in state.groups)
+        return Action("note", key, container, why=why) if has_gone or not state.taken else None
     if not look.is_in_place:
         return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former process of this ID has no index entry (names.name_displaced).
-    if seen.records.index.get(container) is None and container == names.get_container_id(container):
+    if survey.records.index.get(container) is None and container == names.get_container_id(container):
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     if not look.to_move:
         return None
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
-    is_counted = bool(seen.context.options.snapshot_ttl or state.history_file)
-    verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
+    is_counted = bool(survey.context.options.snapshot_ttl or state.history_file)
+    has_begun = any(group.path == member.group and group.begin is not None for group in state.groups)
+    verb = "adopt" if has_begun or not is_counted else "remake"
     return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
 
 
-def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
+def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
-    failure = seen.context.run.glance(Failure, container)
-    is_lone = seen.records.index.get(container) is None  # else the failure record goes when the member is dropped
+    failure = survey.context.run.glance(Failure, container)
+    is_lone = survey.records.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
-        if is_lone and records.has_old_failure(seen.context.run, container):
+        if is_lone and records.has_old_failure(survey.context.run, container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
-    why = "it failed, and is gone"
-    name = failure.name or records.find_job(failure)
-    action = Action("forget", "", container, "", why, namespace=failure.namespace, pod=failure.pod, name=name)
+    is_over = is_lone  # only a failure of poststop names no process
+    if failure.pid is not None:
+        is_over = _has_dead_process(failure) or (failure.key is not None and _is_listed(survey, failure.key) is False)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    is_unlisted = failure.key is not None and _is_listed(seen, failure.key) is False
-    if (_has_dead_process(failure) or is_unlisted) if failure.pid is not None else is_lone:
-        yield action
-    elif failure.kind == "job" and _is_member(seen.context.run, container):
+    name = failure.name or records.find_job(failure)
+    action = Action("forget", container=container, namespace=failure.namespace, pod=failure.pod, name=name)
+    if is_over:
+        yield replace(action, why="it failed, and is gone")
+    elif failure.kind == "job" and _is_member(survey.context.run, container):
         yield replace(action, why="it is a member of a job")
-    elif seen.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
+    elif survey.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
 
 
@@ -430,23 +246,17 @@ def _has_dead_process(failure: Failure) -> bool:
     return is_dead is True
 
 
-def has_begun(state: KeyState, container: str) -> bool:
-    """Whether the initial counters of a member's group were read."""
-    path = state.members[container].group
-    return any(group.path == path and group.begin is not None for group in state.groups)
-
-
-def name_members(seen: Survey, state: KeyState) -> KeyState:
+def name_members(survey: Survey, state: KeyState) -> KeyState:
     """Add names to the record of a live key that lacks some: the kubelet's, or Podman's.
 
     A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
     """
     if state.kind != "pod":
-        return podman.add_names(state, seen.podman)
-    pod = seen.kubelet.pods.get(state.key) if state.pod_name is None else None
+        return podman.add_names(state, survey.podman)
+    pod = survey.kubelet.pods.get(state.key) if state.pod_name is None else None
     members = dict(state.members)
     for container, member in state.members.items():
-        name = seen.kubelet.containers.get(names.get_container_id(container)) if member.name is None else None
+        name = survey.kubelet.containers.get(names.get_container_id(container)) if member.name is None else None
         if name is not None:
             members[container] = validation.replace(member, name=name)
     if pod is None and members == state.members:
@@ -461,46 +271,46 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
 class Threads:
     """Compares the threads in the groups of one key with those of its containers."""
 
-    def __init__(self, seen: Survey, state: KeyState) -> None:
-        self._seen = seen
+    def __init__(self, survey: Survey, state: KeyState) -> None:
+        self._survey = survey
         self._key = state.key
-        kernel = seen.context.resctrl
+        kernel = survey.context.resctrl
         # Path of a group -> IDs of the threads in it; no entry, or None, if the group is gone or was recreated.
         self._inside = {
             group.path: kernel.tasks(group.path)
             for group in state.groups
-            if kernel.exists(group.path) and group.inode in (None, kernel.inode(group.path))
+            if (inode := kernel.find_inode(group.path)) is not None and group.inode in (None, inode)
         }
         # Path of a group -> IDs of the threads of the containers that were looked at so far.
         self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def look(self, container: str, member: Member) -> Look:
         """Look at a container whose init is alive. If another tool has taken it, none of its threads is to be moved."""
-        groups, group, inside = self._seen.groups, member.group, self._inside.get(member.group)
+        groups, group, inside = self._survey.groups, member.group, self._inside.get(member.group)
         path = group if member.pid in (inside or ()) else groups.find(member.pid)
         is_taken = path is not None and path != group and groups.is_others(path)
         is_in_place = inside is not None and (path in (None, group) or is_of_parent(group, path or ""))
-        found = Look(path if is_taken else None, is_in_place)
+        look = Look(path if is_taken else None, is_in_place)
         if is_taken or is_in_place:
-            found = self._look_at_threads(member, found)
-        self._seen.looks[self._key, container] = found
-        return found
+            look = self._look_at_threads(member, look)
+        self._survey.looks[self._key, container] = look
+        return look
 
-    def _look_at_threads(self, member: Member, found: Look) -> Look:
-        processes = self._seen.processes
-        own = processes.read_own_cgroup(member)
-        fresh, unread = own if own is not None else (set[int](), 0)
-        of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
-        threads = processes.threads(of_container(member)) | fresh
+    def _look_at_threads(self, member: Member, look: Look) -> Look:
+        processes = self._survey.processes
+        reading = processes.read_threads_in_own_cgroup(member)
+        fresh, unread = reading if reading is not None else (set[int](), 0)
+        pids = processes.find_pids(member, outside_own_cgroup=reading is not None and not unread)
+        threads = processes.list_threads(pids) | fresh
         self._owned[member.group] |= threads
-        if found.taker is not None:
-            return found
+        if look.taker is not None:
+            return look
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended.
         missing = threads - (self._inside.get(member.group) or set())
         places = self._locate(member, {tid for tid in missing if tid in fresh or not system.is_dead(tid)})
         to_move = places.pop(OUTSIDE, 0) + places.pop(None, 0)
         elsewhere = ((path, number) for path, number in places.items() if path not in (INSIDE, None))
-        return found._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
+        return look._replace(to_move=to_move, elsewhere=tuple(elsewhere), unread=unread)
 
     def _locate(self, member: Member, missing: set[int]) -> Counter[str | None]:
         """Count the places of threads that seem to be outside, as `locate` names them.
@@ -508,29 +318,31 @@ class Threads:
         A program that forks and exits in its group can end before its place is read. So this looks again until a thread
         is known to be outside, or none ended too early. After the last look those that ended count.
         """
-        seen = self._seen
+        survey = self._survey
         places: dict[int, str | None] = {}
         for _ in range(_LOOKS):
-            places = {tid: locate(seen.groups, tid, member.group) for tid in missing}
+            places = {tid: locate(survey.groups, tid, member.group) for tid in missing}
             ended = {tid for tid, place in places.items() if place is None and system.is_dead(tid)}
             is_known = not ended or OUTSIDE in places.values()
-            own = None if is_known or not seen.further_looks else seen.processes.read_own_cgroup(member)
-            if own is None:
+            needs_look = not is_known and survey.further_looks
+            reading = survey.processes.read_threads_in_own_cgroup(member) if needs_look else None
+            if reading is None:
                 break
-            seen.further_looks -= 1
-            missing = (missing - ended - own.tids) | (own.tids - (seen.context.resctrl.tasks(member.group) or set()))
+            survey.further_looks -= 1
+            inside = survey.context.resctrl.tasks(member.group) or set()
+            missing = (missing - ended - reading.tids) | (reading.tids - inside)
         return Counter(places.values())
 
     def find_strangers(self, path: str, state: KeyState) -> set[int]:
         """Find the threads in a group that are in no cgroup of a member, once all live members were looked at."""
-        seen = self._seen
-        found = (self._inside.get(path) or set()) - self._owned[path]
-        if not found:
-            return found
-        found = find_strangers(found, seen.find_live(state), seen.processes)
+        survey = self._survey
+        tids = (self._inside.get(path) or set()) - self._owned[path]
+        if not tids:
+            return tids
+        strangers = find_strangers(tids, survey.find_live(state), survey.processes)
         # The record was read before the tasks. A container may have joined in between: check again with a new one.
-        now = seen.context.run.glance(KeyState, self._key) if found else None
-        return find_strangers(found, seen.find_live(now), seen.processes) if now is not None else set()
+        now = survey.context.run.glance(KeyState, self._key) if strangers else None
+        return find_strangers(strangers, survey.find_live(now), survey.processes) if now is not None else set()
 
 
 def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes) -> set[int]:
@@ -539,13 +351,13 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes
     There are none if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after
     the look at the processes may be a member's child that has left its cgroup: the next look decides.
     """
-    if not live or not all(is_own_cgroup(member.cgroup, container) for container, member in live.items()):
+    cgroups = [*filter(None, (find_own_cgroup(container, member) for container, member in live.items()))]
+    if not live or len(cgroups) < len(live):
         return set()
-    own = [member.cgroup for member in live.values() if member.cgroup is not None]
 
     def is_stranger(tid: int) -> bool:
         places = system.cgroups(tid)  # a thread has those of its process
-        is_elsewhere = places and not any(is_within(place, cgroup) for place in places for cgroup in own)
+        is_elsewhere = places and not any(is_within(place, cgroup) for place in places for cgroup in cgroups)
         return bool(is_elsewhere) and system.is_dead(tid) is False and not processes.is_newer(tid)
 
     return set(filter(is_stranger, tids))

@@ -14,26 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hook import system
 from hook.context import Context
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.models import Member
 from hook.node import files, processes, records
-from hook.node.models import ReconcileRecord
 from hook.node.processes import Groups, find_ctrl_group
-from hook.store import RunDir
-from hook.validation import replace
 
 _STEP = 0.2  # seconds for the moves of one step: a program can have any number of threads
 _PAUSE, _LONGEST_PAUSE = 0.001, 0.05  # seconds between two looks while none is known to be outside
 _USER_TIME = 5  # ticks: utime can grow by so many while the thread is still in the kernel; more proves user mode
 _RUNS = "RD"  # states of a thread: it runs, or waits in the kernel, for memory for example
-_MOST_REMEMBERED = 4096  # threads
-_SECONDS_FULL = 1e12  # the most of models.Seconds: what a damaged record has beyond it starts from 0 again
-_LOCK = "reconcile.lock"
-_PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
+
+
+CountLate = Callable[[int, list[str]], object]
 
 
 class Place(NamedTuple):
@@ -44,36 +40,33 @@ class Place(NamedTuple):
     member: Member
 
 
+class Source(NamedTuple):
+    """Where a mover finds the threads of its container."""
+
+    read: Callable[[], Collection[int]]  # returns those that may be outside
+    others: Mapping[int, int] = {}  # the processes that are not in its own cgroup, if it has one: start times, by pid
+    # Whether nothing is moved unless the container's init is alive and in the group: createRuntime's last step.
+    needs_init: bool = False
+
+
 class Mover:
     """Moves the threads of one container into its group, step by step."""
 
-    def __init__(
-        self,
-        context: Context,
-        place: Place,
-        read: Callable[[], Collection[int]],
-        groups: Groups | None = None,
-    ) -> None:
-        """Prepare to move the threads that `read` returns; `groups` finds the group of a thread."""
+    def __init__(self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups) -> None:
+        """Prepare to move threads. `count_late` gets each that was moved, with its `stat_fields`."""
         self.member = place.member
-        self.moved = 0  # threads so far
+        self.moved = 0  # threads, so far or since `take_moved`
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
         self.has_ended = False
         self.error: HookError | OSError | None = None  # what ended it
-        # The container's processes that are not in its own cgroup, if it has one: their start times, by pid.
-        self.others: Mapping[int, int] = {}
-        # Whether nothing is moved unless the container's init is alive and in the group: createRuntime's last step.
-        self.needs_init = False
         # The moved threads that may still be in a fork that began before, with their user time at the move, in ticks.
         self.forking: dict[int, int] = {}
-        # The most of the CPU time before its move that counts as late for a thread; if it is None, none counts.
-        self.longest_late: float | None = limit_late(context, place.container)
         self._context = context
-        self._key = place.key
-        self._read = read
-        self._own = place.member.cgroup if processes.is_own_cgroup(place.member.cgroup, place.container) else None
-        self._groups = groups if groups is not None else read_groups(context)
+        self._source = source
+        self._count_late = count_late
+        self._own_cgroup = processes.find_own_cgroup(place.container, place.member)
+        self._groups = groups
         self._shows_groups = system.resctrl_groups(place.member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
@@ -89,7 +82,7 @@ class Mover:
             self.forking = {tid: since for tid, since in self.forking.items() if _may_fork(tid, since)}
             if tids is not None:
                 self._settled.difference_update(tids)
-            self._move_all(self._read() if tids is None else tids)
+            self._move_all(self._source.read() if tids is None else tids)
         except (HookError, OSError) as error:
             is_gone = isinstance(error, HookError) and error.kind in GONE
             self.error = None if is_gone and system.is_dead(self.member.pid, self.member.starttime) else error
@@ -97,6 +90,11 @@ class Mover:
         else:
             self.has_ended = not (self.outside or self.has_moved or self.forking)
         return self.has_ended
+
+    def take_moved(self) -> int:
+        """Return how many threads were moved, and count from 0 again."""
+        moved, self.moved = self.moved, 0
+        return moved
 
     @property
     def problem(self) -> HookError | OSError | None:
@@ -111,10 +109,12 @@ class Mover:
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self.member.group) or set()
-            if not self._shows_groups:  # a task of another tool's group in the same ctrl_group could be moved, else
+            if (
+                new - self._settled and not self._shows_groups
+            ):  # a task of another tool's group in the same ctrl_group could be moved, else
                 self._settled |= self._groups.read_others().keys()
             new -= self._settled
-        if new and self.needs_init and not self._has_init():
+        if new and self._source.needs_init and not self._has_init():
             new.clear()
         for tid in new:
             if self._move(tid):
@@ -166,21 +166,9 @@ class Mover:
 
     def _is_ours(self, tid: int) -> bool:
         """Whether a thread is in the member's own cgroup, or its path cannot be read, or it is one of the others'."""
-        own, places = self._own, system.cgroups(tid)
-        is_in_own = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
-        return is_in_own or processes.is_of(tid, self.others)
-
-    def _count_late(self, tid: int, fields: list[str]) -> None:
-        """Count the CPU time of a thread with these `stat_fields` that is late: none of it twice."""
-        context, born = self._context, int(fields[19])
-        used = (int(fields[11]) + int(fields[12])) / system.TICKS
-        late = used - context.late_threads.get((tid, born), 0.0)
-        if len(context.late_threads) >= _MOST_REMEMBERED:
-            context.late_threads.clear()
-        context.late_threads[tid, born] = used
-        if self.longest_late is not None:
-            is_new = born >= context.looked_at * system.TICKS
-            count_late_cpu(context, self._key, max(0.0, late if is_new else min(late, self.longest_late)))
+        own, places = self._own_cgroup, system.cgroups(tid)
+        is_inside = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
+        return is_inside or processes.is_of(tid, self._source.others)
 
 
 def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:
@@ -228,63 +216,6 @@ def _may_fork(tid: int, since: int) -> bool:
     """
     fields = system.stat_fields(f"{tid}/task/{tid}")
     return fields is not None and fields[0] in _RUNS and int(fields[11]) < since + _USER_TIME
-
-
-# --- The CPU time of threads before their move, which no group was charged for
-
-
-def limit_late(context: Context, container: str) -> float:
-    """Return the most CPU seconds that count as late for a thread older than the last look of a complete run.
-
-    That look found the container's threads in its group, so their time was charged. A thread that has left the group
-    since and comes back counts nothing: how much it had used by then is on no record. If that look left threads of the
-    container outside, any may be one of them, and the time since then is the most that it can have used.
-    """
-    return system.boottime() - context.looked_at if container in context.left_outside else 0.0
-
-
-def note_last_look(context: Context) -> ReconcileRecord:
-    """Read from the record of reconcile what limit_late asks for; return the record."""
-    last = context.run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
-    is_of_this_boot = last.looked_at <= system.boottime()
-    context.looked_at, context.left_outside = (last.looked_at if is_of_this_boot else 0.0), last.outside.keys()
-    return last
-
-
-def count_late_cpu(context: Context, key: str, seconds: float) -> None:
-    """Count the CPU time that tasks had used before they were moved into a key's group."""
-    if seconds:
-        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
-
-
-def save_late(context: Context) -> None:
-    """Add the late CPU times to the records of their keys, and their sum to reconcile.json.
-
-    What cannot be written now, as while a hook holds the key's lock, waits for the next call.
-    """
-    for key, seconds in [*context.late_cpu.items()]:
-        with suppress(HookError, OSError), context.run.lock(key, system.monotonic()) as locked:
-            if locked.state is not None:
-                locked.commit(replace(locked.state, late_cpu=(locked.state.late_cpu + seconds) % _SECONDS_FULL))
-            context.late_total += context.late_cpu.pop(key)
-    if context.late_total:
-        with suppress(OSError):
-            change_record(
-                context.run, lambda former: {"late_cpu": (former.late_cpu + context.late_total) % _SECONDS_FULL}
-            )
-            context.late_total = 0.0
-
-
-def change_record(run: RunDir, change: Callable[[ReconcileRecord], dict[str, Any]]) -> None:
-    """Set the fields of reconcile.json that `change` returns, under a lock of its own. Raises OSError."""
-    descriptor = system.open_lock(_LOCK, run.descriptor)
-    try:
-        # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-        system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
-        former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
-        run.write(ReconcileRecord, "reconcile", replace(former, **change(former)))
-    finally:
-        system.close(descriptor)
 
 
 # --- The group of a thread

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from hook import reclaim, report, resctrl, system, validation
@@ -21,10 +22,12 @@ from hook.key import finish_end
 from hook.labels import name_key
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
-from hook.node.models import Unhooked
+from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import act, end_with_members, write_owed
-from hook.reconcile.diagnose import BRING_IN, VERBS, Action, Survey, diagnose
-from hook.reconcile.move import Mover, change_record, explain_outside, move_until, note_last_look, save_late
+from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
+from hook.reconcile.move import Mover, explain_outside, move_until
+from hook.reconcile.record import LateCpu, change_record
+from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import MOST_NATURAL
@@ -80,7 +83,7 @@ class Repairs:
         """Whether no action is left undone, and all was read, so that `reconcile` exits with 0."""
         return self.ended is None and not (self.failed or self.unread or self.unanswered)
 
-    def act(self, seen: Survey, actions: list[Action]) -> None:
+    def act(self, survey: Survey, actions: list[Action]) -> None:
         """Do these actions, then wait for the threads of all their containers together.
 
         The actions are in the order of their verbs; those of one verb begin with another one in each run.
@@ -89,10 +92,8 @@ class Repairs:
         waiting: list[tuple[Outcome, Mover]] = []
         for action in sorted(runtimes.start_elsewhere(actions), key=lambda action: VERBS.index(action.verb)):
             self.at = action
-            if action.verb in BRING_IN and system.monotonic() >= self._deadline:
-                self._end(Outcome(action, _NOT_REACHED))
-                continue
-            outcome = _attempt(seen, action)
+            is_late = action.verb in BRING_IN and system.monotonic() >= self._deadline
+            outcome = Outcome(action, _NOT_REACHED) if is_late else _attempt(survey, action)
             if outcome is not None and outcome.mover is not None and not outcome.mover.has_ended:
                 waiting.append((outcome, outcome.mover))
             else:
@@ -112,28 +113,28 @@ class Repairs:
             if action.verb not in BRING_IN and by_id.get(action.id, "") is None:
                 self._end(Outcome(action, "it was done, and is needed again"))
 
-    def conclude(self, seen: Survey, planned: list[Action]) -> None:
+    def conclude(self, survey: Survey, planned: list[Action]) -> None:
         """Note what the last look shows. What is outside by then is a failed action, since no pass follows."""
-        self.outside = {name: look.to_move for (_key, name), look in seen.looks.items() if look.to_move}
+        self.outside = {name: look.to_move for (_key, name), look in survey.looks.items() if look.to_move}
         failed = {done.action.id for done in self.outcomes if done.problem is not None}
         for action in planned:
             if action.verb == "adopt" and action.id not in failed:
                 number = self.outside[action.container]
                 self._end(_fail(Outcome(action, outside=number), explain_outside(number, 0)))
-        self.read_left(seen)
+        self.read_left(survey)
 
-    def read_left(self, seen: Survey) -> None:
+    def read_left(self, survey: Survey) -> None:
         """Note what a look leaves as it is, and what it could not read."""
-        self.left = [*_list_left(seen, seen.held.difference(self.held))]
-        self.held = sorted(seen.held)
-        cgroups = sum(look.unread for look in seen.looks.values())
-        self.unread = cgroups + len(seen.unread) + seen.processes.unread
+        self.left = [*_list_left(survey, survey.held.difference(self.held))]
+        self.held = sorted(survey.held)
+        cgroups = sum(look.unread for look in survey.looks.values())
+        self.unread = cgroups + len(survey.unread) + survey.processes.unread
 
-    def adopt(self, seen: Survey, actions: list[Action]) -> None:
+    def adopt(self, survey: Survey, actions: list[Action]) -> None:
         """Bring in running containers without a record, after all passes."""
         self._deadline = system.monotonic() + _SECONDS_TO_ADOPT
         before = len(self.outcomes)
-        self.act(seen, actions)
+        self.act(survey, actions)
         self.outside.update((done.action.container, done.outside) for done in self.outcomes[before:] if done.outside)
 
     def _end(self, outcome: Outcome | None) -> None:
@@ -146,15 +147,15 @@ class Repairs:
         self.at, self.undone = None, max(0, self.undone - 1)
 
 
-def _attempt(seen: Survey, action: Action) -> Outcome | None:
+def _attempt(survey: Survey, action: Action) -> Outcome | None:
     """Do an action, and return its outcome.
 
     A failure does not stop the other actions. There is no outcome if the action was no longer needed, as after a hook
     that ran since the survey, or the end of the container, or is left to a hook.
     """
-    seen.context.run.complaints = complaints = list[HookError]()
+    survey.context.run.complaints = complaints = list[HookError]()
     try:
-        done = act(seen, action)
+        done = act(survey, action)
         mover = done if isinstance(done, Mover) else None
         outcome = Outcome(action, mover=mover) if done or complaints else None
     except (HookError, OSError) as error:
@@ -189,12 +190,11 @@ def plan_repairs(
 ) -> Repairs:
     """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     plan = Repairs()
-    context = _open_node(options, linger)
-    seen = Survey(context, live)
-    planned = diagnose(seen)
-    plan.read_left(seen)
+    survey = Survey(_open_node(options), live=live, longest_linger=linger)
+    planned = diagnose(survey)
+    plan.read_left(survey)
     if asks is not None:
-        adoptable, problems = _find_adoptable(seen, asks)
+        adoptable, problems = _find_adoptable(survey, asks)
         planned += adoptable
         plan.left += problems
     plan.outcomes = [Outcome(action) for action in planned]
@@ -210,27 +210,27 @@ def repair(
 ) -> Repairs:
     """Do all actions, pass by pass, until none is needed. Raises HookError, OSError.
 
-    `live` names the keys that live, instead of a look at their members; `linger` is Context.longest_linger. `asks`
-    lists the OCI states of running containers except those that are known, for adoption, and a line for each problem.
-    A caller that may end the run early passes its `repairs`.
+    `live` names the keys that live, instead of a look at their members; `linger` limits the linger time of all keys.
+    `asks` lists the OCI states of running containers except those that are known, for adoption, and a line for each
+    problem. A caller that may end the run early passes its `repairs`.
     """
     done = repairs or Repairs()
-    context = _open_node(options, linger)
-    began = system.monotonic()
-    held = done.held = note_last_look(context).held
-    _save(context, [], started_at=system.unix_time())
+    context, late, began = _open_node(options), LateCpu(), system.monotonic()
+    held = done.held = late.note_last_look(context.run).held
+    _save(context.run, [], started_at=system.unix_time())
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
-        seen = _repair(context, live, asks, done)
+        survey = _repair(lambda: Survey(context, late, live, linger), asks, done)
     except BaseException:  # a signal, for example
-        _save(context, done.outcomes)
+        _save(context.run, done.outcomes)
+        late.save(context.run)
         raise
     elsewhere = Counter[str]()
-    for look in seen.looks.values():
+    for look in survey.looks.values():
         elsewhere.update(dict(look.elsewhere))
     _save(
-        context,
+        context.run,
         done.outcomes,
         ended_at=system.unix_time(),
         seconds=system.monotonic() - began,
@@ -241,38 +241,39 @@ def repair(
         outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
         outside_total=sum(done.outside.values()),
         elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
-        looked_at=seen.boottime,
-        counted=seen.counted,
+        looked_at=survey.boottime,
+        counted=survey.counted,
     )
+    late.save(context.run)
     return done
 
 
-def _repair(context: Context, live: Collection[str] | None, asks: ListStates | None, done: Repairs) -> Survey:
-    """Do what `repair` says; return the last look at the node."""
+def _repair(look: Callable[[], Survey], asks: ListStates | None, done: Repairs) -> Survey:
+    """Do what `repair` says, with a survey of the node for each pass; return the last one."""
     passes = 0
     while True:
-        seen = Survey(context, live)
-        planned = diagnose(seen)
+        survey = look()
+        planned = diagnose(survey)
         done.fail_repeated(planned)
         failed = {outcome.action.id for outcome in done.outcomes if outcome.problem is not None}
         actions = [action for action in planned if action.id not in failed]  # a run does not try again
         if not actions or passes == _MOST_PASSES:
             break
         passes += 1
-        done.act(seen, actions)
-    if seen.podman.wants_pods:
-        system.try_call(system.write_new, podman.MARK, "", context.run.descriptor)
-    done.conclude(seen, planned)
+        done.act(survey, actions)
+    if survey.podman.wants_pods:
+        system.try_call(system.write_new, podman.MARK, "", survey.context.run.descriptor)
+    done.conclude(survey, planned)
     if asks is not None:  # last: the containers of rebuilt keys are known by now
-        adoptable, problems = _find_adoptable(seen, asks)
+        adoptable, problems = _find_adoptable(survey, asks)
         done.left += problems
         done.unanswered = len(problems)
-        done.adopt(seen, adoptable)
-    done.left += _list_unhooked(seen)
-    return seen
+        done.adopt(survey, adoptable)
+    done.left += _list_unhooked(survey)
+    return survey
 
 
-def _save(context: Context, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
+def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa: ANN401
     """Add these outcomes to the counts since boot in reconcile.json, and set these fields of its ReconcileRecord.
 
     A run that was killed, or raised an error, has a start without an end. A record that cannot be written stops no run:
@@ -280,16 +281,12 @@ def _save(context: Context, outcomes: list[Outcome], **fields: Any) -> None:  # 
     """
     done = [outcome.action.verb for outcome in outcomes if outcome.problem is None]
     failed = [outcome.action.verb for outcome in outcomes if outcome.problem is not None]
+
+    def add(last: ReconcileRecord) -> dict[str, Any]:
+        return {"actions": _add(last.actions, done), "failures": _add(last.failures, failed), **fields}
+
     with suppress(OSError):
-        change_record(
-            context.run,
-            lambda former: {
-                "actions": _add(former.actions, done),
-                "failures": _add(former.failures, failed),
-                **fields,
-            },
-        )
-    save_late(context)
+        change_record(run, add)
 
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
@@ -297,9 +294,9 @@ def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
     return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
 
 
-def _open_node(options: Options, linger: int | None) -> Context:
+def _open_node(options: Options) -> Context:
     processes.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -308,56 +305,59 @@ def _open_node(options: Options, linger: int | None) -> Context:
     return context
 
 
-def _find_adoptable(seen: Survey, asks: ListStates) -> tuple[list[Action], list[str]]:
+def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], list[str]]:
     """List an action for each running container without a record, for --adopt, and a line for each problem."""
-    former = seen.context.run.glance(Unhooked, "unhooked")
-    members = {container for state in seen.states.values() for container in state.members}
+    former = survey.context.run.glance(Unhooked, "unhooked")
+    members = {container for state in survey.states.values() for container in state.members}
     states, problems = asks(members.union(former.sandboxes if former is not None else ()))
     why = "it is running, and is not in a group of ours"
     return [Action("adopt", container=state.id, why=why, state=state) for state in states], problems
 
 
-def _list_left(seen: Survey, held: Collection[str]) -> Iterator[str]:
+def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
-    for state in map(seen.states.__getitem__, sorted(held)):
-        name = who(state.key, *name_key(state))
-        yield f"{name} cannot end yet: a task that outlived its containers is in its group, which stays until then"
-    for (key, container), look in seen.looks.items():
-        name = _name_place(seen, key, container)
+    why = "a task that outlived its containers is in its group, which stays until then"
+    yield from (f"{_name_key(survey, key)} cannot end yet: {why}" for key in sorted(held))
+    for (key, container), look in survey.looks.items():
+        name = partial(_name_place, survey, key, container)  # for a few of thousands
         if look.taker is not None:
-            yield f"another tool has moved {name} to {printable(look.taker)}, where it stays"
+            yield f"another tool has moved {name()} to {printable(look.taker)}, where it stays"
         for path, number in look.elsewhere:
-            threads = f"{format_count(number, 'thread')} of {name}"
+            threads = f"{format_count(number, 'thread')} of {name()}"
             yield f"{threads} in {printable(path)}, another ctrl_group or another tool's group, and stay there"
         if look.unread:
-            cgroups = f"{format_count(look.unread, 'cgroup')} of {name}"
+            cgroups = f"{format_count(look.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
-    for key, error in seen.unread.items():
-        known = seen.states.get(key)
-        name = who(key, *(name_key(known) if known is not None else ()))
-        yield f"{name} not looked at: {explain(as_hook_error('cannot read', error))}"
-    if unknown := seen.processes.list_unknown():
+    for key, error in survey.unread.items():
+        yield f"{_name_key(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
+    if unknown := survey.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
-    if seen.processes.unread:
-        yield f"{seen.processes.unread} of the processes in /proc not read: they may be outside their groups"
+    if survey.processes.unread:
+        yield f"{survey.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
 
-def _name_place(seen: Survey, key: str, container: str) -> str:
+def _name_key(survey: Survey, key: str) -> str:
+    """Name a key for people."""
+    state = survey.states.get(key)
+    return who(key, *name_key(state)) if state is not None else short_id(key)
+
+
+def _name_place(survey: Survey, key: str, container: str) -> str:
     """Name a container and its key for people. A container that was recorded since the survey has no other names."""
-    state = seen.states.get(key)
+    state = survey.states.get(key)
     return f"{who(container, *(name_key(state, container) if state is not None else ()))} of {short_id(key)}"
 
 
-def _list_unhooked(seen: Survey) -> Iterator[str]:
+def _list_unhooked(survey: Survey) -> Iterator[str]:
     """Name the containers that never got the hook, if any, in a line."""
     try:
-        found = unhooked.find_unhooked(seen.context, seen.processes) if seen.context.resctrl.exists() else None
+        left = unhooked.find_unhooked(survey.context, survey.processes) if survey.context.resctrl.exists() else None
     except (HookError, OSError) as error:
         yield f"cannot look for containers that never got the hook: {explain(error)}"
         return
-    if found is not None and (names := records.name_unhooked(found)):
-        yield f"{format_count(len(names), 'running container')} never got the hook: {', '.join(names)}"
+    if left is not None and (containers := records.name_unhooked(left)):
+        yield f"{format_count(len(containers), 'running container')} never got the hook: {', '.join(containers)}"
 
 
 # --- The end of all keys, also of those with live containers: an administrator takes the hook off the node
@@ -376,9 +376,9 @@ class Remains(NamedTuple):
 def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
-    return system.is_directory(options.run_dir) or any(
-        start in path for path in resctrl.list_mon_groups(options.resctrl_root)
-    )
+    if system.is_directory(options.run_dir):
+        return True
+    return any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
 
 
 def end_all_keys(options: Options) -> Remains:
@@ -389,9 +389,8 @@ def end_all_keys(options: Options) -> Remains:
     if not has_keys(options):
         return Remains([], [])
     # No snapshots: nothing would remove them.
-    context = Context(
-        Resctrl(options.resctrl_root), RunDir(options.run_dir), validation.replace(options, snapshot_ttl=0)
-    )
+    has_none = validation.replace(options, snapshot_ttl=0)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: list[str] = []
     left: list[str] = []
@@ -401,10 +400,9 @@ def end_all_keys(options: Options) -> Remains:
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
         left += [problem for path in lone if (problem := _remove_lone(context, path))]
-        if has_records:
-            break
         try:
-            records.remove_all(run)
+            if not has_records:
+                records.remove_all(run)
             break
         except (HookError, OSError) as error:
             left.append(f"{run.path}: a hook uses it: {explain(as_hook_error('cannot remove it', error))}")

@@ -37,17 +37,9 @@ from hook.identity import Container, Key
 from hook.models import Index, KeyState, Options
 from hook.node import processes, records
 from hook.node.models import WatchRecord
-from hook.reconcile.move import (
-    Mover,
-    Place,
-    explain_outside,
-    is_inside,
-    is_of_parent,
-    move_until,
-    note_last_look,
-    read_groups,
-    save_late,
-)
+from hook.reconcile import move
+from hook.reconcile.move import Mover, Place
+from hook.reconcile.record import LateCpu
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace
@@ -89,6 +81,7 @@ class Watch:
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
         self._source = source
+        self._late = LateCpu()
         self._saved = -_MINUTE
         self._started_at = system.unix_time()
         self.moved = self.followed = self.failed = self.overflows = 0  # as in WatchRecord
@@ -130,7 +123,7 @@ class Watch:
                 self.looks_at_all = True
                 return
             place = self.find(places)
-            if place is not None and not is_inside(self._context, pid, place.member.group):
+            if place is not None and not move.is_inside(self._context, pid, place.member.group):
                 self._bring_in(place, pid)
 
     def _bring_in(self, place: Place, pid: int) -> None:
@@ -178,7 +171,7 @@ class Watch:
         # All have had a look and a move. The rest of the time is for what forks faster than it can be moved, and for a
         # look after the last move. One that waits for the end of a fork is looked at again later.
         quick = [mover for _, mover in ended if mover.outside or (mover.has_moved and not mover.forking)]
-        move_until(quick, began + _SECONDS)
+        move.move_until(quick, began + _SECONDS)
         for place, mover in ended:
             self._end(place, mover)
         now = system.monotonic()
@@ -186,7 +179,7 @@ class Watch:
 
     def _end(self, place: Place, mover: Mover, process: str = "") -> None:
         """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
-        moved, mover.moved = mover.moved, 0
+        moved = mover.take_moved()
         self.moved += moved
         if not mover.has_ended:
             self._waiting[place.container] = place
@@ -195,7 +188,7 @@ class Watch:
                 del self._movers[place.container]
                 raise mover.error
             if mover.outside and not process:
-                raise explain_outside(mover.outside, moved, mover.member.pid)
+                raise move.explain_outside(mover.outside, moved, mover.member.pid)
 
     # --- Which container a process is in
 
@@ -221,15 +214,15 @@ class Watch:
             state = records.peek(run, KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.name_displaced) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
-            own = member.cgroup if member is not None and processes.is_own_cgroup(member.cgroup, name) else None
-            if state and member and own and processes.is_in_container(cgroup, own):
+            own_cgroup = processes.find_own_cgroup(name, member) if member is not None else None
+            if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):
                 yield Place(state.key, name, member)
 
     def _list_places(self) -> Iterator[Place]:
         """List all members of all keys that have their own cgroup."""
         for state in self._context.run.list_states():
             for container, member in state.members.items():
-                if processes.is_own_cgroup(member.cgroup, container):
+                if processes.find_own_cgroup(container, member):
                     yield Place(state.key, container, member)
 
     # --- What is outside
@@ -238,18 +231,20 @@ class Watch:
         """Find the mover of a container, which remembers for a minute which threads are in its group."""
         mover = self._movers.get(place.container)
         if mover is None or mover.member != place.member:
-            mover = self._movers[place.container] = Mover(self._context, place, partial(self._read_threads, place))
-            mover.needs_init = True
+            read = partial(self._read_threads, place)
+            count_late = partial(self._late.count_thread, place.key, self._late.limit(place.container))
+            source, groups = move.Source(read, needs_init=True), move.read_groups(self._context)
+            mover = self._movers[place.container] = Mover(self._context, place, source, count_late, groups)
         return mover
 
     def _read_threads(self, place: Place) -> set[int]:
         """Read the threads in a container's own cgroup."""
-        found = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
-        if found is not None and found.unread and place.container not in self._unread:
+        reading = processes.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        if reading is not None and reading.unread and place.container not in self._unread:
             self._unread.add(place.container)
             self.failed += 1
-            _say(f"cannot read {format_count(found.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
-        return found.tids if found is not None else set()
+            _say(f"cannot read {format_count(reading.unread, 'cgroup')} of {place.container}: reconcile looks in /proc")
+        return reading.tids if reading is not None else set()
 
     # --- An init that is in another ctrl_group
 
@@ -263,9 +258,9 @@ class Watch:
         if (place.container, member.starttime) in self._followed:
             return False
         self._followed.add((place.container, member.starttime))
-        groups = read_groups(self._context)
+        groups = move.read_groups(self._context)
         path = groups.find(member.pid)
-        if path is None or groups.is_others(path) or is_of_parent(member.group, path):
+        if path is None or groups.is_others(path) or move.is_of_parent(member.group, path):
             return False
         self._context.run.complaints = problems = list[HookError]()
         before = self.followed
@@ -309,15 +304,14 @@ class Watch:
 
     def _forget(self) -> None:
         """Forget what is read again each minute, since IDs are reused."""
-        self._movers.clear()
-        self._unread.clear()
-        self._followed.clear()
+        for known in (self._movers, self._unread, self._followed):
+            known.clear()
 
     def _save(self) -> None:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
-        note_last_look(self._context)
-        save_late(self._context)
+        self._late.note_last_look(self._context.run)
+        self._late.save(self._context.run)
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

@@ -22,11 +22,11 @@ class BrokenRule(NamedTuple):
     changes: dict[str, str]
 
 
-_LOOKS_AGAIN = "found = _find(needed, action)"
+_LOOKS_AGAIN = "_find(diagnose_key(survey, action.key, locked.state, action.container), action)"
 
 
 def _skip_second_look(what: str, verb: str, scenario: str) -> BrokenRule:
-    blind = f'found = action if action.verb == "{verb}" else {_LOOKS_AGAIN[8:]}'
+    blind = f'action if action.verb == "{verb}" else {_LOOKS_AGAIN}'
     return BrokenRule(f"reconcile does not look again whether {what}", scenario, {_LOOKS_AGAIN: blind})
 
 

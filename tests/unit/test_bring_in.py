@@ -338,6 +338,6 @@ def test_a_number_of_a_stranger_that_another_containers_process_has_by_now_stays
         take_number(node, 9)
         evict(*arguments)
 
-    node.patch.setattr(acting, "_evict", take_and_evict)
+    node.patch.setitem(acting._UNDER_LOCK, "evict", take_and_evict)
     assert node.verbs() == ["evict"]
     assert node.kernel.group_of(9) == THEIRS

@@ -7,6 +7,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
+from hook.models import Member
 from hook.node import processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -15,7 +16,7 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
 
 
 @pytest.mark.parametrize(
-    ("cgroup", "own"),
+    ("cgroup", "is_own"),
     [
         (":/machine.slice/libpod-c1.scope/container", True),
         (":/system.slice:cri-containerd:c1", True),
@@ -27,8 +28,9 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
         (None, False),
     ],
 )
-def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> None:
-    assert processes.is_own_cgroup(cgroup, "c1") is own
+def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, is_own: bool) -> None:
+    member = Member(pid=7, starttime=1, group="/sys/fs/resctrl/mon_groups/oci-c1", cgroup=cgroup)
+    assert processes.find_own_cgroup("c1", member) == (cgroup if is_own else None)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hook import names, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
 from hook.node import processes, records
 from hook.reconcile import diagnose
-from hook.reconcile.diagnose import VERBS, Action, Look
+from hook.reconcile.diagnose import VERBS, Action
+from hook.reconcile.survey import Look
 
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
 GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
@@ -69,12 +70,11 @@ class Facts(SimpleNamespace):
                 inode=lambda path: None if path == GONE else 7,
                 is_gone=lambda path: path == GONE,
             ),
-            longest_linger=None,
         )
 
     def list_keys(self) -> list[str]:
-        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides, *self.lost]
-        return sorted(dict.fromkeys(filter(None, found)))
+        keys = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides, *self.lost]
+        return sorted(dict.fromkeys(filter(None, keys)))
 
     def is_dead(self, member: Member) -> bool:
         return member.name in self.dead
@@ -84,6 +84,9 @@ class Facts(SimpleNamespace):
 
     def mark_counters(self, _state: KeyState, group: MonGroup) -> MonGroup:
         return group
+
+    def has_lingered(self, state: KeyState) -> bool:
+        return reclaim.has_lingered(self.context, state)  # type: ignore[arg-type]
 
     def is_gone(self, group: MonGroup) -> bool:
         return group.path == GONE
@@ -98,7 +101,7 @@ class Facts(SimpleNamespace):
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the failures, that of process 8 is of one that is dead; and what is old is called so."""
-    monkeypatch.setattr(diagnose, "Threads", lambda seen, _state: seen)
+    monkeypatch.setattr(diagnose, "Threads", lambda facts, _state: facts)
     monkeypatch.setattr(reclaim, "parse_key", lambda _context, path: path.rpartition("oci-")[2])
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
@@ -108,8 +111,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state(*members: str, **fields: Any) -> KeyState:  # noqa: ANN401
-    found = {name: Member(pid=7, starttime=1, group=PATH, name=name) for name in members}
-    return KeyState(**{"key": "k", "kind": "container", "groups": [NEW], "members": found, **fields})
+    records_of_members = {name: Member(pid=7, starttime=1, group=PATH, name=name) for name in members}
+    return KeyState(**{"key": "k", "kind": "container", "groups": [NEW], "members": records_of_members, **fields})
 
 
 def completed(**fields: Any) -> KeyState:  # noqa: ANN401
@@ -249,5 +252,5 @@ def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set
     facts = Facts(state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}})
     whole: list[Action] = diagnose.diagnose(facts)  # type: ignore[arg-type]
     for container in ("c1", "c2", "c3"):
-        found = diagnose.diagnose_key(facts, "k", facts.states["k"], container)  # type: ignore[arg-type]
-        assert [*found] == [action for action in whole if action.container == container]
+        actions = diagnose.diagnose_key(facts, "k", facts.states["k"], container)  # type: ignore[arg-type]
+        assert [*actions] == [action for action in whole if action.container == container]

@@ -11,7 +11,8 @@ import pytest
 
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError
-from hook.reconcile.move import Mover, Place, move_until, save_late
+from hook.reconcile.move import Mover, Place, Source, move_until, read_groups
+from hook.reconcile.record import LateCpu
 from hook.resctrl import Resctrl
 from hook.words import explain
 from tests.simulator.kernel import RESCTRL
@@ -45,11 +46,11 @@ class Chain:
     def __call__(self) -> set[int]:
         self.looks += 1
         self.kernel.now += self.seconds
-        found = self.kernel.tasks.keys() - self.hidden
+        tids = self.kernel.tasks.keys() - self.hidden
         if self.ends_early:
             self.ends_early -= 1
             self.go_on()
-        return found
+        return tids
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -74,11 +75,17 @@ class Chain:
 
     def mover(self, read: Callable[[], set[int]] | None = None) -> Mover:
         self.node.machine.caller.calls = 0
-        mover = Mover(self.node.context(), Place(UID, ID, self.node.member()), read or self)
+        mover = self.new_mover(read)
         if not mover.step():
             self.node.machine.caller.calls = 0
             move_until([mover], self.kernel.now + 2)
         return mover
+
+    def new_mover(self, read: Callable[[], set[int]] | None = None, late: LateCpu | None = None) -> Mover:
+        """Make a mover that has not looked yet."""
+        count_late = partial((late or LateCpu()).count_thread, UID, 0.0)
+        context, place = self.node.context(), Place(UID, ID, self.node.member())
+        return Mover(context, place, Source(read or self), count_late, read_groups(context))
 
 
 @pytest.fixture
@@ -199,10 +206,10 @@ def test_moves_are_waited_for_together_and_one_that_fails_ends_alone(chain: Chai
     for pid in (1001, 1002, 1003):
         chain.node.spawn(pid)
         chain.become(pid, "D")
-        movers[pid] = Mover(chain.node.context(), Place(UID, ID, chain.node.member()), partial(set, [pid]))
+        movers[pid] = chain.new_mover(partial(set, [pid]))
         assert not movers[pid].step()
     chain.become(1002, "S")
-    movers[1003]._read = fails(errno.EIO)
+    movers[1003]._source = Source(fails(errno.EIO))
     began = chain.kernel.now
     move_until(movers.values(), began + 2)
     assert [mover.has_ended for mover in movers.values()] == [False, True, True]
@@ -214,9 +221,9 @@ def test_move_that_forks_does_not_slow_down_one_with_threads_outside(chain: Chai
     """A pause would let a chain go on."""
     chain.node.spawn(2000)
     chain.become(2000, "D")
-    waiting = Mover(chain.node.context(), Place(UID, ID, chain.node.member()), lambda: {2000})
+    waiting = chain.new_mover(lambda: {2000})
     chain.ends_early = 20
-    quick = Mover(chain.node.context(), Place(UID, ID, chain.node.member()), chain)
+    quick = chain.new_mover()
     chain.hidden = {2000}
     assert not waiting.step()
     assert not quick.step()
@@ -250,7 +257,7 @@ def test_step_that_has_too_many_to_move_goes_on_later_with_the_rest(
     for number in range(100):
         chain.fork(1000, 2000 + number)
     slow_down(monkeypatch, chain, 0.01)
-    mover = Mover(chain.node.context(), Place(UID, ID, chain.node.member()), chain)
+    mover = chain.new_mover()
     before = chain.kernel.now
     assert not mover.step()
     assert 0.2 <= chain.kernel.now - before <= 0.22
@@ -312,7 +319,7 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.kernel.put(RESCTRL, b"7")
     chain.kernel.die(1000)
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
-    mover = Mover(chain.node.context(), Place(UID, ID, chain.node.member()), chain)
+    mover = chain.new_mover()
     assert mover.step()
     assert isinstance(mover.error, HookError)
     assert mover.error.kind == WRONG_CTRL_GROUP
@@ -374,23 +381,24 @@ def test_a_thread_that_takes_the_number_and_is_the_containers_own_stays(chain: C
 
 
 def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) -> None:
-    context = chain.node.context()
-    for ticks, late in ((200, 2.0), (250, 2.5)):
+    late = LateCpu()
+    for ticks, seconds in ((200, 2.0), (250, 2.5)):
         chain.become(1000, "S", ticks)
-        Mover(context, Place(UID, ID, chain.node.member()), chain).step()
-        assert context.late_cpu == {UID: late}
+        chain.new_mover(late=late).step()
+        assert late.by_key == {UID: seconds}
         chain.kernel.put(RESCTRL, b"1000")
 
 
 def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_the_next_save(chain: Chain) -> None:
-    context, busy = chain.node.context(), chain.node.context()
+    late, run, busy = LateCpu(), chain.node.context().run, chain.node.context().run
     for seconds in (1.5, 0.25):
-        context.late_cpu.update({UID: seconds, "gone": 1.0})
-        save_late(context)
+        late.count(UID, seconds)
+        late.count("gone", 1.0)
+        late.save(run)
     assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu) == (1.75, 3.75)
-    context.late_cpu[UID] = 1.0
-    with busy.run.lock(UID, 0.0):
-        save_late(context)
+    late.count(UID, 1.0)
+    with busy.lock(UID, 0.0):
+        late.save(run)
     assert chain.node.state().late_cpu == 1.75
-    save_late(context)
-    assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu, context.late_cpu) == (2.75, 4.75, {})
+    late.save(run)
+    assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu, late.by_key) == (2.75, 4.75, {})

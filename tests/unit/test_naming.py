@@ -13,8 +13,9 @@ from hook.create import create_runtime
 from hook.identity import Container
 from hook.node import files, podman
 from hook.reconcile import act as acting
-from hook.reconcile.diagnose import Action, Survey
+from hook.reconcile.diagnose import Action
 from hook.reconcile.move import Mover
+from hook.reconcile.survey import Survey
 from hook.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
 from tests.unit.simulated import UID, Node

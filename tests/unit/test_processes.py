@@ -25,10 +25,10 @@ A, B, INNER = (f":/pods/crio-{name}.scope" for name in ("a", "b", "a.scope/libpo
 SHARED = ":/system.slice/ssh.service"
 
 
-def processes(*found: tuple[int, int, str]) -> Processes:
-    """By pid, parent and cgroup; all cgroups but the shared one are a container's own, and no init is among them."""
-    own = [("a", member(70, A)), ("b", member(80, B)), ("c", member(90, INNER)), ("d", member(60, SHARED))]
-    return make_processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, own)
+def processes(*given: tuple[int, int, str]) -> Processes:
+    """By pid, parent and cgroup; each cgroup but the shared one is a container's, whose init is not among them."""
+    members = [("a", member(70, A)), ("b", member(80, B)), ("c", member(90, INNER)), ("d", member(60, SHARED))]
+    return make_processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in given}, members)
 
 
 def make_processes(by_pid: dict[int, Process], members: list[tuple[str, Member]]) -> Processes:
@@ -42,7 +42,7 @@ def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
 
 
 def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors() -> None:
-    for found, init, cgroup, expected in (
+    for given, init, cgroup, expected in (
         ([(7, 1, A), (8, 7, A), (9, 1, A)], 7, A, {7, 8, 9}),
         ([(7, 1, A), (8, 7, SHARED), (9, 8, SHARED)], 7, A, {7, 8, 9}),
         ([(7, 1, A), (8, 7, A + "/system.slice")], 7, A, {7, 8}),
@@ -57,40 +57,40 @@ def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors() -> None:
         ([(7, 1, B)], 7, None, {7}),
         ([(8, 1, A)], 7, A, set()),
     ):
-        assert processes(*found).of_container(member(init, cgroup)) == expected, (found, init, cgroup)
+        assert processes(*given).find_pids(member(init, cgroup)) == expected, (given, init, cgroup)
 
 
 def test_a_reused_pid_has_no_processes_of_the_container() -> None:
-    assert processes((7, 1, A), (8, 7, A)).of_container(member(7, A, starttime=2)) == set()
+    assert processes((7, 1, A), (8, 7, A)).find_pids(member(7, A, starttime=2)) == set()
 
 
 def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
     left = processes((8, 1, A), (9, 1, SHARED))
-    assert left.in_own_cgroup(member(7, A)) == {8}
-    assert left.in_own_cgroup(member(7, SHARED)) == set()
-    assert left.in_own_cgroup(member(7, None)) == set()
+    assert left.find_pids_in_own_cgroup(member(7, A)) == {8}
+    assert left.find_pids_in_own_cgroup(member(7, SHARED)) == set()
+    assert left.find_pids_in_own_cgroup(member(7, None)) == set()
 
 
 def test_what_its_own_cgroup_does_not_hold_is_looked_for_by_process() -> None:
-    found = processes((7, 1, A), (8, 7, SHARED), (9, 1, A), (10, 7, B))
-    assert found.beside_own_cgroup(member(7, A)) == {8}
-    assert found.beside_own_cgroup(member(7, None)) == {7, 8}
+    present = processes((7, 1, A), (8, 7, SHARED), (9, 1, A), (10, 7, B))
+    assert present.find_pids(member(7, A), outside_own_cgroup=True) == {8}
+    assert present.find_pids(member(7, None), outside_own_cgroup=True) == {7, 8}
 
 
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
     by_pid = {pid: Process(pid, 1, 1, places) for pid in (7, 8)}
-    found = make_processes(by_pid, [("a", member(7, "memory:/pods/a"))])
-    assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
+    present = make_processes(by_pid, [("a", member(7, "memory:/pods/a"))])
+    assert present.find_pids(member(7, "memory:/pods/a")) == {7, 8}
 
 
 def test_a_process_in_no_own_cgroup_belongs_to_its_nearest_init() -> None:
-    found = processes((7, 1, SHARED), (8, 7, SHARED), (9, 8, SHARED), (10, 7, SHARED))
+    present = processes((7, 1, SHARED), (8, 7, SHARED), (9, 8, SHARED), (10, 7, SHARED))
     outer, inner = member(7, SHARED), member(8, SHARED)
-    assert found.of_container(outer) == {7, 8, 9, 10}
-    found.add([("outer", outer), ("inner", inner)])
-    assert found.of_container(outer) == {7, 10}
-    assert found.of_container(inner) == {8, 9}
+    assert present.find_pids(outer) == {7, 8, 9, 10}
+    present.add([("outer", outer), ("inner", inner)])
+    assert present.find_pids(outer) == {7, 10}
+    assert present.find_pids(inner) == {8, 9}
 
 
 @pytest.mark.parametrize("cgroup", [None, ":/pods"], ids=["an own cgroup", "one shared cgroup, above all others"])
@@ -101,9 +101,9 @@ def test_all_members_together_cost_in_proportion_to_their_number(cgroup: str | N
 def calls_for(count: int, shared: str | None) -> int:
     """How many calls it takes to find the processes of so many members, beside as many in cgroups of their own."""
     places = {f"c{number}": f":/pods/crio-c{number}.scope" for number in range(2 * count)}
-    found = {number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)}
+    by_pid = {number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)}
     members = [(name, member(pid, place)) for pid, (name, place) in enumerate(places.items(), 2)]
-    looked = make_processes(found, members)
+    present = make_processes(by_pid, members)
     calls = 0
 
     def call(_frame: object, event: str, _argument: object) -> None:
@@ -113,19 +113,19 @@ def calls_for(count: int, shared: str | None) -> int:
     sys.setprofile(call)
     try:
         for _, known in members[:count]:
-            looked.of_container(known if shared is None else member(known.pid, shared))
+            present.find_pids(known if shared is None else member(known.pid, shared))
     finally:
         sys.setprofile(None)
     return calls
 
 
 def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
-    found = Processes({7: Process(7, 1, 1, (A,)), 8: Process(8, 1, 1, (A,))})
-    assert found.of_container(member(7, A)) == {7}
-    found.add([("other", member(7, A))])
-    assert found.of_container(member(7, A)) == {7}
-    found.add([("a", member(7, A))])
-    assert found.of_container(member(7, A)) == {7, 8}
+    present = Processes({7: Process(7, 1, 1, (A,)), 8: Process(8, 1, 1, (A,))})
+    assert present.find_pids(member(7, A)) == {7}
+    present.add([("other", member(7, A))])
+    assert present.find_pids(member(7, A)) == {7}
+    present.add([("a", member(7, A))])
+    assert present.find_pids(member(7, A)) == {7, 8}
 
 
 # --- What a look does not know yet
@@ -140,17 +140,17 @@ def init(node: Node) -> Member:
 
 
 def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Member) -> None:
-    seen = look()
-    seen.add([("c", init)])
-    assert seen.of_container(init) == {7}
-    assert seen.threads({7}) == seen.look_again(init) == {7, 70}
+    present = look()
+    present.add([("c", init)])
+    assert present.find_pids(init) == {7}
+    assert present.list_threads({7}) == present.reread_threads(init) == {7, 70}
     born = int(node.kernel.now + 1) * system.TICKS
     node.kernel.fork(7, 8, born=born)
     node.kernel.tasks[7].groups[71] = node.kernel.tasks[7].groups[7]
-    assert seen.look_again(init) == {7, 70, 71}
-    assert (seen.is_newer(8), seen.is_newer(7)) == (True, False)
-    assert Processes({}).look_again(init) == {7, 70, 71}, "a container that started since the look"
-    assert find_strangers({8}, {"a": member(9, A)}, seen) == set(), "no stranger yet"
+    assert present.reread_threads(init) == {7, 70, 71}
+    assert (present.is_newer(8), present.is_newer(7)) == (True, False)
+    assert Processes({}).reread_threads(init) == {7, 70, 71}, "a container that started since the look"
+    assert find_strangers({8}, {"a": member(9, A)}, present) == set(), "no stranger yet"
     node.kernel.now += 2
     assert find_strangers({8}, {"a": member(9, A)}, look()) == {8}
 
@@ -158,9 +158,9 @@ def test_what_was_forked_since_the_look_is_in_the_next_one(node: Node, init: Mem
 def test_a_pid_that_was_reused_since_the_look_is_not_moved(node: Node, init: Member) -> None:
     node.spawn(8, born=50)
     former = Process(8, 7, 1, (SHARED,))
-    seen = Processes({7: Process(7, 1, 1, (SHARED,)), 8: former})
-    assert seen.of_container(init) == {7, 8}
-    assert seen.look_again(init) == {7, 70}
+    present = Processes({7: Process(7, 1, 1, (SHARED,)), 8: former})
+    assert present.find_pids(init) == {7, 8}
+    assert present.reread_threads(init) == {7, 70}
 
 
 # --- The threads in a container's cgroups, by the lists of the cgroup file system, which are plain files here
@@ -203,8 +203,8 @@ def test_threads_of_a_cgroup_and_of_those_below_it_are_read_but_not_another_cont
     for lists, cgroup, expected in cases:
         for path, tids in lists.items():
             add(Path(f"{mount}{path}"), *tids, file="tasks" if cgroup.startswith("cpu") else "cgroup.threads")
-        found = read_threads(cgroup, lambda below: below == f":{OWN}/libpod-b")
-        assert found == (None if expected is None else Reading(expected, 0)), cgroup
+        reading = read_threads(cgroup, lambda below: below == f":{OWN}/libpod-b")
+        assert reading == (None if expected is None else Reading(expected, 0)), cgroup
         for made in mount.iterdir():
             shutil.rmtree(made)
 
@@ -311,9 +311,9 @@ def test_process_that_cannot_be_read_or_whose_cgroups_cannot_is_counted_and_in_n
         node.spawn(pid, OWN)
     node.kernel.denied.update({"/proc/8/cgroup": errno.ENAMETOOLONG, "/proc/9/stat": errno.ENOMEM})
     node.kernel.files["/proc/10/cgroup"] = None  # it has just ended
-    seen = look()
-    assert seen.unread == 2
-    assert {pid: process.cgroups for pid, process in seen.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
+    present = look()
+    assert present.unread == 2
+    assert {pid: process.cgroups for pid, process in present.by_pid.items()} == {7: (":" + OWN,), 8: its.UNKNOWN}
 
 
 def test_threads_of_a_process_that_cannot_be_listed_are_not_taken_for_none(node: Node) -> None:

@@ -18,13 +18,15 @@ import pytest
 from hook import counters, system, validation
 from hook.context import Context
 from hook.errors import HookError
+from hook.identity import Container
 from hook.models import Failure, KeyState
 from hook.node import podman, runtimes
+from hook.node.processes import Groups
 from hook.reconcile import act as acting
-from hook.reconcile import diagnose, run
-from hook.reconcile.diagnose import Survey
+from hook.reconcile import diagnose, move, run, survey
 from hook.reconcile.move import Mover
 from hook.reconcile.run import Repairs
+from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.show.snapshot import get_event, sum_key, take_snapshot
 from hook.store import RunDir
@@ -188,6 +190,33 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_contain
     node.repair()
     assert node.groups() == {GROUP: {7}, f"gold/{GROUP}": {8}}
     node.assert_settled()
+
+
+@pytest.mark.parametrize("moves", [True, False], ids=["one moves to another ctrl_group then", "none moves"])
+def test_groups_are_read_again_for_a_remade_group_only_if_its_process_has_moved_since_the_survey(
+    node: Node, monkeypatch: pytest.MonkeyPatch, *, moves: bool
+) -> None:
+    node.kernel.shows_groups = False
+    gold = node.kernel.add_class("gold")
+    for number, name in enumerate((ID, OTHER, "c3"), 7):
+        node.start(name, number, uid=None)
+        node.kernel.rmdir(f"{RESCTRL}/mon_groups/oci-{name}")
+    monitor, read_groups, readings = acting._monitor, move.read_groups, []
+
+    def move_and_monitor(survey: Survey, container: Container, *others: Any, **options: Any) -> bool | Mover:  # noqa: ANN401
+        if moves and container.id == OTHER:
+            node.kernel.put(gold, b"8")
+        return monitor(survey, container, *others, **options)
+
+    def count_readings(context: Context) -> Groups:
+        readings.append(context)
+        return read_groups(context)
+
+    monkeypatch.setattr(acting, "_monitor", move_and_monitor)
+    monkeypatch.setattr(acting, "read_groups", count_readings)
+    assert node.repair().is_whole
+    place = f"gold/oci-{OTHER}" if moves else f"oci-{OTHER}"
+    assert (node.groups(), len(readings)) == ({f"oci-{ID}": {7}, place: {8}, "oci-c3": {9}}, moves)
 
 
 # --- What another tool has moved to its own group, or to another ctrl_group
@@ -839,9 +868,9 @@ class ChainOfForks:
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     real = acting.bring_in
 
-    def bring_in(seen: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
+    def bring_in(node: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:
         try:
-            return real(seen, key, container, longest_late)
+            return real(node, key, container, longest_late)
         finally:
             act()
 
@@ -897,7 +926,7 @@ def test_chains_whose_links_end_too_early_are_looked_at_again_in_bounds(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each container had twenty looks, however many there were."""
-    monkeypatch.setattr(diagnose, "_FURTHER_LOOKS", 5)
+    monkeypatch.setattr(survey, "_FURTHER_LOOKS", 5)
     chain = ChainOfForks(node, 0)
     node.verbs()
     chain.is_inside, chain.ends_early = True, 1000

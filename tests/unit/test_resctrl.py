@@ -116,17 +116,17 @@ def test_what_is_gone_is_named(node: Node, call: str) -> None:
     errors.append(caught(call, GOLD))
     node.kernel.files[RESCTRL + "/mon_groups"] = None
     errors.append(caught(call, GOLD))
-    assert [it.reason for it in errors] == [Reason.IO, Reason.NO_CTRL_GROUP, Reason.NOT_MOUNTED]
+    assert [error.reason for error in errors] == [Reason.IO, Reason.NO_CTRL_GROUP, Reason.NOT_MOUNTED]
     assert gold in explain(errors[1]).problem
-    assert all(explain(it).kernel == "Out of luck" and GOLD in explain(it).tried for it in errors)
+    assert all(explain(error).kernel == "Out of luck" and GOLD in explain(error).tried for error in errors)
 
 
 @pytest.mark.parametrize("call", ACTIONS)
 @pytest.mark.parametrize(
     ("said", "quoted"),
     [
-        *((it + b"\n", it.decode()) for it in (b"Out of RMIDs", b"Task list parsing error pid x", b"okay")),
-        *((it, "") for it in (b"ok\n", b"", None)),
+        *((text + b"\n", text.decode()) for text in (b"Out of RMIDs", b"Task list parsing error pid x", b"okay")),
+        *((text, "") for text in (b"ok\n", b"", None)),
     ],
 )
 def test_the_last_command_status_is_quoted_unless_it_is_ok(
@@ -221,9 +221,9 @@ def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(node: Node) 
     ("call", "number", "kind", "reason"),
     [
         *(
-            (call, it, "group gone", Reason.IO)
+            (call, number, "group gone", Reason.IO)
             for call in ("list_directory", "read_counter")
-            for it in (2, errno.ENODEV)
+            for number in (2, errno.ENODEV)
         ),
         ("list_directory", errno.EACCES, "refused", Reason.DENIED),
     ],

@@ -46,10 +46,10 @@ class WatchedNode(Node):
 @pytest.fixture
 def node(empty: Node) -> WatchedNode:
     """With a container that runs: process 7, in its group."""
-    found = WatchedNode(empty.machine)
-    found.start()
-    assert found.groups() == {GROUP: {7}}
-    return found
+    watched = WatchedNode(empty.machine)
+    watched.start()
+    assert watched.groups() == {GROUP: {7}}
+    return watched
 
 
 class FakeConnector:
@@ -76,9 +76,9 @@ def listen(node: WatchedNode, *events: int | type[Lost] | None) -> Watch:
 
 def move_until(node: WatchedNode) -> Watch:
     """The same, which has looked at all containers."""
-    found = listen(node)
-    found.looks_at_all = False
-    return found
+    watch = listen(node)
+    watch.looks_at_all = False
+    return watch
 
 
 def look_at_all(watch: Watch) -> None:
@@ -89,9 +89,9 @@ def look_at_all(watch: Watch) -> None:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged."""
-    found: list[str] = []
-    monkeypatch.setattr(system, "write_stderr", lambda line: found.append(line.decode()))
-    return found
+    lines: list[str] = []
+    monkeypatch.setattr(system, "write_stderr", lambda line: lines.append(line.decode()))
+    return lines
 
 
 def moved(node: WatchedNode, pid: int = 8) -> set[int]:
@@ -99,9 +99,9 @@ def moved(node: WatchedNode, pid: int = 8) -> set[int]:
     before = node.groups()[GROUP]
     watch = move_until(node)
     watch.bring_in(pid)
-    found = node.groups()[GROUP] - before
-    assert watch.moved == len(found)
-    return found
+    moved_in = node.groups()[GROUP] - before
+    assert watch.moved == len(moved_in)
+    return moved_in
 
 
 # --- What is moved
@@ -170,9 +170,10 @@ def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_t
 ) -> None:
     node.spawn(8).user_ticks = 25
     node.spawn(9, group="mon_groups/foreign").user_ticks = 400
+    watch = move_until(node)
     for pid in (8, 9):
-        move_until(node).bring_in(pid)
-    assert node.run_context.late_cpu == {UID: 0.25}
+        watch.bring_in(pid)
+    assert watch._late.by_key == {UID: 0.25}
 
 
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
@@ -268,9 +269,9 @@ each_kernel = pytest.mark.parametrize("shows_groups", [True, False], ids=["the k
 @pytest.fixture
 def gold(node: WatchedNode) -> str:
     """The ctrl_group to which the init of the container has been moved."""
-    found = node.kernel.add_class("gold")
-    node.kernel.put(found, b"7")
-    return found
+    gold = node.kernel.add_class("gold")
+    node.kernel.put(gold, b"7")
+    return gold
 
 
 @each_kernel
@@ -374,15 +375,15 @@ def test_next_life_of_a_container_is_followed_at_once(node: WatchedNode, gold: s
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the records that were read, or looked for."""
-    found: list[str] = []
+    names: list[str] = []
     real = RunDir.read
 
     def read(run: RunDir, model: Any, name: str = "") -> Any:  # noqa: ANN401
-        found.append(name)
+        names.append(name)
         return real(run, model, name)
 
     monkeypatch.setattr(RunDir, "read", read)
-    return found
+    return names
 
 
 def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[str]) -> None:
@@ -395,9 +396,9 @@ def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[
     node.spawn(9, own(OTHER))
     assert watch.find([":" + own(OTHER)]) is None
     node.start(OTHER, 9)
-    found = watch.find([":" + own(OTHER)])
-    assert found is not None
-    assert (found.key, found.container, found.member.pid) == (UID, OTHER, 9)
+    place = watch.find([":" + own(OTHER)])
+    assert place is not None
+    assert (place.key, place.container, place.member.pid) == (UID, OTHER, 9)
 
 
 def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_commit(

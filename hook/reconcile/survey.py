@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the facts of a node once a pass: its records, processes, groups and names. Changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+from hook import counters, identity, reclaim, resctrl, system
+from hook.context import Context
+from hook.errors import HookError
+from hook.models import Failure, KeyState, Member, MonGroup
+from hook.node import engines, podman, processes, records
+from hook.node.processes import Groups, Process
+from hook.reconcile.record import LateCpu, read_record
+from hook.view import name_generation
+
+_FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
+
+
+class Look(NamedTuple):
+    """Where a container was at the last look."""
+
+    taker: str | None = None  # the path of another tool's group that its init is in
+    is_in_place: bool = True  # whether its group exists, in the ctrl_group of its init, as far as that is known
+    to_move: int = 0  # its threads outside its group that may be moved in
+    elsewhere: tuple[tuple[str, int], ...] = ()  # groups where threads must stay, by path, and how many
+    unread: int = 0  # at least so many of its cgroups were not read
+
+
+class Survey:
+    """The node in one pass of reconcile. Paths are those of mon_groups.
+
+    An action reads the index entry of its container again, and its look at a container replaces what the last one
+    found.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        late: LateCpu | None = None,
+        live: Collection[str] | None = None,
+        longest_linger: float | None = None,
+    ) -> None:
+        """Survey the node. Raises HookError `io` if the run directory is unreadable."""
+        self.context = context
+        self.late = late or LateCpu()  # counts the late CPU time of what is brought in
+        self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
+        # A limit on the linger time in each key's record, in seconds.
+        self._longest_linger = math.inf if longest_linger is None else longest_linger
+        self.boottime = system.boottime()
+        self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
+        # The names of pods and containers.
+        self.kubelet = engines.KubeletNames()
+        self.podman = podman.PodmanNames(context.run.path)
+        self.records = records.read_contents(context.run)
+        self.states = self.records.states
+        self.indexed: dict[str, list[str]] = {}  # by key, the containers in the index
+        for container, key in self.records.index.items():
+            if key is not None:
+                self.indexed.setdefault(key, []).append(container)
+        # After the records, so that the init of each member is among the processes. This is the only look at all
+        # processes in a pass; later looks read single containers.
+        self.processes = processes.look(processes.find_nested([*self._list_own_cgroups()]))
+        for state in self.states.values():
+            self.processes.add(self.find_live(state).items())
+        recorded = records.list_recorded(self.states.values())
+        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.processes.name_group = self.groups.name_ours
+        self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
+        others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
+        self.orphans = reclaim.find_orphans(context, others) if others else []  # with our prefix, without a record
+        self.looks: dict[tuple[str, str], Look] = {}  # at containers, by key and container
+        # The keys that are to end, and cannot: a live task is in each of their groups.
+        self.held: set[str] = set()
+        # By key: why it could not be looked at.
+        self.unread: dict[str, OSError] = {}
+        # Why the kernel gave the last new group no RMID. This pass tries no other group then: each try searches all
+        # keys for RMIDs to reclaim, and waits for one that comes back.
+        self.refusal: HookError | None = None
+        self.further_looks = _FURTHER_LOOKS
+        # The kernel assigns counters to groups, so that a group may lose one (resctrl.rst, "mbm_assign_mode").
+        mode = system.try_call(system.read_file, f"{context.resctrl.root}/info/L3_MON/mbm_assign_mode")
+        self._assigns = "[mbm_" in (mode or "")
+        # By group, the counters that it may lose, now and in the last run.
+        self.counted: dict[str, dict[str, str]] = {}
+        self._former = read_record(context.run).counted
+
+    def list_keys(self) -> list[str]:
+        """List every key with a record, an index entry or a leftover file."""
+        kept = self.records
+        keys = [*kept.states, *kept.unreadable, *self.indexed, *kept.leftovers, *kept.asides, *self.lost]
+        return [*dict.fromkeys(filter(None, keys))]
+
+    def is_dead(self, member: Member) -> bool:
+        """Whether a member's process is known to be dead."""
+        return not self.processes.is_alive(member) and system.is_dead(member.pid, member.starttime) is True
+
+    def find_live(self, state: KeyState) -> dict[str, Member]:
+        """Return the members of a key that are not known to be dead."""
+        return {name: member for name, member in state.members.items() if not self.is_dead(member)}
+
+    def has_lingered(self, state: KeyState) -> bool:
+        """Whether the linger time of a key is over, that on its record or the limit."""
+        limit = (state.lingering_since or 0.0) + self._longest_linger
+        return system.boottime() >= limit or reclaim.has_lingered(self.context, state)
+
+    def is_gone(self, group: MonGroup) -> bool:
+        """Whether another tool has removed a group that has not ended."""
+        return group.end is None and self.context.resctrl.is_gone(group.path)
+
+    def mark_counters(self, state: KeyState, group: MonGroup) -> MonGroup:
+        """Mark the counters of a live group that have come or gone with CPUs, or started again, since its begin.
+
+        This reads them only if some have come, or if the kernel may take away one that was a number.
+        """
+        begin, machine, kernel = group.begin or {}, self._counters, self.context.resctrl
+        may_lose = self._assigns and bool(counters.pick_traffic(begin))
+        if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
+            return group
+        if kernel.inode(group.path) != group.inode:
+            return group
+        now = {counter: text for counter, text in begin.items() if counter in machine}
+        if not may_lose and begin.keys() >= machine:
+            return counters.note_stops(group, now, {})
+        try:
+            read = kernel.counters(group.path)
+        except HookError:  # removed since
+            return group
+        if not read.keys() >= now.keys():  # just being removed, or a domain is
+            return group
+        name = f"{name_generation(state)} {group.path}"  # of this directory
+        self.counted[name] = {counter: read[counter] for counter in counters.pick_traffic(read) if may_lose}
+        return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
+
+    def find_owner(self, path: str) -> str | None:
+        """Find the key of a group without a record: that of its containers, or the one in its name if they have none.
+
+        The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not
+        take over another key's containers. It returns None if the containers have several keys, and the name is none of
+        them.
+        """
+        name = reclaim.parse_key(self.context, path)
+        keys = {key for key in map(self.records.index.get, self.find_containers(path)) if key is not None}
+        if name in keys or not keys:
+            return name
+        return keys.pop() if len(keys) == 1 else None
+
+    def find_containers(self, path: str) -> dict[str, Process]:
+        """Find the containers that have processes in a group, each with its init: the one that started first.
+
+        The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
+        processes of the survey count, and only if they are still alive.
+        """
+        known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
+        before = self.processes.by_pid
+        tasks = system.try_call(self.context.resctrl.tasks, path) or set()
+        inits: dict[str, Process] = {}
+        there = [before[pid] for pid in tasks & before.keys()]
+        for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
+            now = system.try_call(processes.look_at, process.pid)
+            if now is None or now.starttime != process.starttime:
+                continue
+            for name in (processes.find_container(place, known) for place in now.cgroups):
+                if name is not None:
+                    inits.setdefault(name, now)
+        return inits
+
+    @cached_property
+    def surplus(self) -> records.Surplus:
+        """What has to go of completed keys, so that the next container has room."""
+        return records.find_surplus(self.context.run, self.states.values())
+
+    @cached_property
+    def owners(self) -> dict[str, str | None]:
+        """The key of each group without a record, by `find_owner`."""
+        return {path: self.find_owner(path) for path in self.orphans}
+
+    @cached_property
+    def lost(self) -> dict[str | None, str]:
+        """By key, a group without a record that has live tasks.
+
+        Not so one of a completed key: a task outlived its last member, and a later run removes the group.
+        """
+        completed = (state for state in self.states.values() if state.completed_at is not None)
+        former = {group.path for state in completed for group in state.groups}
+        live = (path for path in self.orphans if path not in former and self.context.resctrl.has_live_task(path))
+        return {self.owners[path]: path for path in live}
+
+    @cached_property
+    def _counters(self) -> set[str]:
+        """The counters that this machine has now."""
+        try:
+            return set(self.context.resctrl.counters(self.context.resctrl.root))
+        except HookError:
+            return set()
+
+    def _list_own_cgroups(self) -> Iterator[str]:
+        """List the own cgroups of all members, and of the containers that are not monitored."""
+        for state in self.states.values():
+            for name, member in state.members.items():
+                yield from filter(None, [processes.find_own_cgroup(name, member)])
+        for name in self.records.failed:
+            failure = self.context.run.glance(Failure, name)
+            if failure is not None and failure.pid is not None and not system.is_dead(failure.pid, failure.starttime):
+                cgroups = (identity.find_own(place, name) for place in system.cgroups(failure.pid))
+                yield from filter(None, cgroups)
