@@ -16,9 +16,8 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
-from hook import system
+from hook import show, system
 from hook.cli import command_line as cli
-from hook.cli import verbs
 from hook.show import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.lines import line, make, write_lines
@@ -113,7 +112,7 @@ def of(begin: str, end: str, seconds: float, joules: float, traffic: int = 12_00
 @pytest.fixture
 def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """What a command prints, on a terminal of 80 columns."""
-    monkeypatch.setattr(verbs, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
+    monkeypatch.setattr(show, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
 
     def run(*arguments: str) -> str:
         assert cli.main([arguments[0], *node.places, *arguments[1:]]) == 0

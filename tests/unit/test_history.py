@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook import system
+from hook import show, system
 from hook.cli import command_line as cli
-from hook.cli import verbs
 from hook.node import files
 from hook.node.models import Job
 from hook.show import Screen, history
@@ -527,7 +526,7 @@ def test_runs_are_shown_if_a_line_joins_some_and_the_terminal_has_room(
     assert "RUNS" not in shown()
     write_lines("history.jsonl", line(make(1)) + line(make(2, runs=3)))
     assert [row.split()[3] for row in shown().splitlines()[:3]] == ["RUNS", "1", "3"]
-    monkeypatch.setattr(verbs, "get_screen", lambda: Screen(40))
+    monkeypatch.setattr(show, "get_screen", lambda: Screen(40))
     assert shown().splitlines()[0].split() == ["NAME", "SECONDS", "ENERGY(J)"]
 
 
