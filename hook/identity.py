@@ -111,7 +111,7 @@ def shorten(text: str | None) -> str | None:
 
 
 def identify_pod(container: str, annotations: Annotations, places: list[str]) -> Pod:
-    """The pod of a container, by its annotations and the paths of its cgroups (as in system.cgroups).
+    """Identify the pod of a container by its annotations and the paths of its cgroups (as in system.cgroups).
 
     Only a path with a runtime's mark counts. There a UID in the path is the pod's; the names come from the
     annotations of that runtime with the same UID. If no path has a UID, these annotations count, unless those of the
@@ -157,7 +157,7 @@ def _list_claims(runtime: str | None, annotations: Annotations) -> list[Pod]:
 
 
 def normalize_uid(text: str) -> str | None:
-    """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
+    """Return a pod UID in lower case with dashes, from that form or from 32 hex digits (static pods).
 
     Returns None if the text is no pod UID.
     """
@@ -221,7 +221,7 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 
 
 def read_pod_uid(cgroup: str) -> str | None:
-    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
+    """Return the pod UID that a cgroup's path names, in its canonical form, or None if it names none.
 
     The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
     A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a plain name makes it a single component.
@@ -267,7 +267,7 @@ def find_marked(cgroup: str) -> list[tuple[str, str]]:
 
 
 def choose_cgroup(places: list[str], container: str) -> str | None:
-    """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
+    """Choose the cgroup to record of a container: its own, if its process's path names it, else its process's.
 
     Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
     container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).

@@ -32,9 +32,8 @@ def name_key(state: KeyState, container: str = "") -> Names:
 
 def read_labels(state: KeyState) -> dict[str, str]:
     """Return the names in the labels of a key's metrics, empty ones too."""
-    return state.labels or {
-        label: name or "" for label, name in zip(("namespace", "pod", "container"), name_key(state))
-    }
+    known = zip(("namespace", "pod", "container"), name_key(state))
+    return state.labels or {label: name or "" for label, name in known}
 
 
 def keep_labels(before: KeyState, after: KeyState) -> KeyState:

@@ -16,7 +16,7 @@ _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
 
 def check_container_id(text: str) -> str:
-    """A container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`, which also makes it one safe path component."""
+    """Check a container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`, which also makes it one safe path component."""
     if not text or len(text) > _ID_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
         raise ValueError("not a container ID")
     return text
@@ -49,7 +49,7 @@ def name_displaced(container: str, pid: int, starttime: int) -> str:
 
 
 def check_member(text: str) -> str:
-    """The name of a member: a container ID, or that of a displaced member."""
+    """Check the name of a member: a container ID, or the name of a displaced member."""
     container, is_displaced, process = text.partition("@")
     pid, _, starttime = process.partition("-")
     if is_displaced and not (pid.isdecimal() and starttime.isdecimal() and process.isascii()):
@@ -59,7 +59,7 @@ def check_member(text: str) -> str:
 
 
 def get_container_id(member: str) -> str:
-    """The container ID of a member's name."""
+    """Return the container ID in the name of a member, which may be displaced."""
     return member.partition("@")[0]
 
 
@@ -72,33 +72,33 @@ def _is_encodable(text: str) -> bool:
 
 
 def check_component(text: str) -> str:
-    """A single safe path component (not `.` or `..`, without `/`, NUL and newline), such as a ctrl_group's name."""
+    """Check one safe path component (not `.` or `..`; no `/`, NUL or newline), such as a ctrl_group's name."""
     if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _is_encodable(text):
         raise ValueError("not one path component")
     return text
 
 
 def check_path(text: str) -> str:
-    """A path that the kernel accepts: not empty, no NUL, valid UTF-8."""
+    """Check a path that the kernel accepts: not empty, no NUL, valid UTF-8."""
     if not text or len(text) > 4095 or not _is_encodable(text):
         raise ValueError("not a path")
     return text
 
 
 def check_ctrl_group(text: str) -> str:
-    """A ctrl_group as the kernel names it: `/` for the root one, else one component."""
+    """Check a ctrl_group as the kernel names it: `/` for the root one, else one component."""
     return text if text == "/" else check_component(text)
 
 
 def check_group_prefix(text: str) -> str:
-    """A prefix of group names: never empty, since we may remove each group that has it."""
+    """Check a prefix of group names: never empty, since we may remove each group with this prefix."""
     if not text or len(text) > _PREFIX_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
         raise ValueError("not a group prefix")
     return text
 
 
 def check_directory(text: str) -> str:
-    """An absolute path without `.`, `..` and empty components; slashes at its end are cut."""
+    """Check an absolute path without `.`, `..` and empty components, and cut slashes at its end."""
     path = text.rstrip("/")
     strays = "//" in path or "/./" in path + "/" or "/../" in path + "/"
     if not path.startswith("/") or strays or not _is_encodable(path):
@@ -107,28 +107,28 @@ def check_directory(text: str) -> str:
 
 
 def check_file(text: str) -> str:
-    """The absolute path of a file, as for `check_directory`; or nothing."""
+    """Check the absolute path of a file, as check_directory does; or nothing."""
     if text and check_directory(text) != text:
         raise ValueError("not the absolute path of a file")
     return text
 
 
 def check_label(text: str) -> str:
-    """The name of a job's label, as Prometheus has them: `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first."""
+    """Check the name of a job's label, as Prometheus has them: `[A-Za-z_][A-Za-z0-9_]{0,63}`, and not `__` first."""
     if len(text) > _LABEL_LIMIT or text[:2] in ("", "__") or "0" <= text[0] <= "9" or text.strip(_ALPHANUMERIC + "_"):
         raise ValueError(f"not a label's name: 1 to {_LABEL_LIMIT} of A-Z a-z 0-9 _, no digit first, and no __")
     return text
 
 
 def check_label_value(text: str) -> str:
-    """The value of a job's label."""
+    """Check the value of a job's label."""
     if not 0 < len(text) <= _VALUE_LIMIT or not text.isprintable():
         raise ValueError(f"not a label's value: 1 to {_VALUE_LIMIT} printable characters")
     return text
 
 
 def check_mon_group(text: str) -> str:
-    """The full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
+    """Check the full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
 
     State files are root's, but a path that rmdir gets is checked all the same.
     """

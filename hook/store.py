@@ -42,12 +42,12 @@ LIMIT = 16 << 20
 class Reader:
     """The open run directory, to read; `descriptor` is for other modules that read files in it."""
 
-    def __init__(self, path: str) -> None:
-        """Open the run directory. Raises OSError, and HookError `io` if another user could write to it."""
+    def __init__(self, path: str, *owners: int) -> None:
+        """Open the run directory. Raises OSError, and HookError `io` if others than these owners could write to it."""
         self.path = path
         self.descriptor = system.open_directory(path)
         owner, mode = system.owner_and_mode(self.descriptor)
-        if owner not in (0, system.user_id()) or mode & 0o022:
+        if owner not in owners or mode & 0o022:
             system.close(self.descriptor)
             raise HookError(Reason.IO, "not root's", path=path, owner=owner, mode=mode)
 
@@ -115,10 +115,10 @@ class RunDir(Reader):
         self.may_make_room = True  # a full file system leads to reclaim.make_room
         try:
             try:
-                super().__init__(path)
+                super().__init__(path, system.user_id())
             except FileNotFoundError:
                 system.ensure_directory(path, 0o755)
-                super().__init__(path)
+                super().__init__(path, system.user_id())
                 self.make_parts()
         except OSError as error:
             raise as_hook_error("cannot create or open the run directory", error) from error

@@ -54,7 +54,7 @@ class Records(Reader):
 
     def __init__(self, path: str) -> None:
         try:
-            super().__init__(path)
+            super().__init__(path, 0, system.user_id())
         except FileNotFoundError:
             self.descriptor = -1
         except OSError as error:

@@ -148,9 +148,8 @@ def _lay_out_keys(
     keys = ["" if isinstance(row, str) else row.state.key for row, _ in rows]
     if screen.width is not None:
         keys = ["" if key == title else _shorten_key(key) for title, key in zip(titles, keys)]
-    return lay_out_uses(
-        [Column("NAME", titles), Column("KEY", keys), *columns], [use for _, use in rows], heads, screen
-    )
+    first = [Column("NAME", titles), Column("KEY", keys)]
+    return lay_out_uses([*first, *columns], [use for _, use in rows], heads, screen)
 
 
 def _shorten_key(key: str) -> str:

@@ -31,7 +31,6 @@ from hook.resctrl import Resctrl
 from hook.show import NOTHING, to_word
 from hook.words import who
 
-_T = TypeVar("_T")
 _Name = TypeVar("_Name")
 _MOST_READS = 5
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
@@ -270,10 +269,11 @@ class Inventory:
         states = {name: read_state(records, name) for name in records.list_names(KeyState)}
         self.uncharged, readings = _read_all(kernel, ctrl_groups)
         keys = [_read_key(records, kernel, name, state, readings) for name, state in states.items()]
-        self.keys = _list_of(SeenKey, keys)
+        # What vanished since it was listed is in none of these.
+        self.keys = [key for key in keys if isinstance(key, SeenKey)]
         failures = [read_record(records, Failure, name) for name in records.list_names(Failure)]
-        self.failures = _list_of(Failure, failures)
-        self.unreadable = _list_of(Broken, [*keys, *failures])
+        self.failures = [failure for failure in failures if isinstance(failure, Failure)]
+        self.unreadable = [record for record in (*keys, *failures) if isinstance(record, Broken)]
         self.unhooked = records.glance(Unhooked, "unhooked")
         """The containers without the hook that reconcile found, and still without a record; None if it has not run."""
         if self.unhooked is not None:
@@ -379,11 +379,6 @@ def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: 
 
 def _name_group(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-def _list_of(kind: type[_T], records: Iterable[object]) -> list[_T]:
-    """Choose those of one kind: readable or Broken. What vanished is in neither."""
-    return [record for record in records if isinstance(record, kind)]
 
 
 # --- The use of tasks in no pod

@@ -57,8 +57,8 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 def read() -> tuple[list[int], history.Jobs]:
     """Read the history; return the numbers of its jobs, and what else is known of it."""
-    found = history.Jobs(str(FILE))
-    return sorted(found.collect(lambda jobs: [int(job.id, 16) for job in jobs])), found
+    jobs = history.Jobs(str(FILE))
+    return sorted(jobs.collect(lambda jobs: [int(job.id, 16) for job in jobs])), jobs
 
 
 # --- Lines
@@ -110,7 +110,7 @@ def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
 
 def test_a_long_line_takes_little_memory() -> None:
     stream = io.BytesIO(b"x" * (100 * history.LINE) + b"\n" + WHOLE)
-    assert [len(it) for it in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE), 0]
+    assert [len(part) for part in history.read_lines(stream)] == [2 * history.LINE, len(WHOLE), 0]
 
 
 # --- Files
@@ -194,11 +194,11 @@ def test_a_damaged_file_is_named_and_loses_nothing_of_others(shown: Print, case:
     FILE.with_name("history.jsonl.2.gz").write_bytes(content)
     write_lines("history.jsonl.1", line(make(3)))
     write_lines("history.jsonl", b"torn\n" + line(make(4)))
-    found = json.loads(shown("--json", status=1))
+    answer = json.loads(shown("--json", status=1))
     first = [1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []
-    assert [int(job["id"], 16) for job in found["jobs"]] == [*first, 3, 4]
-    (said,) = found["problems"]
-    assert (found["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (1, True, True)
+    assert [int(job["id"], 16) for job in answer["jobs"]] == [*first, 3, 4]
+    (said,) = answer["problems"]
+    assert (answer["skipped"], said.startswith("history.jsonl.2.gz: "), problem in said) == (1, True, True)
     assert shown(status=1).splitlines()[-1] == f"skipped: 1 torn or unknown line in history.jsonl; {said}"
 
 
@@ -207,11 +207,11 @@ def test_members_of_gzip_and_zeros_behind_them_are_read_and_what_is_no_file_is_n
     write_lines("history.jsonl.1.gz", b"")
     content = gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
     FILE.with_name("history.jsonl.1.gz").write_bytes(content)
-    numbers, found = read()
-    assert (numbers, found.explain()) == ([1, 2, 3], "")
+    numbers, jobs = read()
+    assert (numbers, jobs.explain()) == ([1, 2, 3], "")
     fs.create_dir(FILE.with_name("history.jsonl.2"))
-    numbers, found = read()
-    assert (numbers, found.problems) == ([1, 2, 3], ["history.jsonl.2: not a regular file"])
+    numbers, jobs = read()
+    assert (numbers, jobs.problems) == ([1, 2, 3], ["history.jsonl.2: not a regular file"])
 
 
 @pytest.mark.parametrize("reads", range(1, 8))
@@ -232,9 +232,9 @@ def test_what_logrotate_moves_before_any_of_the_reads_is_read(
         return read_parts(path)
 
     monkeypatch.setattr(history, "_read_parts", rotate_first)
-    found = json.loads(shown(*form.split()))
-    assert [row["name"] for row in found.get("jobs", found.get("sums"))] == ["a", "b"]
-    assert (found["total"]["jobs"], found["problems"]) == (2, [])
+    answer = json.loads(shown(*form.split()))
+    assert [row["name"] for row in answer.get("jobs", answer.get("sums"))] == ["a", "b"]
+    assert (answer["total"]["jobs"], answer["problems"]) == (2, [])
 
 
 LATER, EARLIER = "2026-11-17T01:05:00Z", "2026-11-17T00:05:00Z"
@@ -247,11 +247,11 @@ def test_of_the_lines_with_an_id_the_last_in_the_file_counts(shown: Print, form:
         jobs = [line(make(1, use={"core_energy": use}, end=end)) if end else b"" for use, end in enumerate(ends, 1)]
         write_lines("history.jsonl.1", jobs[0])
         write_lines("history.jsonl", line(make(2, use={}, end=LATER)) + jobs[1] + jobs[2], at=NOW - 10)
-        found = json.loads(shown("--json", *form.split()))
+        answer = json.loads(shown("--json", *form.split()))
         use, end = max(((use, end) for use, end in enumerate(ends, 1) if end), default=(0, ""))
         is_there = end > ("2026-11-17T01:00" if "since" in form else "")
-        assert found["total"]["jobs"] == 1 + is_there, ends
-        assert found["total"]["use"] == ({"core_energy": use} if is_there else {}), ends
+        assert answer["total"]["jobs"] == 1 + is_there, ends
+        assert answer["total"]["use"] == ({"core_energy": use} if is_there else {}), ends
 
 
 # --- Which jobs
@@ -296,10 +296,10 @@ SOME = [
 )
 def test_names_and_times_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
     write_lines("history.jsonl", b"".join(map(line, SOME)))
-    found = json.loads(shown("--json", *arguments.split()))
-    assert [int(job["id"], 16) for job in found["jobs"]] == expected
+    answer = json.loads(shown("--json", *arguments.split()))
+    assert [int(job["id"], 16) for job in answer["jobs"]] == expected
     most = len(expected) if "--limit" not in arguments else 5 if "--until" in arguments else 6
-    assert found["total"] is None if not expected else found["total"]["jobs"] == most
+    assert answer["total"] is None if not expected else answer["total"]["jobs"] == most
 
 
 LABELLED = [
@@ -322,10 +322,10 @@ LABELLED = [
 )
 def test_labels_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
     write_lines("history.jsonl", b"".join(map(line, LABELLED)))
-    found = json.loads(shown("--json", *arguments.split()))
-    assert [int(job["id"], 16) for job in found["jobs"]] == expected
+    answer = json.loads(shown("--json", *arguments.split()))
+    assert [int(job["id"], 16) for job in answer["jobs"]] == expected
     wanted = [word.removeprefix("--label=") for word in arguments.split() if word.startswith("--label=")]
-    assert [f"{name}={text}" for name, text in found["labels"].items()] == wanted
+    assert [f"{name}={text}" for name, text in answer["labels"].items()] == wanted
 
 
 def test_csv_has_a_column_for_each_label(shown: Print) -> None:
@@ -372,9 +372,9 @@ def test_rows_are_sorted_and_limited_in_all_forms(shown: Print, arguments: str, 
     """What is known counts. The total is of all, and the table says how many rows there are."""
     write_lines("history.jsonl", b"".join(map(line, USED)))
     words, expected = arguments.split(), names.split()
-    found = json.loads(shown("--json", *words))
-    assert [it["name"] for it in found.get("jobs", found.get("sums"))] == expected
-    assert found["total"]["jobs"] == len(USED)
+    answer = json.loads(shown("--json", *words))
+    assert [row["name"] for row in answer.get("jobs", answer.get("sums"))] == expected
+    assert answer["total"]["jobs"] == len(USED)
     assert [row["name"] for row in csv.DictReader(io.StringIO(shown("--csv", *words)))] == expected
     rows = shown(*words).splitlines()
     assert [row.split()[0] for row in rows[1:][: len(expected)]] == expected
@@ -425,10 +425,10 @@ def test_screens_have_local_times_with_their_zone_and_programs_get_utc(
     since, until = "2026-10-01T00:00:00+02:00", "2026-11-18T00:00:00+01:00"
     assert lines[-1] == f"ended at or after {since} and before {until}"
     assert shown(f"--since={since}", f"--until={until}").splitlines() == lines
-    found = json.loads(shown(f"--since={since}", "--json"))
-    assert (found["since"], found["until"]) == ("2026-09-30T22:00:00Z", None)
-    assert [it["end"] for it in found["jobs"]] == ["2026-10-01T00:00:00Z", "2026-11-16T23:30:00Z"]
-    assert [it["name"] for it in json.loads(shown("--by=day", "--json"))["sums"]] == ["2026-10-01", "2026-11-17"]
+    answer = json.loads(shown(f"--since={since}", "--json"))
+    assert (answer["since"], answer["until"]) == ("2026-09-30T22:00:00Z", None)
+    assert [job["end"] for job in answer["jobs"]] == ["2026-10-01T00:00:00Z", "2026-11-16T23:30:00Z"]
+    assert [row["name"] for row in json.loads(shown("--by=day", "--json"))["sums"]] == ["2026-10-01", "2026-11-17"]
 
 
 def test_an_end_that_is_no_day_is_shown_as_it_is(shown: Print) -> None:
@@ -457,7 +457,7 @@ def test_a_later_line_of_a_job_decides_whether_it_ended_in_time(shown: Print) ->
 def test_sums_are_by_name_pod_namespace_day_or_label(shown: Print, by: str, names: list[str | None]) -> None:
     """A label that no job has makes one sum, without a name."""
     write_lines("history.jsonl", b"".join(map(line, [*SOME, make(7, "job-17", labels={"user": "bob", "pod": "x"})])))
-    assert [it["name"] for it in json.loads(shown("--json", f"--by={by}"))["sums"]] == names
+    assert [row["name"] for row in json.loads(shown("--json", f"--by={by}"))["sums"]] == names
 
 
 @pytest.mark.parametrize(
@@ -505,9 +505,9 @@ def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str]
     ],
 )
 def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
-    (found,) = history.parse_line(line(job))
-    assert found is not None
-    assert history.name_job(found) == name
+    (parsed,) = history.parse_line(line(job))
+    assert parsed is not None
+    assert history.name_job(parsed) == name
 
 
 def test_marks_say_what_is_unknown(shown: Print) -> None:

@@ -36,8 +36,8 @@ def pod_of(said: Said, *places: str) -> identity.Pod:
 
 
 def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
-    found = identity.derive_key(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
-    return found.name, found.kind
+    key = identity.derive_key(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
+    return key.name, key.kind
 
 
 def refused(mode: str, said: Said, *places: str) -> HookError:
@@ -191,8 +191,8 @@ def test_an_invalid_sandbox_id_leaves_the_containers_own_id_as_the_key(sandbox: 
     """The author of an image could keep its containers unmonitored by it. That it is said: test_entry.py."""
     said = Annotations.model_validate({SANDBOX: sandbox})
     pod = identity.identify_pod(ID, said, [BY_PODMAN])
-    found = identity.derive_key("sandbox", ID, said, pod)
-    assert (found.name, found.kind) == (ID, "sandbox")
+    key = identity.derive_key("sandbox", ID, said, pod)
+    assert (key.name, key.kind) == (ID, "sandbox")
     assert pod.problem is not None
     assert f"an invalid sandbox ID: {sandbox[:80]!r}" in explain(pod.problem).problem
 
@@ -317,8 +317,8 @@ NO_POD_UIDS = [
 @pytest.mark.parametrize(
     ("text", "uid"),
     [
-        *((it, UID) for it in (UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title())),
-        *((it, None) for it in NO_POD_UIDS),
+        *((text, UID) for text in (UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title())),
+        *((text, None) for text in NO_POD_UIDS),
     ],
 )
 def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | None) -> None:

@@ -51,12 +51,12 @@ REFUSED: list[tuple[Rule, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "text"), ACCEPTED, ids=lambda it: getattr(it, "__name__", None))
+@pytest.mark.parametrize(("rule", "text"), ACCEPTED, ids=lambda value: getattr(value, "__name__", None))
 def test_what_is_right_is_returned_as_it_is(rule: Rule, text: str) -> None:
     assert rule(text) == text
 
 
-@pytest.mark.parametrize(("rule", "text"), REFUSED, ids=lambda it: getattr(it, "__name__", None))
+@pytest.mark.parametrize(("rule", "text"), REFUSED, ids=lambda value: getattr(value, "__name__", None))
 def test_what_is_wrong_is_a_value_error(rule: Rule, text: str) -> None:
     with pytest.raises(ValueError, match=r"^not "):
         rule(text)

@@ -63,16 +63,16 @@ class Conmon:
         """The name that a hook gets."""
         container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
         name_container(container)
-        found: str | None = container.pod.container
-        return found
+        name: str | None = container.pod.container
+        return name
 
 
 @pytest.fixture
 def conmon(monkeypatch: pytest.MonkeyPatch) -> Conmon:
-    found = Conmon(monkeypatch)
-    assert found.name() == "web"
-    found.read.clear()
-    return found
+    processes = Conmon(monkeypatch)
+    assert processes.name() == "web"
+    processes.read.clear()
+    return processes
 
 
 @pytest.mark.parametrize(
@@ -154,17 +154,17 @@ def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | No
 def test_only_the_infra_container_of_its_own_pod_is_left_out(
     pod: str | None, name: str | None, mode: str, expected: bool
 ) -> None:
-    found = Pod(None, (None, pod, name))
-    assert not leaves_out(Options.model_validate({"key": mode}), found), "Podman has not made it"
-    found.is_podmans = True
-    assert leaves_out(Options.model_validate({"key": mode}), found) is expected
+    pod_of_podman = Pod(None, (None, pod, name))
+    assert not leaves_out(Options.model_validate({"key": mode}), pod_of_podman), "Podman has not made it"
+    pod_of_podman.is_podmans = True
+    assert leaves_out(Options.model_validate({"key": mode}), pod_of_podman) is expected
 
 
 # --- containers/storage
 
 
-def write_json(fs: FakeFilesystem, path: str, found: object) -> None:
-    fs.create_file(path, contents=found if isinstance(found, str) else json.dumps(found))
+def write_json(fs: FakeFilesystem, path: str, content: object) -> None:
+    fs.create_file(path, contents=content if isinstance(content, str) else json.dumps(content))
 
 
 def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
@@ -313,5 +313,5 @@ def test_a_pods_digits_stay_its_label(known: podman.PodmanNames) -> None:
 
 
 def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: podman.PodmanNames) -> None:
-    over = state(pod_name=DIGITS, members={})
-    assert podman.add_names(over, known).pod_name == "stack"
+    completed = state(pod_name=DIGITS, members={})
+    assert podman.add_names(completed, known).pod_name == "stack"

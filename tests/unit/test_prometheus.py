@@ -37,13 +37,13 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def parsed(text: str) -> Samples:
     """What Prometheus' parser reads; no series comes twice."""
-    found: Samples = {}
+    samples: Samples = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             series = (sample.name, frozenset(sample.labels.items()))
-            assert series not in found, series
-            found[series] = sample.value
-    return found
+            assert series not in samples, series
+            samples[series] = sample.value
+    return samples
 
 
 def text_of(node: NodeFiles) -> str:
@@ -62,9 +62,9 @@ def values(samples: Samples, name: str, **labels: str) -> list[float]:
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
     """The value of the only such series; None: there is none."""
-    found = values(samples, name, **labels)
-    assert len(found) <= 1
-    return found[0] if found else None
+    matching = values(samples, name, **labels)
+    assert len(matching) <= 1
+    return matching[0] if matching else None
 
 
 # --- Use
@@ -103,10 +103,10 @@ def test_what_is_known_of_a_use_has_a_sample_and_the_rest_is_counted(
 ) -> None:
     node.make("oci-c1", counters={**NOW, **now})
     node.record("c1", groups=groups)
-    found = scraped(node)
-    assert value(found, "core_energy_joules_total", key="c1") == energy
-    assert value(found, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy") == unknown
-    assert value(found, "llc_occupancy_bytes") == occupancy
+    samples = scraped(node)
+    assert value(samples, "core_energy_joules_total", key="c1") == energy
+    assert value(samples, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy") == unknown
+    assert value(samples, "llc_occupancy_bytes") == occupancy
 
 
 def test_after_a_wipe_the_counter_starts_again_from_0(node: NodeFiles) -> None:
@@ -116,8 +116,8 @@ def test_after_a_wipe_the_counter_starts_again_from_0(node: NodeFiles) -> None:
     for before, known, begin in (("100", {}, "5"), ("Unavailable", {ENERGY: "100"}, "8"), ("Unavailable", {}, "50")):
         group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: begin}, "before": {ENERGY: before}, "known": known}
         node.record("c1", groups=[group])
-        found = scraped(node)
-        samples.append((value(found, "core_energy_joules_total"), value(found, "use_unknown", event="core_energy")))
+        scrape = scraped(node)
+        samples.append((value(scrape, "core_energy_joules_total"), value(scrape, "use_unknown", event="core_energy")))
     assert samples == [(103, None), (0, 1), (None, 1)]
 
 
@@ -126,12 +126,12 @@ def test_each_event_has_a_metric_of_its_kind_and_unit(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
     node.count_whole(dict.fromkeys(every, "7"))
-    found = scraped(node)
+    samples = scraped(node)
     for event in EVENTS.values():
         assert event.metric.endswith("_total") is not event.gauge
         assert re.search(rf"{event.unit}|uops", event.metric), "the unit is part of the name"
-        assert value(found, event.metric) == (3 if event.gauge else 2)
-        assert value(found, f"node_{event.metric}") == 4
+        assert value(samples, event.metric) == (3 if event.gauge else 2)
+        assert value(samples, f"node_{event.metric}") == 4
 
 
 def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
@@ -139,8 +139,8 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     group = {"path": path, "ctrl_group": "/", "begin": {"mon_L3_00/stalls_memrd": "5", "mon_L3_00/new": "1"}}
     node.record("c1", groups=[group])
     node.count_whole({"mon_L3_00/stalls_memrd": "40"})
-    found = {name: it for (name, _), it in scraped(node).items() if "stalls" in name or "new" in name}
-    assert found == {"resctrl_mon_stalls_memrd_total": 12, "resctrl_mon_node_stalls_memrd_total": 23}
+    samples = {name: number for (name, _), number in scraped(node).items() if "stalls" in name or "new" in name}
+    assert samples == {"resctrl_mon_stalls_memrd_total": 12, "resctrl_mon_node_stalls_memrd_total": 23}
     assert "# TYPE resctrl_mon_stalls_memrd_total counter" in text_of(node)
 
 
@@ -167,12 +167,12 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     ],
 )
 def test_a_key_has_labels(node: NodeFiles, fields: dict[str, str], labels: dict[str, str]) -> None:
-    groups = [{**HERE, "path": node.make("oci-c1", it, NOW), "ctrl_group": it} for it in ("/", "gold")]
+    groups = [{**HERE, "path": node.make("oci-c1", path, NOW), "ctrl_group": path} for path in ("/", "gold")]
     node.record("c1", groups=groups, members={"c1": node.alive(HERE["path"], name="app")}, **fields)
     pod = {"namespace": fields.get("pod_namespace", ""), "pod": fields.get("pod_name", ""), "container": ""}
-    found = [dict(it) for name, it in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
-    expected = [{**pod, **labels, "ctrl_group": it, "domain": "mon_PERF_PKG_00"} for it in ("/", "gold")]
-    assert sorted(found, key=lambda it: it["ctrl_group"]) == expected
+    of_use = [dict(pairs) for name, pairs in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
+    expected = [{**pod, **labels, "ctrl_group": path, "domain": "mon_PERF_PKG_00"} for path in ("/", "gold")]
+    assert sorted(of_use, key=lambda labels: labels["ctrl_group"]) == expected
 
 
 NAMES = ("namespace", "pod", "container")
@@ -181,8 +181,8 @@ POD = "0d174e60a699"
 
 def labels_of(node: NodeFiles) -> dict[str, str]:
     """The labels of the only series of a counter."""
-    (found,) = [dict(it) for name, it in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
-    return {name: text for name, text in found.items() if name not in ("ctrl_group", "domain")}
+    (labels,) = [dict(labels) for name, labels in scraped(node) if name == "resctrl_mon_core_energy_joules_total"]
+    return {name: text for name, text in labels.items() if name not in ("ctrl_group", "domain")}
 
 
 def test_a_container_keeps_its_series_when_its_key_has_no_member_any_more(node: NodeFiles) -> None:
@@ -202,7 +202,7 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     for again in (state, named, labels.keep_labels(named, replace(named, pod_name="kept", name="new"))):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
-        infos = {it for it in scraped(node) if it[0] == "resctrl_mon_key_info"}
+        infos = {series for series in scraped(node) if series[0] == "resctrl_mon_key_info"}
         shown = {**expected, "name": f"{again.pod_name}/{again.name}"}
         assert infos == {("resctrl_mon_key_info", frozenset(shown.items()))}
 
@@ -251,17 +251,17 @@ def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     node.fail("c6", 'new"\n')
     node.fail("c9", Reason.USAGE, monitored=True)
     node.write("runs", "createRuntime-ok", "....")
-    found = scraped(node)
+    samples = scraped(node)
     names = ("live", "taken", "lingering", "completed", "recovering", "unreadable")
-    assert [value(found, "keys", state=it) for it in names] == [3, 0, 1, 1, 1, 1]
-    assert [value(found, "members", state=it) for it in ("alive", "dead")] == [2, 1]
-    assert [value(found, "rmids_in_use", owner=it) for it in ("ours", "others")] == [2, 4]
-    unmonitored = {it: value(found, "unmonitored_containers", reason=it) for it in (*REASONS, 'new"\\n')}
+    assert [value(samples, "keys", state=state) for state in names] == [3, 0, 1, 1, 1, 1]
+    assert [value(samples, "members", state=state) for state in ("alive", "dead")] == [2, 1]
+    assert [value(samples, "rmids_in_use", owner=owner) for owner in ("ours", "others")] == [2, 4]
+    unmonitored = {reason: value(samples, "unmonitored_containers", reason=reason) for reason in (*REASONS, 'new"\\n')}
     assert unmonitored == {**dict.fromkeys(REASONS, 0), "no_rmids": 2, 'new"\\n': 1}
-    assert value(found, "hook_runs_total", stage="createRuntime", result="ok") == 4
-    assert value(found, "build_info", version=__version__) == 1
+    assert value(samples, "hook_runs_total", stage="createRuntime", result="ok") == 4
+    assert value(samples, "build_info", version=__version__) == 1
     single = {"members_taken_from_others": 1, "rmids": 8, "orphan_groups": 1, "mounted": 1, "node_supported": 1}
-    assert {name: value(found, name) for name in single} == single
+    assert {name: value(samples, name) for name in single} == single
 
 
 def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_group(node: NodeFiles) -> None:
@@ -270,14 +270,14 @@ def test_containers_that_another_tool_has_taken_are_counted_by_key_and_by_its_gr
     before = scraped(node)
     assert not [name for name, _ in before if "taken_containers" in name or name.endswith("use_unknown")]
     theirs = node.take('th"eirs')
-    found = scraped(node)
-    assert (value(found, "keys", state="taken"), value(found, "keys", state="live")) == (1, 0)
+    samples = scraped(node)
+    assert (value(samples, "keys", state="taken"), value(samples, "keys", state="live")) == (1, 0)
     labels = {"namespace": "shop", "pod": "web", "container": "", "uid": "c1"}
-    assert value(found, "taken_containers", **labels, group=theirs) == 1
-    assert value(found, "use_unknown", **labels, ctrl_group="/", domain="mon_PERF_PKG_00", event="core_energy") == 1
+    assert value(samples, "taken_containers", **labels, group=theirs) == 1
+    assert value(samples, "use_unknown", **labels, ctrl_group="/", domain="mon_PERF_PKG_00", event="core_energy") == 1
     energy = "core_energy_joules_total"
     place = {**labels, "ctrl_group": "/", "domain": "mon_PERF_PKG_00"}
-    assert value(found, energy, **place) == value(before, energy, **place) == 3.25
+    assert value(samples, energy, **place) == value(before, energy, **place) == 3.25
 
 
 RUN: dict[str, Any] = {
@@ -311,17 +311,17 @@ def test_reconcile_and_watch_are_seen(
     node: NodeFiles, record: str, content: dict[str, Any], expected: dict[str, float | None]
 ) -> None:
     node.write("", f"{record}.json", json.dumps({"version": 1, **content}))
-    found = scraped(node)
-    assert {name: value(found, name) for name in expected} == expected
+    samples = scraped(node)
+    assert {name: value(samples, name) for name in expected} == expected
 
 
 def test_what_reconcile_did_is_counted_by_verb_and_by_group(node: NodeFiles) -> None:
     node.reconciled(**RUN, actions={"adopt": 7}, failures={"evict": 3}, elsewhere={"/r/gold": 2, "/r/x": 1})
-    found = scraped(node)
-    assert [value(found, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [2, 1]
-    assert [value(found, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
-    assert [value(found, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
-    assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
+    samples = scraped(node)
+    assert [value(samples, "elsewhere_threads", group=path) for path in ("/r/gold", "/r/x")] == [2, 1]
+    assert [value(samples, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
+    assert [value(samples, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
+    assert [value(samples, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
 
 
 @pytest.mark.parametrize(("directory", "is_supported"), [(None, 0), ("", 1), ("info", 0)])
@@ -332,11 +332,11 @@ def test_a_machine_without_a_mount_has_health_metrics_and_whether_it_could_monit
     shutil.rmtree(node.root)
     if directory is not None:
         (node.root / directory).mkdir(parents=True)
-    found = scraped(node)
-    assert (value(found, "mounted"), value(found, "node_supported")) == (0, is_supported)
-    assert {value(found, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
+    samples = scraped(node)
+    assert (value(samples, "mounted"), value(samples, "node_supported")) == (0, is_supported)
+    assert {value(samples, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
     assert not [
-        name for name, _ in found if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
+        name for name, _ in samples if re.search("rmids|orphan|hook_runs|node_[^s]", name) and "unmon" not in name
     ]
 
 
@@ -360,11 +360,11 @@ def test_every_metric_has_one_header_followed_by_its_samples() -> None:
 
 
 def test_json_has_the_same_numbers() -> None:
-    found: Samples = {}
+    samples: Samples = {}
     for metric in json.loads(json.dumps(prometheus.to_json(FAMILIES.values())))["metrics"]:
         assert metric["type"] in ("counter", "gauge")
-        found |= {(metric["name"], frozenset(it["labels"].items())): it["value"] for it in metric["samples"]}
-    assert found == parsed(prometheus.format_text(FAMILIES.values()))
+        samples |= {(metric["name"], frozenset(one["labels"].items())): one["value"] for one in metric["samples"]}
+    assert samples == parsed(prometheus.format_text(FAMILIES.values()))
 
 
 HOSTILE = st.text(max_size=30) | st.sampled_from(
@@ -378,12 +378,12 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 @example(namespace="n", pod='a"b\\c{d}=e,f # EOF', domain="d", reason="io")
 def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, domain: str, reason: str) -> None:
     def make_with(*words: str) -> list[prometheus.Family]:
-        over = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
-        group = Group(over, exists=False, now={f"{words[2]}/core_energy": "2"})
+        record = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
+        group = Group(record, exists=False, now={f"{words[2]}/core_energy": "2"})
         key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
         (failure,) = EVERYTHING.failures
-        seen = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
-        return make_families(make_inventory(**seen))
+        fields = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
+        return make_families(make_inventory(**fields))
 
     families = make_with(namespace, pod, domain, reason)
     text = prometheus.format_text(families)
@@ -392,9 +392,9 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
     plain = prometheus.format_text(make_with("n", "p", "d", "new"))
     info = 0 if namespace else 3  # the lines of key_info
     assert len(text.splitlines()) == len(plain.splitlines()) - (reason in REASONS) + info
-    found = parsed(text)
-    assert read_open(families) == found
-    ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]
+    samples = parsed(text)
+    assert read_open(families) == samples
+    ((_, labels),) = [series for series in samples if series[0] == "resctrl_mon_core_energy_joules_total"]
     expected = {"namespace", "pod", "container", "ctrl_group", "domain"}
     assert {name for name, _ in labels} - {"container_id", "key"} == expected
     if pod.isascii() and pod.isprintable() and len(pod) <= 1000:
@@ -406,8 +406,8 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    found = prometheus.Use(None, None if now is None else now * MILLION)
-    assert (found.hold(100), found.hold(None)) == (held, now)
+    use = prometheus.Use(None, None if now is None else now * MILLION)
+    assert (use.hold(100), use.hold(None)) == (held, now)
 
 
 PROM = Path("/var/lib/metrics/x.prom")
@@ -538,8 +538,8 @@ def list_open(families: list[prometheus.Family]) -> list[Any]:
 
 
 def read_open(families: list[prometheus.Family]) -> Samples:
-    samples = (it for family in list_open(families) for it in family.samples)
-    return {(it.name, frozenset(it.labels.items())): it.value for it in samples}
+    samples = (sample for family in list_open(families) for sample in family.samples)
+    return {(sample.name, frozenset(sample.labels.items())): sample.value for sample in samples}
 
 
 CREATED_AT = "2026-01-02T03:04:05Z"
@@ -564,7 +564,8 @@ def test_a_counter_of_a_key_is_created_with_it(
     group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
     node.record("c1", created_at=created_at, groups=[group])
     families = make_families(take_snapshot(node.options, has_uncharged=True), has_created=has_created)
-    found = read_open(families)
-    assert values(found, "core_energy_joules_created") == created
-    assert not [name for name, _ in found if name.endswith("_created") and re.search("occupancy|node|runs", name)]
-    assert parsed(prometheus.format_text(families)).keys() == {it for it in found if not it[0].endswith("_created")}
+    samples = read_open(families)
+    assert values(samples, "core_energy_joules_created") == created
+    assert not [name for name, _ in samples if name.endswith("_created") and re.search("occupancy|node|runs", name)]
+    others = {series for series in samples if not series[0].endswith("_created")}
+    assert parsed(prometheus.format_text(families)).keys() == others

@@ -27,6 +27,10 @@ def test_version_of_no_keys_and_of_a_commit_of_this_moment_is_none(node: Node) -
     assert records.read_version(run) is None
 
 
+def test_what_people_read_with_can_neither_write_nor_lock() -> None:
+    assert {"write", "remove", "lock", "make_way"} & {*dir(records.Records)} == set()
+
+
 @pytest.mark.parametrize(
     ("name", "generation"),
     [

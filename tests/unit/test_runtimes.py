@@ -42,9 +42,9 @@ def state(container: str = "web", **changes: object) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
-def shown(found: State) -> dict[str, Any]:
+def shown(state: State) -> dict[str, Any]:
     """A state that was read, as a runtime prints it."""
-    fields = found.model_dump()
+    fields = state.model_dump()
     return {"ociVersion": fields.pop("oci_version"), **fields}
 
 
@@ -86,8 +86,8 @@ class NodeWithRuntimes:
 
     def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
         """The states by these programs and root directories, and the problems."""
-        found, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
-        return [shown(answer) for answer in found], problems
+        states, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
+        return [shown(answer) for answer in states], problems
 
 
 @pytest.fixture
@@ -163,8 +163,8 @@ def test_an_id_in_two_roots_is_listed_once_and_if_it_runs_in_either(node: NodeWi
 def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) -> None:
     node.container("web", "db")
     bad = node.script("#!/bin/sh\necho 'first line' >&2; echo 'cannot\trun' >&2; exit 1\n", "bad")
-    found, (line,) = node.list_states(node.runtime(state("db")), bad)
-    assert found == [state("db")]
+    states, (line,) = node.list_states(node.runtime(state("db")), bad)
+    assert states == [state("db")]
     assert line == f"{bad} --root {node.root} state web: exit status 1: cannot?run"
     assert node.list_states(bad, node.runtime(state("db"), state("web"), name="crun"))[1] == [], "the next one answers"
 
@@ -184,8 +184,8 @@ def test_an_invalid_state_is_reported(node: NodeWithRuntimes) -> None:
         (json.dumps(state("other")), "gave the state of 'other'"),
     ):
         (node.directory / "runc.d/state-web").write_text(answer)
-        found, (line,) = node.list_states(program)
-        assert found == []
+        states, (line,) = node.list_states(program)
+        assert states == []
         assert line.startswith(f"{program} --root {node.root} state web: ")
         assert problem in line
         assert "\n" not in line
@@ -203,8 +203,8 @@ def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, mon
     node.container(*(f"web{number:02}" for number in range(20)))
     calls = node.directory / "calls"
     calls.touch()  # on a busy machine a shell takes longer to start than it has
-    found, lines = node.list_states(node.script(f"#!/bin/sh\necho >>{calls}\nexec sleep 3600\n"))
-    assert found == []
+    states, lines = node.list_states(node.script(f"#!/bin/sh\necho >>{calls}\nexec sleep 3600\n"))
+    assert states == []
     assert len(calls.read_text().splitlines()) <= 4
     assert lines[0].endswith("timed out after 0.5 s")
     assert lines[-1].endswith("skipped: the time limit was used up by other runtimes")
@@ -262,8 +262,8 @@ def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None
     node.container("web", "pause", "mute", "other")
     answers = [state("web", status="created"), state("pause", annotations={SANDBOX: "sandbox"})]
     asked = Runtimes([str(node.root), "/nowhere"], [node.runtime(*answers)])
-    found, unanswered = asked.find_states({"web", "pause", "mute", "docker", "../x"})
-    assert [shown(found["web"]), shown(found["pause"])] == answers
+    states, unanswered = asked.find_states({"web", "pause", "mute", "docker", "../x"})
+    assert [shown(states["web"]), shown(states["pause"])] == answers
     assert [*unanswered] == ["mute"]
     assert node.asked() == ["mute", "pause", "web"]
 

@@ -184,7 +184,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "outside",
     ),
     (lambda _: None, "list unmonitored", ["none"], "!"),
-    (lambda it: it.live("c1"), "list --resctrl-root=/run", ["resctrl is not mounted, or does not support"], "!"),
+    (lambda files: files.live("c1"), "list --resctrl-root=/run", ["resctrl is not mounted, or does not support"], "!"),
     (make_unknown, "show c1", [f"{TRAFFIC} bytes Unavailable 5000 - 5000*"], "no initial"),
     (
         make_one_package,
@@ -219,7 +219,7 @@ SCREENS: list[tuple[Callable[[NodeFiles], object], str, list[str], str]] = [
         "J\u00f6rg",
     ),
     (make_job, "show nightly", ["label user alice", r"label project a b,J\xf6rg\n"], "J\u00f6rg"),
-    (lambda it: it.completed("c1"), "show c1", [f"{TRAFFIC} bytes 1000 5000 - 4000"], "NOW"),
+    (lambda files: files.completed("c1"), "show c1", [f"{TRAFFIC} bytes 1000 5000 - 4000"], "NOW"),
     (
         make_no_begin,
         "show c1",
@@ -236,8 +236,8 @@ def test_a_screen_has_these_lines(
 ) -> None:
     make(node)
     text = run(*command.split())
-    found = [" ".join(line.split()) for line in text.splitlines()]
-    assert [line for line in lines if not any(it == line or it.startswith(f"{line} ") for it in found)] == []
+    rows = [" ".join(line.split()) for line in text.splitlines()]
+    assert [line for line in lines if not any(row == line or row.startswith(f"{line} ") for row in rows)] == []
     assert absent not in text
 
 
@@ -398,13 +398,13 @@ def test_show_of_a_key_that_has_ended_names_the_command_that_shows_its_line(
     node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[str]
 ) -> None:
     node.record("job-1")
-    for name, own in (("job-17", "job-17"), ("job-17's", "job-17's"), ("000000000001", "job-17")):
-        write_lines("history.jsonl", line(make(1, own)) + line(make(1, own, end="2026-11-18T01:02:03Z")))
+    for name, key in (("job-17", "job-17"), ("job-17's", "job-17's"), ("000000000001", "job-17")):
+        write_lines("history.jsonl", line(make(1, key)) + line(make(1, key, end="2026-11-18T01:02:03Z")))
         assert cli.main(["show", *node.places, name]) == 2
         said = complaints.pop()
         assert f"; it ended {history.to_local('2026-11-18T01:02:03Z')}: resctrl-mon-hook history " in said
         assert cli.main(shlex.split(said.partition(": resctrl-mon-hook ")[2])) == 0
-        assert own in capsys.readouterr().out
+        assert key in capsys.readouterr().out
     assert cli.main(["show", *node.places, "job-18"]) == 2
     assert "it ended" not in complaints[-1]
 
@@ -431,9 +431,9 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
     node.unhooked("c3", unchecked=2)
     node.write("runs", "unrecorded", "..")
     node.reconciled(outside={"c1": 17}, outside_total=17)
-    found = json.loads(run("list", "--json"))
-    (key,) = found.pop("keys")
-    assert found == {
+    answer = json.loads(run("list", "--json"))
+    (key,) = answer.pop("keys")
+    assert answer == {
         "mounted": True,
         "rmids": {"limit": 8, "ours": 1, "others": 1},
         "unreadable": [{"file": str(path), "problem": "not JSON: no value at character 0"}],
@@ -468,11 +468,11 @@ def test_list_as_json(node: NodeFiles, run: Run) -> None:
 def test_what_is_taken_is_in_json_with_the_group_that_has_it(node: NodeFiles, run: Run) -> None:
     make_taken(node)
     node.reconciled(elsewhere={"/r/gold": 1})
-    found = json.loads(run("list", "--json"))
+    answer = json.loads(run("list", "--json"))
     theirs = "/sys/fs/resctrl/mon_groups/theirs"
-    assert [(it["state"], it["taken"]) for it in found["keys"]] == [("live", {}), ("taken", {"c1": theirs})]
-    assert [it["use"]["core_energy"]["at_least"] for it in found["keys"]] == [True, True]
-    assert found["elsewhere"] == {"/r/gold": 1}
+    assert [(key["state"], key["taken"]) for key in answer["keys"]] == [("live", {}), ("taken", {"c1": theirs})]
+    assert [key["use"]["core_energy"]["at_least"] for key in answer["keys"]] == [True, True]
+    assert answer["elsewhere"] == {"/r/gold": 1}
     shown = json.loads(run("show", "c1", "--json"))
     assert (shown["state"], shown["members"]["c1"]["taken_by"]) == ("taken", theirs)
     assert shown["groups"][0]["counters"][ENERGY]["use"] == 3.25, "the group has counted that, whatever it lacks"
@@ -480,12 +480,12 @@ def test_what_is_taken_is_in_json_with_the_group_that_has_it(node: NodeFiles, ru
 
 def test_show_as_json(node: NodeFiles, run: Run) -> None:
     make_whole(node)
-    found = json.loads(run("show", UID, "--json"))
-    assert (found["key"], found["state"], found["generation"], found["late_cpu_seconds"]) == (UID, "live", 4, 0)
-    assert {name: member["alive"] for name, member in found["members"].items()} == {"c1": True, "c2": False}
-    assert found["members"]["c1"]["taken_from"] == "theirs"
-    assert [it["container"] for it in found["failures"]] == ["c2", "c9"]
-    group, gold = found["groups"]
+    answer = json.loads(run("show", UID, "--json"))
+    assert (answer["key"], answer["state"], answer["generation"], answer["late_cpu_seconds"]) == (UID, "live", 4, 0)
+    assert {name: member["alive"] for name, member in answer["members"].items()} == {"c1": True, "c2": False}
+    assert answer["members"]["c1"]["taken_from"] == "theirs"
+    assert [failure["container"] for failure in answer["failures"]] == ["c2", "c9"]
+    group, gold = answer["groups"]
     assert (group["path"], group["over"], group["exists"], gold["ctrl_group"]) == (HERE["path"], False, True, "gold")
     values = {"begin": "5.500000", "now": "8.750000", "before": "1.5", "use": 4.75, "known": 4.75}
     assert group["counters"][ENERGY] == {**values, "from_nothing": False, "unit": "joules"}
@@ -559,9 +559,9 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
 ) -> None:
     pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
-    seen = snapshot.take_snapshot(node.options)
-    selected = lists.select_keys(seen.keys, [], [], "energy")
-    narrow, wide, pipe = (lists.format_list(seen, selected, None, Screen(width)) for width in (80, 200, None))
+    inventory = snapshot.take_snapshot(node.options)
+    selected = lists.select_keys(inventory.keys, [], [], "energy")
+    narrow, wide, pipe = (lists.format_list(inventory, selected, None, Screen(width)) for width in (80, 200, None))
     assert max(map(len, narrow)) == 80
     rest = [UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     cut = "observability/checko...x2x4k"
@@ -574,12 +574,15 @@ def test_on_a_terminal_keys_are_short_and_names_are_cut_if_they_are_too_long_and
 @pytest.mark.parametrize("width", [40, 55])
 def test_on_a_narrow_terminal_columns_go_before_lines_wrap(node: NodeFiles, width: int) -> None:
     node.live(UID, kind="pod", pod_namespace="observability", pod_name="checkout-service-7c9f6d5b8-x2x4k")
-    seen = snapshot.take_snapshot(node.options)
+    inventory = snapshot.take_snapshot(node.options)
     narrow, wide = Screen(width), Screen(200)
-    selected, rates = lists.select_keys(seen.keys, [], [], "energy"), snapshot.compare(seen, seen, "now")
+    selected, rates = lists.select_keys(inventory.keys, [], [], "energy"), snapshot.compare(inventory, inventory, "now")
 
     def lay_out(screen: Screen) -> list[list[str]]:
-        return [lists.format_list(seen, selected, None, screen)[2:], lists.format_rates(rates, "energy", screen)[2:]]
+        return [
+            lists.format_list(inventory, selected, None, screen)[2:],
+            lists.format_rates(rates, "energy", screen)[2:],
+        ]
 
     for table, whole, kept in zip(lay_out(narrow), lay_out(wide), ("ENERGY(J)", "POWER(W)")):
         assert max(map(len, table)) <= width
@@ -598,16 +601,16 @@ def test_job_has_its_key_as_its_name_and_jobs_whose_keys_begin_alike_differ_on_a
         node.live(key, kind="job")
     node.live("backup-of-the-database-1")
     node.take()
-    seen = snapshot.take_snapshot(node.options)
-    selected = lists.select_keys(seen.keys, [], [], "name")
-    lines = lists.format_list(seen, selected, None, Screen(80))
+    inventory = snapshot.take_snapshot(node.options)
+    selected = lists.select_keys(inventory.keys, [], [], "name")
+    lines = lists.format_list(inventory, selected, None, Screen(80))
     assert max(map(len, lines[2:8])) <= 80
     long = [f"xxxxxxxxxxxx...part{at}" for at in (1, 2)]
     assert [line.split()[:2] for line in lines[3:8]] == [
         ["-", "backup-o...ase-1"],
         *([name, "taken"] for name in (*JOBS[:2], *long)),
     ]
-    assert seen.keys[1].name_member(JOBS[0]) == f"{JOBS[0]} ({JOBS[0]})"
+    assert inventory.keys[1].name_member(JOBS[0]) == f"{JOBS[0]} ({JOBS[0]})"
     assert f"name        {JOBS[1]}" in run("show", JOBS[1]).splitlines()
 
 

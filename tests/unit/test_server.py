@@ -48,7 +48,7 @@ class Running(server.Server):
         def count() -> int:
             with self.lock:
                 return sum(
-                    not asked or not (it.asks or it.active_at < float("inf")) for it in self.connections.values()
+                    not asked or not (each.asks or each.active_at < float("inf")) for each in self.connections.values()
                 )
 
         wait(lambda: count() == number)
@@ -117,10 +117,10 @@ def get(to: Running, path: str = "/metrics", method: str = "GET") -> tuple[int, 
 
 def read_all(client: socket.socket) -> bytes:
     """What comes until the end; of an answer that was cut off, ConnectionResetError."""
-    found = b""
+    answer = b""
     while data := client.recv(1 << 20):
-        found += data
-    return found
+        answer += data
+    return answer
 
 
 def is_cut_off(client: socket.socket) -> bool:
@@ -133,14 +133,14 @@ def is_cut_off(client: socket.socket) -> bool:
         return True
 
 
-def send(it: socket.socket, data: bytes) -> None:
-    with suppress(OSError):  # it was closed to make room
-        it.sendall(data)
+def send(client: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # client was closed to make room
+        client.sendall(data)
 
 
-def read_number(it: socket.socket) -> bytes:
+def read_number(client: socket.socket) -> bytes:
     """The measured number in an answer."""
-    (line,) = [line for line in read_all(it).splitlines() if line.startswith(b"x ")]
+    (line,) = [line for line in read_all(client).splitlines() if line.startswith(b"x ")]
     return line[2:]
 
 
@@ -163,14 +163,14 @@ class Measure:
 def test_a_measurement_answers_the_requests_of_the_next_second(clock: list[float]) -> None:
     numbers = iter(range(9))
     with serving(lambda: x(next(numbers))) as running:
-        found = []
+        ages = []
         for _ in range(4):
             status, kind, text = get(running, "/metrics?a=b")
             assert (status, kind) == (200, PLAIN)
             assert "resctrl_mon_endpoint_dropped_connections_total{" in text
-            found += re.findall("^x (.*)", text, re.MULTILINE)
+            ages += re.findall("^x (.*)", text, re.MULTILINE)
             clock[0] += 0.4
-    assert found == ["0", "0", "0", "1"]
+    assert ages == ["0", "0", "0", "1"]
 
 
 def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: list[float]) -> None:
@@ -187,7 +187,7 @@ def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: 
             running.read(is_open=False, is_gzip=False)
             clock[0] += 7
     samples = {("x", ()): 5}
-    assert [(it.age, it.samples) for it in formers] == [(float("inf"), {}), (7.0, samples), (14.0, samples)], (
+    assert [(each.age, each.samples) for each in formers] == [(float("inf"), {}), (7.0, samples), (14.0, samples)], (
         "a measurement that failed exported nothing"
     )
 
@@ -201,7 +201,7 @@ def test_other_paths_and_methods_are_refused_and_head_has_the_head_of_get() -> N
             (got, content), (only, nothing) = (
                 send_request(running, path, method, Accept_Encoding="gzip") for method in ("GET", "HEAD")
             )
-            first, second = ([it for it in answer.getheaders() if it[0] != "Date"] for answer in (got, only))
+            first, second = ([line for line in answer.getheaders() if line[0] != "Date"] for answer in (got, only))
             assert (only.status, nothing, first) == (got.status, b"", second)
             assert only.getheader("Content-Length") == str(len(content))
 
@@ -334,7 +334,7 @@ def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
         clients += [connect(running, data=ASK) for _ in range(5)]
         running.wait_until(len(clients), asked=True)
         measure.go_on.set()
-        assert sorted(read_number(it) for it in clients) == [b"1"] + [b"2"] * 5
+        assert sorted(read_number(client) for client in clients) == [b"1"] + [b"2"] * 5
 
 
 def test_a_measurement_that_does_not_end_holds_no_request_for_ever(limits: Callable[..., None]) -> None:
@@ -342,8 +342,8 @@ def test_a_measurement_that_does_not_end_holds_no_request_for_ever(limits: Calla
     measure = Measure()
     with serving(measure) as running:
         clients = [connect(running, data=ASK) for _ in range(5)]
-        assert all(is_cut_off(it) for it in clients)
-        wait(lambda: sum("process_request_thread" in it.name for it in threading.enumerate()) <= 1)
+        assert all(is_cut_off(client) for client in clients)
+        wait(lambda: sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= 1)
         measure.go_on.set()
 
 
@@ -446,7 +446,7 @@ class Slow:
 
 
 WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
-SOURCES = {"one": ["127.0.0.1"] * 16, "many": [f"127.0.1.{it}" for it in range(2, 18)]}
+SOURCES = {"one": ["127.0.0.1"] * 16, "many": [f"127.0.1.{number}" for number in range(2, 18)]}
 
 
 @pytest.mark.parametrize("sources", SOURCES)
@@ -495,7 +495,7 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[.
         clients = [connect(running, "127.0.0.2") for _ in range(5)]
         wait(lambda: running.dropped == {"too_many": 3, "too_slow": 0})
         assert 'connections_total{reason="too_many"} 3' in get(running)[2], "the server's own counter"
-        assert all(is_cut_off(it) for it in clients[:3])
+        assert all(is_cut_off(client) for client in clients[:3])
         for client in (other, *clients[3:]):
             send(client, ASK)
             assert read_number(client) == b"1"
@@ -513,12 +513,12 @@ def test_who_waits_for_a_measurement_is_not_cut_off_and_takes_no_place_of_other_
         running.wait_until(2, asked=True)
         assert all(is_cut_off(connect(running, "127.0.0.2", data)) for data in (ASK, b""))
         idle = [connect(running, f"127.0.0.{number}") for number in range(3, 9)]
-        assert all(is_cut_off(it) for it in idle[:4])
+        assert all(is_cut_off(client) for client in idle[:4])
         others = [connect(running, f"127.0.0.{number}", ASK) for number in (9, 10)]
         running.wait_until(4, asked=True)
         others.append(connect(running, "127.0.0.11", ASK))  # which waits in the kernel
         measure.go_on.set()
-        assert {read_number(it) for it in (*greedy, *others)} <= {b"1", b"2", b"3"}
+        assert {read_number(client) for client in (*greedy, *others)} <= {b"1", b"2", b"3"}
 
 
 def test_an_answer_that_is_not_read_keeps_its_place() -> None:
@@ -529,7 +529,7 @@ def test_an_answer_that_is_not_read_keeps_its_place() -> None:
         slow.shutdown(socket.SHUT_WR)
         assert get(running)[0] == 200
         running.wait_until(1)
-        assert [it.client.getpeername() for it in running.connections.values()] == [slow.getsockname()]
+        assert [connection.client.getpeername() for connection in running.connections.values()] == [slow.getsockname()]
         assert meaning.encode() in read_all(slow)
         running.wait_until(0)
     assert running.dropped == {"too_many": 0, "too_slow": 0}

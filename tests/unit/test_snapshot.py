@@ -33,23 +33,29 @@ UNTRACKED = {TRAFFIC: "Unavailable"}
 MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
 
 
-def only(seen: Inventory) -> SeenKey:
-    (key,) = seen.keys
+def only(inventory: Inventory) -> SeenKey:
+    (key,) = inventory.keys
     return key
 
 
 def list_files(fs: FakeFilesystem) -> dict[str, bytes | None]:
     """All that is below /sys and /run, with what is in it."""
     places = [f"{at}/{name}" for top in ("/sys", "/run") for at, _, names in os.walk(top) for name in ["", *names]]
-    return {it: fs.get_object(it).byte_contents if not it.endswith("/") else None for it in places}
+    return {name: fs.get_object(name).byte_contents if not name.endswith("/") else None for name in places}
 
 
 # --- Keys and what they used
 
 
 def test_a_node_without_a_run_directory_is_empty(node: NodeFiles) -> None:
-    seen = take_snapshot(node.options)
-    assert (seen.keys, seen.unreadable, seen.failures, seen.orphans, seen.runs) == ([], [], [], [], {})
+    inventory = take_snapshot(node.options)
+    assert (inventory.keys, inventory.unreadable, inventory.failures, inventory.orphans, inventory.runs) == (
+        [],
+        [],
+        [],
+        [],
+        {},
+    )
     assert not node.run.exists()
 
 
@@ -57,9 +63,9 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
-    before, opened = list_files(fs), [it for it in fs.open_files if it]
+    before, opened = list_files(fs), [file for file in fs.open_files if file]
     take_snapshot(node.options, has_uncharged=True)
-    assert (list_files(fs), [it for it in fs.open_files if it]) == (before, opened)
+    assert (list_files(fs), [file for file in fs.open_files if file]) == (before, opened)
     assert len(before) > 20
 
 
@@ -108,13 +114,13 @@ def test_a_key_whose_container_another_tool_has_taken_says_so_and_a_part_of_its_
     node.record("c2", members={"c2": node.dead(path)})
     assert [key.taken for key in take_snapshot(node.options).keys] == [{}, {}]
     theirs = node.take(ctrl_group=ctrl_group)
-    seen = take_snapshot(node.options)
-    assert [(key.state.key, key.condition, key.taken) for key in seen.keys] == [
+    inventory = take_snapshot(node.options)
+    assert [(key.state.key, key.condition, key.taken) for key in inventory.keys] == [
         ("c1", "taken", {"c1": theirs}),
         ("c2", "live", {}),
     ]
-    assert seen.list_taken() == [(seen.keys[0], "c1", theirs)]
-    use = sum_key(seen.keys[0], has_gauges=True)
+    assert inventory.list_taken() == [(inventory.keys[0], "c1", theirs)]
+    use = sum_key(inventory.keys[0], has_gauges=True)
     assert use["core_energy"] == Total(3_250_000, counted=1, unknown=1)
     assert use["llc_occupancy"] == Total(4096 * MILLION, counted=1)
 
@@ -208,8 +214,8 @@ def test_what_vanishes_after_the_listing_is_left_out(node: NodeFiles, monkeypatc
     node.fail("c2")
     when_counted(monkeypatch, (node.run / "groups/c1.json").unlink, (node.run / "unmonitored/c2.json").unlink)
     node.live("c3")
-    seen = take_snapshot(node.options)
-    assert ([key.state.key for key in seen.keys], seen.unreadable, seen.failures) == (["c3"], [], [])
+    inventory = take_snapshot(node.options)
+    assert ([key.state.key for key in inventory.keys], inventory.unreadable, inventory.failures) == (["c3"], [], [])
 
 
 # --- What cannot be understood
@@ -228,9 +234,9 @@ def test_what_vanishes_after_the_listing_is_left_out(node: NodeFiles, monkeypatc
 def test_a_broken_state_is_reported_beside_the_others(node: NodeFiles, text: str, problem: str) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
-    seen = take_snapshot(node.options)
-    (broken,) = seen.unreadable
-    assert (only(seen).state.key, broken.name, broken.file) == ("c1", "bad", str(path))
+    inventory = take_snapshot(node.options)
+    (broken,) = inventory.unreadable
+    assert (only(inventory).state.key, broken.name, broken.file) == ("c1", "bad", str(path))
     assert problem in broken.problem
     assert path.read_text() == text
 
@@ -240,8 +246,8 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
         node.write("groups", name, "{")
     (node.run / "groups" / "link.json").symlink_to("/etc/hostname")
     (node.run / "groups" / "directory.json").mkdir()
-    seen = take_snapshot(node.options)
-    assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["directory", "link"])
+    inventory = take_snapshot(node.options)
+    assert (inventory.keys, sorted(broken.name for broken in inventory.unreadable)) == ([], ["directory", "link"])
 
 
 # --- The run directory
@@ -259,11 +265,11 @@ def test_a_run_directory_that_cannot_be_trusted_is_an_error(
     node: NodeFiles, fs: FakeFilesystem, make: Callable[[Path], object], problem: str
 ) -> None:
     make(node.run)
-    opened = [it for it in fs.open_files if it]
+    opened = [file for file in fs.open_files if file]
     with pytest.raises(HookError) as caught:
         take_snapshot(node.options)
     assert problem in str(explain(caught.value))
-    assert (caught.value.reason, [it for it in fs.open_files if it]) == (Reason.IO, opened)
+    assert (caught.value.reason, [file for file in fs.open_files if file]) == (Reason.IO, opened)
 
 
 def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
@@ -295,8 +301,13 @@ def test_rmids_in_use_are_those_of_all_groups(node: NodeFiles) -> None:
 
 def test_without_resctrl_no_rmid_is_in_use(node: NodeFiles) -> None:
     node.live("c1")
-    seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}), has_uncharged=True)
-    assert (seen.rmids, seen.orphans, seen.uncharged, only(seen).condition) == (None, [], {}, "live")
+    inventory = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}), has_uncharged=True)
+    assert (inventory.rmids, inventory.orphans, inventory.uncharged, only(inventory).condition) == (
+        None,
+        [],
+        {},
+        "live",
+    )
 
 
 def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFiles) -> None:
@@ -332,9 +343,9 @@ def test_a_container_recorded_meanwhile_is_not_unhooked(node: NodeFiles) -> None
     node.unhooked("c1", "c2", "c3")
     node.index("c1", "c1")
     node.fail("c2")
-    seen = take_snapshot(node.options).unhooked
-    assert seen is not None
-    assert (list(seen.containers), records.name_unhooked(seen)) == (["c3"], ["shop/web-0 app (c3)"])
+    unhooked = take_snapshot(node.options).unhooked
+    assert unhooked is not None
+    assert (list(unhooked.containers), records.name_unhooked(unhooked)) == (["c3"], ["shop/web-0 app (c3)"])
 
 
 # --- What is charged to no pod
@@ -355,13 +366,13 @@ def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
     node.record("a", groups=[{"path": path, "ctrl_group": "gold", "begin": {ENERGY: "1"}}])
     node.count_whole({ENERGY: "5"}, "gold")
     read = when_counted(monkeypatch)
-    seen = take_snapshot(node.options, has_uncharged=True)
-    assert seen.uncharged == {
+    inventory = take_snapshot(node.options, has_uncharged=True)
+    assert inventory.uncharged == {
         "/": {ENERGY: "8.500000", OCCUPANCY: "36"},
         "gold": {ENERGY: "2"},
     }
-    assert sum_key(only(seen))["core_energy"].value == 2 * MILLION
-    assert (only(seen).groups[0].exists, len(read), set(Counter(read).values())) == (True, 5, {1})
+    assert sum_key(only(inventory))["core_energy"].value == 2 * MILLION
+    assert (only(inventory).groups[0].exists, len(read), set(Counter(read).values())) == (True, 5, {1})
 
 
 def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
@@ -486,9 +497,9 @@ def test_a_rate_is_use_per_second(
 ) -> None:
     node.make("oci-c1", counters={**NOW, **first})
     node.record("c1", groups=[{**HERE, **fields}])
-    found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", second))
-    ((_, use),) = found.keys
-    assert found.seconds == 2.0
+    rates = two_looks(node, monkeypatch, lambda: node.count("oci-c1", second))
+    ((_, use),) = rates.keys
+    assert rates.seconds == 2.0
     assert (use == {}) if expected is None else (expected.items() <= use.items())
     assert use.get("llc_occupancy") == (None if expected is None else CACHE)
 
@@ -502,5 +513,5 @@ def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: py
         node.record("again", groups=[{"path": path, "ctrl_group": "/", "begin": NOW}])
         node.live("new")
 
-    found = {key.state.key: [*use] for key, use in two_looks(node, monkeypatch, change).keys}
-    assert found == {"again": ["llc_occupancy"], "new": ["llc_occupancy"]}
+    uses = {key.state.key: [*use] for key, use in two_looks(node, monkeypatch, change).keys}
+    assert uses == {"again": ["llc_occupancy"], "new": ["llc_occupancy"]}

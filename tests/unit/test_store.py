@@ -49,8 +49,8 @@ def make_failure(**fields: Any) -> Failure:  # noqa: ANN401
 
 
 def names_in(machine: SimulatedMachine) -> set[str]:
-    found = {it[len(RUN) + 1 :] for it in machine.files()}
-    return {it for it in found if it.startswith(PARTS) and not it.endswith("/")}
+    paths = {path[len(RUN) + 1 :] for path in machine.files()}
+    return {path for path in paths if path.startswith(PARTS) and not path.endswith("/")}
 
 
 def remember(run: RunDir) -> None:
@@ -230,7 +230,7 @@ KINDS = (
     RecordKind(Index, "members/c1.json", Index(key="c1"), Index(key=UID)),
     RecordKind(Failure, "unmonitored/c1.json", make_failure(), make_failure(problem="another")),
 )
-each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda it: it.path)
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda case: case.path)
 
 
 @each_kind
@@ -332,14 +332,14 @@ def test_a_first_time_comes_once_for_each_thing(machine: SimulatedMachine, run: 
 def find_kept(machine: SimulatedMachine, run: RunDir) -> list[str]:
     """Read the key, see that it is recovering and that this is said once, and return what was kept."""
     run.complaints.clear()
-    found = run.read_key(KEY)
-    assert found is not None
-    assert (found.recovering, found.key, found.members, found.groups) == (True, KEY, {}, [])
-    assert run.read_key(KEY) == found
+    state = run.read_key(KEY)
+    assert state is not None
+    assert (state.recovering, state.key, state.members, state.groups) == (True, KEY, {}, [])
+    assert run.read_key(KEY) == state
     (complaint,) = run.complaints
-    kept = [it for it in machine.fs.listdir(f"{RUN}/groups") if ".json.unreadable-" in it]
-    assert all(f"{RUN}/groups/{it}" in explain(complaint).hint for it in kept)
-    return [f"{RUN}/groups/{it}" for it in kept]
+    kept = [name for name in machine.fs.listdir(f"{RUN}/groups") if ".json.unreadable-" in name]
+    assert all(f"{RUN}/groups/{name}" in explain(complaint).hint for name in kept)
+    return [f"{RUN}/groups/{name}" for name in kept]
 
 
 def test_a_state_that_was_torn_at_any_byte_is_kept_aside(machine: SimulatedMachine, run: RunDir) -> None:
@@ -372,7 +372,7 @@ UNREADABLE = {
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_state_that_is_not_ours_to_read_is_kept_aside(machine: SimulatedMachine, run: RunDir, name: str) -> None:
     machine.add(f"{RUN}/groups/{KEY}.json", UNREADABLE[name])
-    assert [machine.files()[it] for it in find_kept(machine, run)] == [UNREADABLE[name]]
+    assert [machine.files()[path] for path in find_kept(machine, run)] == [UNREADABLE[name]]
     why = "it is of 'c2'" if name == "another key" else next(iter(FOREIGN.get(name, [""])))
     assert f"cannot be read ({why}" in explain(run.complaints[0]).problem
 
@@ -390,16 +390,16 @@ def test_what_is_no_file_of_ours_is_kept_aside(machine: SimulatedMachine, run: R
     else:
         machine.add(path, b" " * ((16 << 20) + 1))
     mode = machine.stat(path, follow_symlinks=False).st_mode
-    assert [machine.stat(it, follow_symlinks=False).st_mode for it in find_kept(machine, run)] == [mode]
+    assert [machine.stat(path, follow_symlinks=False).st_mode for path in find_kept(machine, run)] == [mode]
     assert machine.fs.exists("/target") is (what == "link")
 
 
 def test_the_name_decides_the_kind_of_a_recovering_key(machine: SimulatedMachine, run: RunDir) -> None:
     for key, kind in ((UID, "pod"), (UID.upper(), "container"), ("c1", "container"), ("f" * 64, "container")):
         machine.add(f"{RUN}/groups/{key}.json", b"")
-        found = run.read_key(key)
-        assert found is not None
-        assert found.kind == kind
+        state = run.read_key(key)
+        assert state is not None
+        assert state.kind == kind
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.EMFILE, errno.ENOMEM])
@@ -423,6 +423,6 @@ def test_a_key_that_cannot_be_read_is_never_taken_for_a_new_one(
         machine.add(f"{RUN}/groups/{KEY}.json", b"torn")
         with stop:
             run.read_key(KEY)
-        found = run.read_key(KEY)
-        assert found is not None
-        assert found.recovering
+        state = run.read_key(KEY)
+        assert state is not None
+        assert state.recovering

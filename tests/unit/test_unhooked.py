@@ -56,9 +56,9 @@ class PodsOfNode:
     def find(self, **options: object) -> tuple[list[str], list[str]] | None:
         """The containers without the hook, and the sandboxes; None: reconcile does not know."""
         self.context.options = replace(self.context.options, **options)
-        found = unhooked.find_unhooked(self.context, processes.look())
-        assert found == self.context.run.read(Unhooked, "unhooked")
-        return None if found is None else (sorted(found.containers), found.sandboxes)
+        answer = unhooked.find_unhooked(self.context, processes.look())
+        assert answer == self.context.run.read(Unhooked, "unhooked")
+        return None if answer is None else (sorted(answer.containers), answer.sandboxes)
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def test_only_containers_of_pods_count_and_only_one_that_waits_alone_is_a_sandbo
 def look_at_readiness(pods: PodsOfNode) -> float | None:
     """When the last container without the hook started, by a look of reconcile; None: the chart's probe is ready."""
     pods.find()
-    found = pods.context.run.read(Unhooked, "unhooked")
-    assert found is not None
+    recorded = pods.context.run.read(Unhooked, "unhooked")
+    assert recorded is not None
     problem = ready.find_unhooked(f"{pods.context.run.path}/unhooked.json", "/x")
-    assert (problem is None) is (found.last_started_at is None)
+    assert (problem is None) is (recorded.last_started_at is None)
     assert problem is None or UID in problem
-    return found.last_started_at
+    return recorded.last_started_at
 
 
 @pytest.fixture
