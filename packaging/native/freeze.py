@@ -99,8 +99,9 @@ def _compile_importlib(path: Path, name: str) -> CodeType:
 
 
 def _without_lines(code: CodeType) -> CodeType:
+    """Return the code without line tables, and with a method's name for its qualified one, which is in no message."""
     inner = (_without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts)
-    return code.replace(co_consts=tuple(inner), co_linetable=b"")
+    return code.replace(co_consts=tuple(inner), co_linetable=b"", co_qualname=code.co_name)
 
 
 def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, str]:
