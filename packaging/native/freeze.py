@@ -67,9 +67,10 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     with zipfile.ZipFile(program) as file:
         names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
         texts = {name: file.read(name).decode() for name in names}
-    codes, eager = bytecode.compile_modules(texts)
     packages = {bytecode.module_name(path) for path in texts if path.endswith("/__init__.py")}
-    codes.update((name, _without_lines(codes[name])) for name in codes if name.count(".") == 1 and name not in packages)
+    codes, eager = bytecode.compile_modules(texts)
+    core = [name for name in codes if name.rpartition(".")[0] in ("", "hook") and name not in packages]
+    codes.update((name, _without_lines(codes[name])) for name in core)
     modules = tuple((name, codes.pop(name)) for name in eager)
     start = compile(start_text, "<start>", "exec", optimize=2)
     start = start.replace(co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts))
