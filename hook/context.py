@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hook.models import KeyState, Options
+    from hook.models import Options
     from hook.resctrl import Resctrl
     from hook.store import RunDir
 
@@ -35,8 +35,3 @@ class Context:
         # When the last complete reconcile looked, and of which containers it left threads outside.
         self.looked_at = 0.0
         self.left_outside: Collection[str] = ()
-
-
-def history_of(context: Context, state: KeyState) -> str:
-    """Return the file for a key's line in the history, or nothing if there is no line. A job has its own options."""
-    return state.history_file or (context.options.history if state.kind not in ("pod", "job") else "")

@@ -8,8 +8,8 @@ of steps survives that. The next hook of that key, or reconcile, repairs what a 
 from __future__ import annotations
 
 from hook import identity, names, system, validation
-from hook.context import history_of
 from hook.errors import HookError, Reason
+from hook.key import history_of
 from hook.models import KeyState, Member, MonGroup
 from hook.validation import replace
 from hook.view import change

@@ -8,7 +8,6 @@ that failed use the same steps. A *run* of a key goes from its first member to i
 from __future__ import annotations
 
 from hook import names, system, validation
-from hook.context import history_of
 from hook.errors import HookError
 from hook.models import Index
 from hook.validation import replace
@@ -73,6 +72,11 @@ def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
         else:
             more += 1
     return {"left": left, "left_more": min(more, validation.MOST_NATURAL)}
+
+
+def history_of(context: Context, state: KeyState) -> str:
+    """Return the file for a key's line in the history, or nothing if there is no line. A job has its own options."""
+    return state.history_file or (context.options.history if state.kind not in ("pod", "job") else "")
 
 
 # --- The key ends

@@ -217,7 +217,7 @@ class KeyState(Model):
     late_cpu: Seconds = 0.0
     # Another tool has moved a container of the key to its own group, so that a part of its use is unknown.
     taken: bool = False
-    # The file for its line in the history, also if a command without --history ends the key (context.history_of).
+    # The file for its line in the history, also if a command without --history ends the key (key.history_of).
     history_file: Annotated[str, AfterValidator(names.file)] = ""
     owed: Owed | None = None
     # A job's --label, which the call that begins a run gives; `labels` are another thing.

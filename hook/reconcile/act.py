@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from hook import create, ending, identity, names, poststop, reclaim, report, resctrl, system, validation
 from hook.conmon import leaves_out
-from hook.context import Context, history_of
+from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
-from hook.key import drop, end, end_group, remove_group
+from hook.key import drop, end, end_group, history_of, remove_group
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import processes, records, runtimes
 from hook.node.processes import cpu_seconds, parse_job_process

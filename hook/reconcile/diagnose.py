@@ -15,9 +15,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from hook import counters, identity, names, reclaim, resctrl, system, validation
-from hook.context import Context, history_of
+from hook.context import Context
 from hook.errors import HookError
-from hook.key import find_removable
+from hook.key import find_removable, history_of
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, processes, records, runtimes
 from hook.node.models import ReconcileRecord
