@@ -6,7 +6,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import create, identity, poststop, resctrl, system
+from hook import resctrl, system
 from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.identity import Container
     from hook.store import ModelT
 
 STDIN_LIMIT = 4 << 20
@@ -34,7 +35,7 @@ class Call:
         given: tuple[Options, list[str]],
         name: str,
         bundle: str | None,
-        container: identity.Container | None = None,
+        container: Container | None = None,
     ) -> None:
         self.stage = stage
         # The options, and a complaint about each bad word of the command line.
@@ -87,6 +88,8 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
     if not state.pid:
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
+    from hook import identity
+
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
     container.history_file = given[0].history
     if container.pod.is_podmans:
@@ -152,8 +155,12 @@ def _act(call: Call, context: Context) -> bool:
     """Run the stage; returns whether the container is monitored now. Raises HookError, OSError."""
     container = call.container
     if container is None:
+        from hook import poststop
+
         poststop.poststop(context, call.name)
         return False
+    from hook import create, identity
+
     if call.options.containers != "all" and not identity.concerns(call.options, is_podmans=container.pod.is_podmans):
         return False
     if container.pod.is_podmans:
@@ -170,6 +177,8 @@ def _act(call: Call, context: Context) -> bool:
 
         report.write_traces(call, context.run, problem, is_monitored=True)
     elif context.run.has(Failure, call.name):
+        from hook import poststop
+
         poststop.forget_failure(context.run, call.name, container.pid)
     return True
 

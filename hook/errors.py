@@ -19,9 +19,10 @@ UNNAMED = "bad-"
 """The name of a failure record begins so if the state on stdin names no container; a hash follows."""
 
 
-class Reason:
-    """The reasons in records, metrics and messages; other programs match on these words."""
+class HookError(Exception):
+    """A failure, for one of these reasons. Tools raise kinds of their own: the problem in words, `hint` and `tried`."""
 
+    # The reasons in records, metrics and messages; other programs match on these words.
     NO_RMIDS = "no_rmids"
     RMIDS_IN_LIMBO = "rmids_in_limbo"
     BAD_KEY = "bad_key"
@@ -34,15 +35,15 @@ class Reason:
     USAGE = "usage"
     IO = "io"
 
-
-class HookError(Exception):
-    """A failure. Tools raise kinds of their own: the problem in words, with `hint` and `tried` as facts."""
-
     def __init__(self, reason: str, kind: str, **facts: Any) -> None:  # noqa: ANN401  as the kind needs them
         super().__init__(reason, kind, facts)
         self.reason = reason
         self.kind = kind  # a name in words.WORDS, or the problem in words
         self.facts = facts
+
+
+Reason = HookError
+"""The class that has the reasons. Another one would take a start as long as to load forty functions."""
 
 
 def as_hook_error(problem: str, error: BaseException) -> HookError:

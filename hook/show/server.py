@@ -11,8 +11,8 @@ never cut off: if all do, new ones of a greedy address are, and others wait in t
 from __future__ import annotations
 
 import gzip
-import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -95,7 +95,7 @@ class Server(ThreadingHTTPServer):
         self.dropped = dict.fromkeys(REASONS, 0)
         self.connections: dict[socket.socket, Connection] = {}  # the oldest first
         self.lock = threading.Lock()  # held to change the connections, and to read what they ask
-        self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
+        self._most = min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._measure = measure
         self._turn = threading.Lock()  # held to measure
         self._families: list[Family] = []  # of the last measurement

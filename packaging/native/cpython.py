@@ -34,8 +34,22 @@ NEEDED = ("gcc", "libc6-dev", "zlib1g-dev", "make", "dpkg-dev", "xz-utils")
 MODULES = (
     *("array", "binascii", "fcntl", "math", "select", "termios", "zlib", "_bisect", "_blake2", "_csv", "_datetime"),
     *("_heapq", "_json", "_md5", "_opcode", "_posixsubprocess", "_random", "_sha1", "_sha2", "_sha3", "_socket"),
-    "_struct",
+    *("_struct", "resource"),
 )
+# What configure does not find, of all that only `posix` uses: of each function and constant that it has, a start makes
+# an object, 250 of `sysconf` alone. No module here uses these, but shutil, subprocess: if they are there.
+WITHOUT = {
+    "func": (
+        *("chroot", "confstr", "copy_file_range", "ctermid", "eventfd", "fdatasync", "fpathconf", "getgrouplist"),
+        *("getloadavg", "getlogin", "getpgid", "getpgrp", "getpriority", "getresgid", "getresuid", "getsid", "grantpt"),
+        *("initgroups", "lockf", "memfd_create", "nice", "pathconf", "posix_fadvise", "posix_fallocate"),
+        *("posix_openpt", "preadv", "preadv2", "ptsname", "pwritev", "pwritev2", "readv", "sched_rr_get_interval"),
+        *("sched_setaffinity", "sched_setparam", "sched_setscheduler", "setns", "setpriority", "setresgid"),
+        *("setresuid", "splice", "sysconf", "tcgetpgrp", "tcsetpgrp", "timerfd_create", "ttyname_r", "unlockpt"),
+        *("unshare", "wait3", "wait4", "writev"),
+    ),
+    "header": ("linux_memfd_h", "sys_eventfd_h", "sys_pidfd_h", "sys_timerfd_h", "sys_xattr_h", "sysexits_h"),
+}
 OPTIONS = (
     "--disable-shared",
     "--disable-test-modules",
@@ -46,6 +60,7 @@ OPTIONS = (
     "LDFLAGS=-static",
     "LINKFORSHARED= ",
     "OPT=-DNDEBUG -O3",
+    *(f"ac_cv_{kind}_{name}=no" for kind, names in WITHOUT.items() for name in names),
 )
 # Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same bytes: in a directory
 # of one name, with this environment, and without random addresses (setarch).

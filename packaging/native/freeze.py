@@ -67,9 +67,11 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     with zipfile.ZipFile(program) as file:
         names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
         texts = {name: file.read(name).decode() for name in names}
-    codes, eager = bytecode.compile_modules(texts)
     packages = {bytecode.module_name(path) for path in texts if path.endswith("/__init__.py")}
-    modules = tuple((name, _without_lines(codes.pop(name))) for name in eager)
+    codes, eager = bytecode.compile_modules(texts)
+    core = [name for name in codes if name.rpartition(".")[0] in ("", "hook") and name not in packages]
+    codes.update((name, _without_lines(codes[name])) for name in core)
+    modules = tuple((name, codes.pop(name)) for name in eager)
     start = compile(start_text, "<start>", "exec", optimize=2)
     start = start.replace(co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts))
     found = find_standard_library(texts, Path(library))
@@ -99,8 +101,9 @@ def _compile_importlib(path: Path, name: str) -> CodeType:
 
 
 def _without_lines(code: CodeType) -> CodeType:
+    """Return the code without line tables, and with a method's name for its qualified one, which is in no message."""
     inner = (_without_lines(value) if isinstance(value, CodeType) else value for value in code.co_consts)
-    return code.replace(co_consts=tuple(inner), co_linetable=b"")
+    return code.replace(co_consts=tuple(inner), co_linetable=b"", co_qualname=code.co_name)  # type: ignore[call-arg]
 
 
 def find_standard_library(texts: Mapping[str, str], library: Path) -> dict[str, str]:

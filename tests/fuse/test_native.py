@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -241,6 +242,15 @@ def test_each_module_that_a_frozen_one_imports_anywhere_is_frozen_or_explained(a
     command = [str(python.python), "-ISBc", FIND_ABSENT, *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={})
     assert {*done.stdout.split()} == ABSENT.keys()
+
+
+def test_each_name_of_os_and_posix_that_the_program_uses_is_there(any_code: Path) -> None:
+    """CPython is built without functions that nothing calls (cpython.WITHOUT)."""
+    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "hook").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id in ("os", "posix")}
+    code = f"import os; print(*(name for name in {used} if not hasattr(os, name))); sys.stdout.flush(); os._exit(0)"
+    assert run(any_code, "list", code).stdout == "\n"
 
 
 def test_nothing_around_it_changes_what_it_runs(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -551,7 +551,7 @@ def test_a_connection_ends_at_its_deadline(limits: Callable[..., None]) -> None:
 
 def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """To measure with."""
-    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_OPEN_MAX": 64}[name])
+    monkeypatch.setattr(resource, "getrlimit", lambda of: {resource.RLIMIT_NOFILE: (64, 4096)}[of])
     with serving() as running:
         for number in range(2, 50):
             connect(running, f"127.0.0.{number}")
