@@ -10,7 +10,6 @@ from __future__ import annotations
 from hook import identity, life, system
 from hook.enter import enter
 from hook.errors import HookError, Reason
-from hook.life import Attempt
 from hook.models import Member, MonGroup
 from hook.validation import replace
 
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from hook.identity import Container, Key
     from hook.models import KeyState
 
+# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
+# waits for us; but if the runtime is killed, the init ends.
+_PROMPT = 0.05
+
 
 def create_runtime(
     context: Context, container: Container, key: Key | None = None, ctrl_group: str | None = None
@@ -27,8 +30,8 @@ def create_runtime(
     """Put a container's init process into the mon_group of its key, before it runs its first instruction.
 
     Returns its key, or None if filters leave it out. A caller that knows its key gives that, which skips the filters;
-    `ctrl_group` is as in Attempt. HookError or OSError say that it should be monitored and could not be; then all that
-    this call made is undone. A second call for the same container changes nothing.
+    `ctrl_group` is as in Container. HookError or OSError say that it should be monitored and could not be; then all
+    that this call made is undone. A second call for the same container changes nothing.
     """
     if key is None and not identity.is_wanted(context.options, container.all_annotations, container.pod):
         return None
@@ -47,70 +50,72 @@ def create_runtime(
         from hook import retry
 
         retry.give_up(context, former, container, is_job=key.kind == "job")
-    attempt = Attempt(context, container, key, ctrl_group, system.monotonic())
+    began = system.monotonic()
+    container.key, container.ctrl_group, container.tries = key, ctrl_group, None
+    container.deadline = began + context.options.lock_timeout
+    container.prompt_until = began + _PROMPT if container.is_new else 0.0
     while True:
         try:
-            _try_once(attempt)
+            _try_once(context, container)
         except (HookError, OSError) as error:
             from hook import retry
 
-            if not retry.can_help(attempt, error):
+            if not retry.can_help(context, container, error):
                 raise
         else:
             return key
 
 
-def _try_once(attempt: Attempt) -> None:
+def _try_once(context: Context, container: Container) -> None:
     """Put the container into its group, under its key's lock. Raises what `retry` can retry.
 
     A try that fails leaves the key as it was before, since other containers may join and leave once the lock is free.
     """
-    context, container, key = attempt.context, attempt.container, attempt.key
-    attempt.boottime, attempt.unix = system.boottime(), system.unix_time()
-    new_group, mon_group = _find_group(attempt)
-    with context.run.lock(key.name, attempt.deadline) as locked:
+    key = container.key
+    container.boottime, container.unix = system.boottime(), system.unix_time()
+    new_group, mon_group = _find_group(context, container)
+    with context.run.lock(key.name, container.deadline) as locked:
         before = locked.state
         check_record(key, container.labels, before)
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None
         member = _make_member(container, former, group, mon_group)
-        after = life.join(before, attempt, member, group, displaces=container.displaces(former))
+        after = life.join(before, container, member, group, displaces=container.displaces(former))
         if (before is None or not before.groups) and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             after = replace(after, recovering=True)
         try:
-            enter(attempt, locked, after, group.path)
+            enter(context, locked, after, group.path, container)
         except (HookError, OSError):
             from hook import retry
 
-            retry.undo(attempt, locked, before, group.path)
+            retry.undo(context, container, locked, before, group.path)
             raise
-        if attempt.left is not None:
+        if container.tries is not None:
             from hook import retry
 
-            retry.drop_left(attempt, locked)
+            retry.drop_left(context, container, locked)
 
 
 # --- Where the container is
 
 
-def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
+def _find_group(context: Context, container: Container) -> tuple[MonGroup, str]:
     """Return the key's mon_group in the ctrl_group of the container's process, and the mon_group that this is in.
 
     The second is empty if there is none. The kernel names the ctrl_group. If it does not, that is the one seen before,
     the one that `linux.intelRdt.closID` of the bundle asks for (runtime-spec, config-linux.md), or the root one.
     """
-    context, container = attempt.context, attempt.container
     try:
         shown = system.resctrl_groups(container.pid)
     except OSError:
         shown = None
-    ctrl_group, mon_group = shown or (attempt.ctrl_group, "")
+    ctrl_group, mon_group = shown or (container.ctrl_group, "")
     if not ctrl_group:
         config = identity.read_config(container.bundle)
         rdt = config.linux.intel_rdt if config is not None and config.linux is not None else None
         ctrl_group = (rdt.clos_id if rdt is not None else None) or "/"
-    path = context.resctrl.path(ctrl_group, context.options.group_prefix + attempt.key.name)
+    path = context.resctrl.path(ctrl_group, context.options.group_prefix + container.key.name)
     try:
         return MonGroup(path=path, ctrl_group=ctrl_group), mon_group
     except ValueError:

@@ -11,17 +11,16 @@ from hook import life, system
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
-    from hook.life import Attempt
+    from hook.identity import Container
     from hook.models import KeyState
     from hook.store import LockedKey
 
 
-def enter(attempt: Attempt, locked: LockedKey, after: KeyState, path: str) -> None:
+def enter(context: Context, locked: LockedKey, after: KeyState, path: str, container: Container) -> None:
     """Carry out that a container joins: `after` is its key's next state, `path` its group. Raises HookError, OSError.
 
     It leaves what it has done, for retry.undo.
     """
-    context, container = attempt.context, attempt.container
     # The index before the member: killed in between, poststop finds a key without this member and tidies up.
     # In the other order a poststop without annotations would never find the member.
     context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
@@ -38,7 +37,7 @@ def enter(attempt: Attempt, locked: LockedKey, after: KeyState, path: str) -> No
     # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
     begin(context, locked, after, path, is_made=is_made)
     # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-    is_prompt = container.is_new and system.monotonic() < attempt.prompt_until
+    is_prompt = system.monotonic() < container.prompt_until
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
 
 

@@ -48,6 +48,9 @@ class Pod:
 class Container:
     """A container with an init process, `pid`."""
 
+    # Set by create_runtime.
+    key: Key
+
     def __init__(
         self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
     ) -> None:
@@ -65,6 +68,13 @@ class Container:
         self.history_file = ""
         # The --label of a job.
         self.labels: dict[str, str] = {}
+        # On its way into its group (create_runtime): the ctrl_group that it was seen in, for kernels without
+        # /proc/PID/cpu_resctrl_groups; when every wait ends, and until when no other process can have the pid of a new
+        # one (system.monotonic); the time of the present try (CLOCK_BOOTTIME, Unix time); and what the tries before it
+        # did, if there were any.
+        self.ctrl_group: str | None = None
+        self.deadline = self.prompt_until = self.boottime = self.unix = 0.0
+        self.tries: object = None  # retry.Tries
         self.places = system.cgroups(pid)
         self.pod = identify_pod(name, self.annotations, self.places if made_in is None else made_in)
         if made_in is None and not self.places:

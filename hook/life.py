@@ -24,66 +24,31 @@ from hook.view import change
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.context import Context
-    from hook.identity import Container, Key
+    from hook.identity import Container
     from hook.models import Member, MonGroup
 
 
-# Seconds in which no machine starts so many processes that a pid is used again. An init waits for its runtime, which
-# waits for us; but if the runtime is killed, the init ends.
-_PROMPT = 0.05
-
-
-class Attempt:
-    """One container on its way into one key's group."""
-
-    def __init__(
-        self, context: Context, container: Container, key: Key, ctrl_group: str | None, monotonic: float
-    ) -> None:
-        self.context = context
-        self.container = container
-        self.key = key
-        # The ctrl_group that the container was seen in, for kernels without /proc/PID/cpu_resctrl_groups.
-        self.ctrl_group = ctrl_group
-        # The time of the present try, in seconds: CLOCK_BOOTTIME and Unix time.
-        self.boottime = self.unix = 0.0
-        # When every wait ends (system.monotonic).
-        self.deadline = monotonic + context.options.lock_timeout
-        # Until then no other process can have the pid of a new container: see _PROMPT.
-        self.prompt_until = monotonic + _PROMPT
-        # This call has tried to free RMIDs, which it does once.
-        self.has_reclaimed = False
-        # How often this call came back because another program had removed the group.
-        self.returns = 0
-        # How often it came back because the process had moved to another ctrl_group.
-        self.moves = 0
-        # The group of the try that failed last. Whether the key has it, and needs it, is read again.
-        self.left: str | None = None
-        # When the wait for RMIDs in limbo ends; None before it has begun.
-        self.limbo_end: float | None = None
-
-
-def join(state: KeyState | None, attempt: Attempt, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
+def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
     """Add a container, as a `member`, and its group to a key; the first member begins a run of the key.
 
     `displaces` says that the present member of this ID stays, since it is another live process.
     """
-    key, container = attempt.key, attempt.container
+    key = container.key
     begins = state is None or state.completed_at is not None
     if state is None or (begins and not state.groups):
         # Of a completed key without its snapshot only the lines of history that it owes go on.
         state = KeyState(
             key=key.name,
             kind=key.kind,
-            created_at=system.format_utc(attempt.unix),
-            created_boottime=attempt.boottime,
+            created_at=system.format_utc(container.unix),
+            created_boottime=container.boottime,
             history_file=state.history_file if state is not None else "",
             owed=state.owed if state is not None else None,
         )
     elif begins:
         from hook import life_turns
 
-        state = life_turns.come_back(state, group, attempt.boottime, attempt.unix)
+        state = life_turns.come_back(state, group, container.boottime, container.unix)
     members = {**state.members, container.id: member}
     if displaces or "@" in "".join(members):
         from hook import life_turns

@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
     from hook.identity import Container
-    from hook.life import Attempt
     from hook.models import KeyState
     from hook.store import LockedKey
 
@@ -23,47 +22,71 @@ _MOST_RETURNS = 3
 _NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 
 
-def can_help(attempt: Attempt, error: HookError | OSError) -> bool:
+class Tries:
+    """What the failed tries of one createRuntime did."""
+
+    def __init__(self) -> None:
+        # It has tried to free RMIDs, which it does once.
+        self.has_reclaimed = False
+        # How often it came back because another program had removed the group.
+        self.returns = 0
+        # How often it came back because the process had moved to another ctrl_group.
+        self.moves = 0
+        # The group of the try that failed last. Whether the key has it, and needs it, is read again.
+        self.left: str | None = None
+        # When the wait for RMIDs in limbo ends; None before it has begun.
+        self.limbo_end: float | None = None
+
+
+def _recall_tries(container: Container) -> Tries:
+    """Return what the tries of a container did; before the first failure that is nothing."""
+    tries = container.tries if isinstance(container.tries, Tries) else Tries()
+    container.tries = tries
+    return tries
+
+
+def can_help(context: Context, container: Container, error: HookError | OSError) -> bool:
     """Whether another try can help after this failure; waits if waiting can help."""
+    tries = _recall_tries(container)
     reason, kind = (error.reason, error.kind) if isinstance(error, HookError) else ("", "")
     if kind in GONE:  # another tool removed the group: three tries at most, for it may go on
-        attempt.returns += 1
-        return attempt.returns <= _MOST_RETURNS
+        tries.returns += 1
+        return tries.returns <= _MOST_RETURNS
     if kind == WRONG_CTRL_GROUP:  # the task was moved to another ctrl_group since we looked
-        attempt.moves += 1
-        return attempt.moves == 1
-    if reason in _NO_RMID and not attempt.has_reclaimed:
-        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
-        has_freed = reclaim.reclaim(attempt.context, attempt.key.name)
+        tries.moves += 1
+        return tries.moves == 1
+    if reason in _NO_RMID and not tries.has_reclaimed:
+        tries.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
+        has_freed = reclaim.reclaim(context, container.key.name)
         # From now on: the search may have taken all of the time, and the RMIDs that it freed must not be lost to a
         # lock that another process holds for a moment. It runs once, so all waits still come to an end.
-        attempt.deadline = system.monotonic() + attempt.context.options.lock_timeout
+        container.deadline = system.monotonic() + context.options.lock_timeout
         if has_freed:
             return True
-    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(attempt)
+    return reason == Reason.RMIDS_IN_LIMBO and _wait_for_limbo(context, container, tries)
 
 
-def _wait_for_limbo(attempt: Attempt) -> bool:
+def _wait_for_limbo(context: Context, container: Container, tries: Tries) -> bool:
     """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
-    now, patience = system.monotonic(), attempt.context.options.rmid_wait
-    if attempt.limbo_end is None:
-        if not attempt.context.run.freed_within(patience):
+    now, patience = system.monotonic(), context.options.rmid_wait
+    if tries.limbo_end is None:
+        if not context.run.freed_within(patience):
             return False
-        attempt.limbo_end = now + patience
-        attempt.deadline += patience
-    if now >= attempt.limbo_end:
+        tries.limbo_end = now + patience
+        container.deadline += patience
+    if now >= tries.limbo_end:
         return False
     system.sleep(_LIMBO_POLL)
     return True
 
 
-def undo(attempt: Attempt, locked: LockedKey, before: KeyState | None, path: str) -> None:
+def undo(context: Context, container: Container, locked: LockedKey, before: KeyState | None, path: str) -> None:
     """Leave the key of a failed try as it was `before`, under the lock of that try. A failure is reported beside it.
 
     `path` is the group. A container that was a member before stays one.
     """
-    context, container, present = attempt.context, attempt.container, locked.state
-    attempt.left = path
+    present = locked.state
+    _recall_tries(container).left = path
     had_group = life_turns.has_group(before, path)
     try:
         if before is not None and container.is_member(before.members.get(container.id)):
@@ -88,15 +111,15 @@ def _is_needed(context: Context, container: Container, path: str, *, had_group: 
     return context.resctrl.has_live_task(path) and (not had_group or container.pid in tasks)
 
 
-def drop_left(attempt: Attempt, locked: LockedKey) -> None:
+def drop_left(context: Context, container: Container, locked: LockedKey) -> None:
     """Remove the group of an earlier try in another ctrl_group, if no member needs it and it has no task.
 
     A failure is reported, and the container is monitored all the same; then the group goes with its key.
     """
     try:
-        reclaim.retire(attempt.context, locked, left=attempt.left)
+        reclaim.retire(context, locked, left=_recall_tries(container).left)
     except (HookError, OSError) as error:
-        attempt.context.run.complain("could not clean up a mon_group created by a failed attempt", error)
+        context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
 def give_up(context: Context, former: str, container: Container, *, is_job: bool) -> None:

@@ -111,10 +111,8 @@ class LifeOfKey:
         container: Any = SimpleNamespace(id=step.name, pod=SimpleNamespace(namespace=None, name=None), labels={})
         container.history_file = "/var/log/history"
         member = Member(pid=7, starttime=1, group=group.path)
-        options: Any = SimpleNamespace(options=SimpleNamespace(lock_timeout=0.0))
-        attempt = life.Attempt(options, container, Key("c1", "container"), None, 0.0)
-        attempt.boottime = attempt.unix = self.clock
-        after = life.join(self.state, attempt, member, group, displaces=False)
+        container.key, container.boottime, container.unix = Key("c1", "container"), self.clock, self.clock
+        after = life.join(self.state, container, member, group, displaces=False)
         assert self.known(after) >= self.known(self.state)
         is_made = group.path not in self.directories
         if is_made:
