@@ -25,6 +25,9 @@ CORE = TREES.keys() - TOOLS - {"__init__", "__main__"}
 BUILTIN = {"_json", "_signal", "_socket", "errno", "fcntl", "marshal", "posix", "select", "sys", "time"}
 """All that the core imports beside itself: modules of CPython that are built into the static one."""
 LAZY = {
+    "create": "only a createRuntime",
+    "identity": "the same",
+    "poststop": "only a poststop, or a createRuntime after a failure",
     "report": "words and reports a failure, and reads an odd state",
     "retry": "only after a failed try of createRuntime",
     "reclaim": "only if RMIDs or room are lacking, or a record is unreadable",
@@ -32,7 +35,7 @@ LAZY = {
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",
     "ending": "only if a key ends that has a history",
 }
-"""The modules of the core that a usual start does not import, and why."""
+"""The modules of the core that not each start imports, and why."""
 LOOKING = {name for name in TOOLS if name.split("/")[0] in ("show", "doctor", "cli")}
 
 
