@@ -37,7 +37,7 @@ MODULES = (
     *("_struct", "resource"),
 )
 # What configure does not find, of all that only `posix` uses: of each function and constant that it has, a start makes
-# an object, 250 of `sysconf` alone. No module here uses these, but shutil, subprocess: if they are there.
+# an object, 150 of `sysconf` alone. Of the modules here only shutil and subprocess use some, if they are there.
 WITHOUT = {
     "func": (
         *("chroot", "confstr", "copy_file_range", "ctermid", "eventfd", "fdatasync", "fpathconf", "getgrouplist"),

@@ -3,7 +3,7 @@
 
 The loader (loader.py) is marshalled as one: its constants are the modules that the start of a container
 imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
-itself.
+itself; those of STAGES with the modules that only they need.
 """
 
 from __future__ import annotations
@@ -133,17 +133,19 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
 
 
 def compile_modules(
-    texts: Mapping[str, str], finish: Callable[[str, CodeType], CodeType] = lambda _name, code: code
+    texts: Mapping[str, str], finish: Callable[[CodeType], CodeType] = lambda code: code
 ) -> tuple[dict[str, CodeType], list[str]]:
     """Compile modules; returns all by their names, and the names of those that the start of a container imports.
 
-    `finish` may change each code. That of a module of STAGES first makes the modules that only it imports.
+    The code of a module of STAGES first makes the modules that only it imports. `finish` may change the code of what a
+    start imports, at once or as a stage.
     """
     trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
-    codes = {name: finish(name, compile_bare(tree, path)) for path, (name, tree) in zip(texts, trees.items())}
+    codes = {name: compile_bare(tree, path) for path, (name, tree) in zip(texts, trees.items())}
     eager = find_imports(trees, START)
-    own = {stage: [name for name in find_imports(trees, stage) if name not in eager] for stage in STAGES}
-    bundles = {stage: _bundle([(name, codes[name]) for name in names]) for stage, names in own.items() if names[1:]}
+    stages = {stage: [name for name in find_imports(trees, stage) if name not in eager] for stage in STAGES}
+    codes.update((name, finish(codes[name])) for name in {*eager, *itertools.chain(*stages.values())})
+    bundles = {stage: _bundle([(name, codes[name]) for name in names]) for stage, names in stages.items() if names[1:]}
     return {**codes, **bundles}, eager
 
 
