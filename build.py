@@ -10,7 +10,7 @@
                              `none`: sources only, which a node compiles). --release: fail unless it has all six
   python3 build.py native [--release] [--for=MACHINE]
                              write dist/resctrl-mon-hook-MACHINE, the same program with a Python of its own: one static
-                             ELF file. That Python is built once from Debian's source package (5 minutes; needs gcc),
+                             ELF file. That Python is built once from Debian's source package (8 minutes; needs gcc),
                              and kept in the user's cache directory. --release: from the newest source package.
                              --for: x86_64, or aarch64 by Debian's cross compiler (default: this machine's)
   python3 build.py package [deb] [rpm] [--check] [--release]

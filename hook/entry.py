@@ -88,7 +88,7 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
     if not state.pid:
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
-    from hook import identity
+    from hook import create, identity  # noqa: F401  `create` first: its code makes both (packaging/pyz/bytecode.py)
 
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
     container.history_file = given[0].history

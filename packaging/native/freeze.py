@@ -4,8 +4,9 @@
     PYTHON -ISB -X no_debug_ranges freeze.py ZIP LIBRARY OUTPUT [START]
 
 `start.bin` is one code object: it makes the modules that the start of a container imports, and starts the program.
-They have no line tables: to read those takes a twentieth of the hook's time. All other modules of hook/, and those of
-the standard library that they import, are in `modules.bin`; `frozen.S` and `frozen.c` are what the linker needs.
+They have no line tables, nor have those that a stage imports: to read those takes a twentieth of the hook's time. All
+other modules of hook/, and those of the standard library that they import, are in `modules.bin`; `frozen.S` and
+`frozen.c` are what the linker needs.
 """
 
 from __future__ import annotations
@@ -68,9 +69,7 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
         names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
         texts = {name: file.read(name).decode() for name in names}
     packages = {bytecode.module_name(path) for path in texts if path.endswith("/__init__.py")}
-    codes, eager = bytecode.compile_modules(texts)
-    core = [name for name in codes if name.rpartition(".")[0] in ("", "hook") and name not in packages]
-    codes.update((name, _without_lines(codes[name])) for name in core)
+    codes, eager = bytecode.compile_modules(texts, _without_lines)
     modules = tuple((name, codes.pop(name)) for name in eager)
     start = compile(start_text, "<start>", "exec", optimize=2)
     start = start.replace(co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts))
@@ -82,7 +81,9 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     for name, path in IMPORTLIB.items():
         codes[name] = _compile_importlib(Path(library, path), bytecode.module_name(path))
     own = _compile_importlib(HOOK_IMPORTLIB, "importlib._bootstrap")
-    frozen = [("_frozen_importlib", own), *sorted(codes.items())]
+    # CPython reads the table from its beginning, for each module that it imports
+    frozen = [("_frozen_importlib", own)]
+    frozen += sorted(codes.items(), key=lambda item: (item[0] not in bytecode.STAGES, item[0]))
     rows, blobs, at = [], [], 0
     for name, code in frozen:
         blob = bytecode.stable(code)

@@ -66,8 +66,9 @@ def _options(python: Path) -> list[str]:
     headers = (f"-I{python / name}" for name in ("", "Include", "Include/internal"))
     archives = [str(python / name) for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
     sources = [str(HERE / "launcher.c"), "frozen.c", "frozen.S"]
-    strict = ("-static", "-Wl,-z,norelro", "-Wl,--wrap=__tunables_init", "-s", "-O2", "-Wall", "-Wextra", "-Werror")
-    return [*strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
+    linking = ("-static", "-fno-lto", "-Wl,-z,norelro", "-Wl,--wrap=__tunables_init", "-s")
+    strict = ("-O2", "-Wall", "-Wextra", "-Werror")
+    return [*linking, *strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
 
 
 def _run(command: Sequence[str], cwd: Path) -> None:

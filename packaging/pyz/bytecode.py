@@ -3,7 +3,7 @@
 
 The loader (loader.py) is marshalled as one: its constants are the modules that the start of a container
 imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
-itself.
+itself; those of STAGES with the modules that only they need.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -30,7 +30,19 @@ from pyz import ROOT, BuildError
 START = "hook.__main__"
 """The module whose start() runs the program."""
 LOADER = Path(__file__).with_name("loader.py")
+STAGES = ("hook.create", "hook.poststop")
+"""Either is imported by a start. With the modules that only it needs it is one code: to read several takes longer."""
 EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
+LAST = "LAST"  # and in a bundle, for its last module
+BUNDLE = """\
+import sys
+for _name, _code in "MODULES":
+    if _name not in sys.modules:
+        _made = sys.modules[_name] = type(sys)(_name)
+        exec(_code, _made.__dict__)
+        setattr(sys.modules["hook"], _name.rpartition(".")[2], _made)
+exec("LAST", globals())
+"""
 # The interpreter's options: isolated, so that the bytes depend only on its version and the sources.
 _OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from pyz import bytecode; bytecode.print_bytecode()"
@@ -120,11 +132,29 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
     return len(first), first + b"".join(later.values())
 
 
-def compile_modules(texts: Mapping[str, str]) -> tuple[dict[str, CodeType], list[str]]:
-    """Compile modules; returns all by their names, and the names of those that the start of a container imports."""
+def compile_modules(
+    texts: Mapping[str, str], finish: Callable[[CodeType], CodeType] = lambda code: code
+) -> tuple[dict[str, CodeType], list[str]]:
+    """Compile modules; returns all by their names, and the names of those that the start of a container imports.
+
+    The code of a module of STAGES first makes the modules that only it imports. `finish` may change the code of what a
+    start imports, at once or as a stage.
+    """
     trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
     codes = {name: compile_bare(tree, path) for path, (name, tree) in zip(texts, trees.items())}
-    return codes, find_imports(trees, START)
+    eager = find_imports(trees, START)
+    stages = {stage: [name for name in find_imports(trees, stage) if name not in eager] for stage in STAGES}
+    codes.update((name, finish(codes[name])) for name in {*eager, *itertools.chain(*stages.values())})
+    bundles = {stage: _bundle([(name, codes[name]) for name in names]) for stage, names in stages.items() if names[1:]}
+    return {**codes, **bundles}, eager
+
+
+def _bundle(modules: list[tuple[str, CodeType]]) -> CodeType:
+    """Return the code of the last module, which makes the others before it runs."""
+    *others, (_, code) = modules
+    constants: dict[object, Any] = {EAGER: tuple(others), LAST: code}
+    whole = compile(BUNDLE, code.co_filename, "exec", optimize=2)
+    return whole.replace(co_consts=tuple(constants.get(value, value) for value in whole.co_consts))
 
 
 def module_name(path: str) -> str:

@@ -20,22 +20,9 @@ from tests.support.hook import UID, Hook, created, end, stopped, task
 
 pytestmark = pytest.mark.form("pyz")  # of the ELF file: test_native.py
 
-OURS = [
-    "__main__",
-    "create",
-    "entry",
-    "errors",
-    "identity",
-    "key",
-    "models",
-    "names",
-    "poststop",
-    "resctrl",
-    "store",
-    "system",
-    "validation",
-    "view",
-]
+EACH = {"__main__", "context", "entry", "errors", "models", "names", "resctrl", "store", "system", "validation", "view"}
+COMES = {*EACH, "create", "enter", "identity", "life"}
+GOES = {*EACH, "key", "life_end", "poststop"}
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""
 IN_C = {"_json", "fcntl", "gc", "marshal", "time"}
 TELLING = (
@@ -58,8 +45,7 @@ def beside(own: Cgroup, container: str) -> AbstractContextManager[Cgroup]:
 def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook, python: Interpreter) -> None:
     command = (*start_command(python.path), "-ISc")
     bare = imported([*command, TELLING + "import atexit;tell(0)"])
-    ours = {"hook", *(f"hook.{name}" for name in OURS)}
-    runs = []
+    runs: list[tuple[set[str], set[str]]] = []
     # Its last container's end lets a pod linger whose cgroup is there, as shipped, or ends it.
     for uid, linger in (("10" + UID[2:], 600), ("20" + UID[2:], 0)):
         start = (*command, TELLING + archive.BOOT)
@@ -70,12 +56,13 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
             own.add(first.pid)
             other.add(further.pid)
             for name, init in (("c1", first), ("c2", further)):
-                runs.append(imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid})))
+                runs.append((COMES, imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid}))))
             for name, init in (("c2", further), ("c1", first)):
                 end(init)
-                runs.append(imported(watched, stopped(name)))
+                runs.append((GOES, imported(watched, stopped(name))))
             assert (node.key(uid) is None) == (linger == 0)
-    for found in runs:
+    for names, found in runs:
+        ours = {"hook", *(f"hook.{name}" for name in names)}
         assert {name for name in found if name.startswith("hook")} == ours
         assert found - ours - bare <= IN_C
 

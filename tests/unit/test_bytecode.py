@@ -8,11 +8,13 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from unittest.mock import patch
 
 import pytest
 
 from pyz import BuildError, archive, bytecode
-from pyz.bytecode import START, Bytecode, find_imports, module_name
+from pyz.bytecode import START, Bytecode, compile_modules, find_imports, module_name
 from tests.unit.files import ELSEWHERE, broken, each_python, imported, loaded, start
 
 
@@ -75,7 +77,7 @@ def test_started_by_name_with_whatever_first_line_it_finds_its_bytecode_too(
 
 
 @each_python
-@pytest.mark.parametrize("name", ["create", "cli/verbs"])
+@pytest.mark.parametrize("name", ["store", "cli/verbs"])
 def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
     contents = {**archive.read_sources(source), f"hook/{name}.py": text}
@@ -120,6 +122,17 @@ TEXTS = {
 def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
     trees = {module_name(path): ast.parse(text) for path, text in TEXTS.items()}
     assert find_imports(trees, START) == ["hook", "hook.low", "hook.low.lower", "hook.low.upper", START]
+
+
+def test_a_stage_makes_the_modules_that_only_it_imports_and_none_twice() -> None:
+    texts = {**TEXTS, "hook/create.py": "from hook import checked, late\nfrom hook.low import upper"}
+    codes, eager = compile_modules(texts)
+    there = {name: ModuleType(name) for name in (*eager, "hook.checked")}
+    vars(there["hook"])["checked"] = there["hook.checked"]
+    names: dict[str, object] = {}
+    with patch.dict(sys.modules, there):
+        exec(codes["hook.create"], names)  # noqa: S102  ours
+        assert (names["late"], names["checked"]) == (sys.modules["hook.late"], there["hook.checked"])
 
 
 @each_python

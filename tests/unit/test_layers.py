@@ -36,7 +36,9 @@ LAZY = {
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",
     "ending": "only if a key ends that has a history",
 }
-"""The modules of the core that a usual start does not import, and why."""
+"""The modules of the core that neither a usual start nor a usual end imports, and why."""
+STAGES = {"create": {"create", "enter", "identity", "life"}, "poststop": {"key", "life_end", "poststop"}}
+"""Those that only a createRuntime, and only a poststop imports."""
 LOOKING = {name for name in TOOLS if name.split("/")[0] in ("show", "doctor", "cli")}
 
 
@@ -95,13 +97,19 @@ def test_imports_for_type_checkers_make_no_circle() -> None:
     assert {*TopologicalSorter(graph).static_order()} == TREES.keys()
 
 
-def test_a_usual_start_imports_all_of_the_core_but_what_the_list_names() -> None:
-    started, further = set[str](), {"entry"}
+def list_started(*modules: str) -> set[str]:
+    """The modules of the core that these import at once."""
+    started, further = set[str](), {*modules}
     while further:
         started |= further
         further = set().union(*(EAGER[name] & CORE for name in further)) - started
-    assert CORE - started - {"models_compiled"} == LAZY.keys()
-    assert set().union(*((EVER[name] - EAGER[name]) & CORE for name in CORE)) <= LAZY.keys()
+    return started
+
+
+def test_a_usual_start_and_end_import_all_of_the_core_but_what_the_list_names() -> None:
+    common = list_started("entry")
+    assert {stage: list_started(stage) - common for stage in STAGES} == STAGES
+    assert CORE - common - {"models_compiled"} - set().union(*STAGES.values()) == LAZY.keys()
 
 
 def test_first_word_decides_above_both_rooms() -> None:
