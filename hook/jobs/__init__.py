@@ -124,8 +124,9 @@ def assign(
             with lock_process(context, process.id):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
+                # Also of a member: what put it on record may have been killed before it put it into the group.
+                create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
-                    create_runtime(context, process, Key(key, "job"), ctrl_group)
                     joined.append(process)
                 forget_failure(context.run, process.id, process.pid)
             outcomes[process.pid] = "was a member" if is_member else "joined"

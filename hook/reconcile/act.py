@@ -191,7 +191,10 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
         if context.resctrl.exists(path) and survey.find_owner(path) == key:
             # Its initial counters are lost.
             groups.append(MonGroup(path=path, ctrl_group=survey.groups.name_ctrl_group(path)))
-    indexes = [*filter(None, (context.run.glance(Index, name) for name in survey.indexed.get(key, ())))]
+    # One that the survey could not read may have the file and the labels. OSError: it cannot be read now, either.
+    unread = [container for container, owner in survey.records.index.items() if owner is None]
+    entries = (records.peek(context.run, Index, name) for name in [*survey.indexed.get(key, ()), *unread])
+    indexes = [index for index in entries if index is not None and index.key == key]
     file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
     labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
     members = state.members

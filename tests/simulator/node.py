@@ -246,11 +246,16 @@ class SimulatedNode:
 
     def release(self, *_: object) -> None:
         """The job is released; its processes go on."""
-        of_job = [it for it in self.lives if it.key == JOB]
-        for it in of_job:
-            it.is_member, it.was_interrupted = False, True
-        self.released.update(self.ghosts, *(it.pids for it in of_job))
+        for it in self.lives:
+            if it.key == JOB:
+                self.let_go(it)
+        self.released.update(self.ghosts)
         self._live_of_job("release", JOB, [], lambda context: jobs.release(context, JOB))
+
+    def let_go(self, it: ContainerLife) -> None:
+        """A process is of its job no more."""
+        it.is_member, it.was_interrupted = False, True
+        self.released.update(it.pids)
 
     def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[[Context], object]) -> SimulatedProcess:
         """Let a command for jobs live; an error that it would print is its result."""

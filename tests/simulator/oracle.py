@@ -104,6 +104,8 @@ class StepOracle:
                 it.is_lost = False
             elif is_faulty and actor == f"poststop of {it.number}":
                 it.is_lost = it.is_out = True  # its namesake's, which looks the same
+            elif actor == f"release of {it.key}":  # which began before this one joined
+                self._node.let_go(it)
             else:
                 expect(it.is_lost, actor, "took", it, "out of the record of", it.key)
         for it in self._node.lives:
