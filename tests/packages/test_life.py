@@ -25,7 +25,7 @@ from tests.support.waiting import wait
 
 NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
-APT = "apt install ./dist/resctrl-mon-hook_*.deb"
+APT = "apt install ./resctrl-mon-hook_*.deb"
 LIST = "resctrl-mon-hook list"
 LISTEN = "resctrl-mon-hook metrics --listen=127.0.0.1:9753"
 FETCH = r"""exec 3<>/dev/tcp/127.0.0.1/9753; printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3; cat <&3"""
@@ -96,10 +96,10 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     assert all(words in readme for words in (APT, LIST, LISTEN))
     assert not fresh.has_python()
-    (fresh.shared / "dist").mkdir()
-    shutil.copy(packages.deb, fresh.shared / "dist")
+    (fresh.shared / "download").mkdir()
+    shutil.copy(packages.deb, fresh.shared / "download")
     since = time.monotonic()
-    fresh.run("sh", "-c", APT)
+    fresh.run("sh", "-c", f"cd download && {APT}")
     installed = time.monotonic() - since
     container = fresh.podman_run("web")
     assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}

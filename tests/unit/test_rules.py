@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.support import prometheus
-from tests.unit.documents import ROOT, anchors, first_words, page
+from tests.unit.documents import ROOT, anchors, page, rows
 from tests.unit.metrics import FAMILIES
 
 PLACE = ROOT / "packaging/prometheus"
@@ -79,5 +79,6 @@ def test_the_units_write_the_file_whose_age_is_watched() -> None:
     assert all(re.fullmatch(watched, path) for path in written)
 
 
-def test_the_document_names_every_alert_and_no_other() -> None:
-    assert first_words(page("docs/metrics.md", "Alerts"), "alert") == ALERTS
+def test_the_document_has_every_alert_with_its_time_and_no_other() -> None:
+    shown = [(row[0].strip("`"), row[2]) for row in rows(page("docs/metrics.md", "Alerts"), "alert")]
+    assert shown == [(rule["alert"], rule["for"].replace("m", " min").replace("h", " h")) for rule in RULES]
