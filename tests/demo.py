@@ -76,7 +76,7 @@ class RealStage:
         by_runc.wait()
 
     def groups(self) -> set[str]:
-        return {it.name for it in Path(self.root, "mon_groups").iterdir()}
+        return {group.name for group in Path(self.root, "mon_groups").iterdir()}
 
     def tasks(self, group: str) -> set[int]:
         return set(map(int, Path(self.root, "mon_groups", group, "tasks").read_text().split()))

@@ -108,7 +108,7 @@ class Table:
     def missed(self) -> list[str]:
         """Each target that was not reached, as a sentence."""
         missed = [figure for figure in self.figures if figure.is_missed]
-        return [f"{self.title}: {it.row}, {it.column}: {it}, target {it.aim}" for it in missed]
+        return [f"{self.title}: {figure.row}, {figure.column}: {figure}, target {figure.aim}" for figure in missed]
 
 
 def save(path: Path, tables: Iterable[Table]) -> None:

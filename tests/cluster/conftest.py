@@ -17,7 +17,11 @@ def _cluster() -> Iterator[Release]:
     """With the tests' namespaces in it, and nothing else of the tests."""
     if reason := why_not():
         pytest.skip(reason)
-    others = [it for it in items("daemonsets", "-A", f"-l={OURS}") if it["metadata"]["namespace"] != NAMESPACE]
+    others = [
+        daemonset
+        for daemonset in items("daemonsets", "-A", f"-l={OURS}")
+        if daemonset["metadata"]["namespace"] != NAMESPACE
+    ]
     if others:
         pytest.skip(f"the cluster has the chart already: {', '.join(named(others))}")
     helm("uninstall", NAME, "--no-hooks", check=False)  # of a run that was killed

@@ -36,9 +36,9 @@ POLL = 1.0  # seconds between two looks
 def why_not() -> str | None:
     """Why the tests cannot run; None if they can."""
     configured = os.environ.get("KUBECONFIG") or f"{os.environ.get('HOME', '')}/.kube/config"
-    if not any(Path(it).is_file() for it in configured.split(":")):
+    if not any(Path(path).is_file() for path in configured.split(":")):
         return "no kubeconfig (KUBECONFIG or ~/.kube/config)"
-    absent = [it for it in ("helm", "kubectl") if shutil.which(it) is None]
+    absent = [program for program in ("helm", "kubectl") if shutil.which(program) is None]
     if absent:
         return f"no {' and no '.join(absent)} on PATH"
     version = run("helm", "version", "--template={{.Version}}").strip()
@@ -50,7 +50,7 @@ def why_not() -> str | None:
         found = nodes()
     except subprocess.SubprocessError as error:
         return f"the cluster does not answer: {getattr(error, 'stderr', None) or error}".strip()
-    if any(it["spec"].get("providerID", "").startswith("kind:") for it in found):
+    if any(node["spec"].get("providerID", "").startswith("kind:") for node in found):
         return "the nodes are containers (kind): reconcile refuses to work outside the host's pid namespace"
     return None
 
@@ -113,8 +113,8 @@ def settings(image: str) -> list[str]:
     given = [f"image.repository={repository}", f"image.tag={tag}", os.environ.get(VALUES, "")]
     root = os.environ.get(RESCTRL_ROOT)
     given += [f"testing.resctrlRoot={root}"] if root else []
-    return [f"--set={it}" for it in given if it]
+    return [f"--set={value}" for value in given if value]
 
 
 def named(objects: Sequence[Object]) -> list[str]:
-    return sorted(it["metadata"]["name"] for it in objects)
+    return sorted(item["metadata"]["name"] for item in objects)

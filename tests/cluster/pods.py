@@ -46,13 +46,13 @@ def controlled(kind: str, version: str, template: Object, **more: Any) -> Object
 
 def live_containers(found: Object) -> dict[str, str]:
     """The names of a pod's containers that run, by their IDs."""
-    statuses = [it for kind in _KINDS for it in found["status"].get(kind, []) if "running" in it["state"]]
-    return {it["containerID"].partition("://")[2]: it["name"] for it in statuses}
+    statuses = [status for kind in _KINDS for status in found["status"].get(kind, []) if "running" in status["state"]]
+    return {status["containerID"].partition("://")[2]: status["name"] for status in statuses}
 
 
 def is_ready(found: Object) -> bool:
     conditions = found["status"].get("conditions", [])
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 TOO_LARGE = "exceed maximum message size"
@@ -61,8 +61,8 @@ TOO_LARGE = "exceed maximum message size"
 
 def find_refusal(found: Object) -> str | None:
     """What containerd's NRI says of a pod with a container above its limit of 4 MiB, which never starts; else None."""
-    statuses = [it for kind in _KINDS for it in found["status"].get(kind, [])]
-    messages = [it["state"].get("waiting", {}).get("message", "") for it in statuses]
+    statuses = [status for kind in _KINDS for status in found["status"].get(kind, [])]
+    messages = [status["state"].get("waiting", {}).get("message", "") for status in statuses]
     return next((message for message in messages if TOO_LARGE in message), None)
 
 
@@ -76,9 +76,9 @@ class Pods:
     def create(self, *objects: Object) -> None:
         """As they are: kubectl would write each `<` as six bytes, and the API server takes 3 MiB."""
         paths = {"Pod": "api/v1", "Job": "apis/batch/v1", "Deployment": "apis/apps/v1"}
-        for it in objects:
-            path = f"/{paths[it['kind']]}/namespaces/{TENANTS}/{it['kind'].lower()}s"
-            kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(it))
+        for item in objects:
+            path = f"/{paths[item['kind']]}/namespaces/{TENANTS}/{item['kind'].lower()}s"
+            kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(item))
 
     def start(self, *objects: Object) -> list[Object]:
         """Create pods and wait until they are ready; returns them as the API server has them. Raises RefusedByNri."""
@@ -87,7 +87,7 @@ class Pods:
 
     def ready(self, names: Iterable[str]) -> list[Object]:
         def all_ready() -> list[Object] | None:
-            found = {it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")}
+            found = {found_pod["metadata"]["name"]: found_pod for found_pod in items("pods", f"--namespace={TENANTS}")}
             wanted = [found[name] for name in names]
             if refusals := [*filter(None, map(find_refusal, wanted))]:
                 raise RefusedByNri(refusals[0])

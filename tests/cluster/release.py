@@ -54,14 +54,14 @@ class Release:
     def objects(self) -> list[str]:
         """What the cluster has of it."""
         found = items(KINDS, f"--namespace={NAMESPACE}", f"--selector={OURS}")
-        return sorted(f"{it['kind']} {it['metadata']['name']}" for it in found)
+        return sorted(f"{item['kind']} {item['metadata']['name']}" for item in found)
 
     def daemons(self) -> dict[str, Object]:
         """The DaemonSet's pod of each node, ready or not, all of whose containers run."""
         found = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
-        staying = [it for it in found if "deletionTimestamp" not in it["metadata"]]
-        running = [it for it in staying if len(live_containers(it)) >= len(it["spec"]["containers"])]
-        return {it["spec"]["nodeName"]: it for it in running}
+        staying = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        running = [pod for pod in staying if len(live_containers(pod)) >= len(pod["spec"]["containers"])]
+        return {pod["spec"]["nodeName"]: pod for pod in running}
 
     def daemon(self, node: str) -> Object:
         """That of a node, once there is one."""
@@ -91,15 +91,17 @@ class Release:
     def assert_monitored(self, pods: Iterable[Object]) -> None:
         """Each container that runs is a member of its pod's key, and its first process in the group."""
         by_node: dict[str, dict[str, Object]] = defaultdict(dict)
-        for it in pods:
-            by_node[it["spec"]["nodeName"]][it["metadata"]["uid"]] = it
+        for pod in pods:
+            by_node[pod["spec"]["nodeName"]][pod["metadata"]["uid"]] = pod
         for node, wanted in by_node.items():
             seen = self.look(node, *wanted)
-            problems = {it["container"]: it for it in seen["list"]["unmonitored"] if not it["monitored"]}
-            for uid, it in wanted.items():
+            problems = {
+                problem["container"]: problem for problem in seen["list"]["unmonitored"] if not problem["monitored"]
+            }
+            for uid, pod in wanted.items():
                 members = seen["shown"].get(uid, {}).get("members", {})
-                for container, name in live_containers(it).items():
-                    what = f"{it['metadata']['name']} {name} ({container[:12]}) on {node}"
+                for container, name in live_containers(pod).items():
+                    what = f"{pod['metadata']['name']} {name} ({container[:12]}) on {node}"
                     assert container not in problems, f"{what}: {problems[container]}"
                     assert container in members, f"{what} is no member: {members or 'no such key'}"
                     assert members[container]["pid"] in seen["tasks"][uid], f"{what} is not in the group: {members}"

@@ -41,7 +41,7 @@ def test_ephemeral_container_joins_the_group_of_its_pod(release: Release, pods: 
 def test_finished_job_is_completed_while_its_pod_is_kept(release: Release, pods: Pods) -> None:
     job = controlled("Job", "batch/v1", pod(container(command=["true"]), restartPolicy="Never"))
     pods.create(job)
-    (found,) = pods.of(job, lambda it: it["status"]["phase"] == "Succeeded")
+    (found,) = pods.of(job, lambda candidate: candidate["status"]["phase"] == "Succeeded")
     wait("the end of the job's key", lambda: release.show(found)["state"] == "completed")
 
 
@@ -54,11 +54,11 @@ def test_crash_loop_keeps_its_group(release: Release, pods: Pods) -> None:
         def restarted(restarts: int = restarts) -> Object | None:
             found = pods.find(looping["metadata"]["name"])
             statuses = found["status"].get("containerStatuses", [])
-            return found if any(it["restartCount"] >= restarts for it in statuses) else None
+            return found if any(status["restartCount"] >= restarts for status in statuses) else None
 
         seen.append(release.show(wait(f"restart {restarts}", restarted)))
-    assert {it["state"] for it in seen} <= {"live", "lingering"}
-    assert len({it["generation"] for it in seen}) == 1
+    assert {answer["state"] for answer in seen} <= {"live", "lingering"}
+    assert len({answer["generation"] for answer in seen}) == 1
 
 
 def test_process_that_exec_starts_is_in_the_group_after_the_next_reconcile(release: Release, pods: Pods) -> None:

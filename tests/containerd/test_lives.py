@@ -104,8 +104,12 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     assert any(name in line for line in ask("reconcile")["left"])
     mine = {"container": container.id, "namespace": "default", "pod": "pod", "name": "app", "uid": None}
     assert mine in ask("list")["unhooked"]["containers"]
-    assert pod.id not in {it["container"] for it in ask("list")["unhooked"]["containers"]}, "the sandbox"
-    (finding,) = [it for it in ask("doctor")["findings"] if it["subject"] == "unhooked" and it["level"] != "warning"]
+    assert pod.id not in {unhooked["container"] for unhooked in ask("list")["unhooked"]["containers"]}, "the sandbox"
+    (finding,) = [
+        finding
+        for finding in ask("doctor")["findings"]
+        if finding["subject"] == "unhooked" and finding["level"] != "warning"
+    ]
     assert (finding["level"], name in finding["found"]) == ("fail", True)
     ask("reconcile", "--adopt")
     assert mine not in ask("list")["unhooked"]["containers"]

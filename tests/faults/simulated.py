@@ -25,15 +25,15 @@ RANDOM = 160_000
 
 def run(campaign: Campaign) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        chosen, begin = [it for it in SCENARIOS if campaign.is_chosen(it)], time.monotonic()
+        chosen, begin = [scenario for scenario in SCENARIOS if campaign.is_chosen(scenario)], time.monotonic()
         number = -(-(campaign.most or RANDOM) // len(SCENARIOS))
         every = "50" if campaign.most else "1"
         words = ["--seed", str(campaign.seed), "--random", str(number), "--preempt", every]
         done = dict(zip(chosen, pool.map(partial(_simulate, words), chosen)))
         if chosen:
-            wrong = {name: it.stdout + it.stderr for name, it in done.items() if it.returncode}
+            wrong = {name: outcome.stdout + outcome.stderr for name, outcome in done.items() if outcome.returncode}
             campaign.tally(f"schedules of {len(chosen)} scenarios", sum(map(_count, done.values())), wrong, begin)
-        broken, begin = [it for it in MUTANTS if campaign.is_chosen(it)], time.monotonic()
+        broken, begin = [mutant for mutant in MUTANTS if campaign.is_chosen(mutant)], time.monotonic()
         missed = {name: "nothing went wrong" for name, found in zip(broken, pool.map(_is_noticed, broken)) if not found}
         if broken:
             campaign.tally("broken programs, of which each is noticed", len(broken), missed, begin)

@@ -101,9 +101,9 @@ class Stage:
 
     def _records(self) -> list[str]:
         paths = sorted(
-            it for part in ("groups", "members", "unmonitored") for it in self.hook.run_dir.glob(f"{part}/*")
+            path for part in ("groups", "members", "unmonitored") for path in self.hook.run_dir.glob(f"{part}/*")
         )
-        return [f"{it.relative_to(self.hook.run_dir)}: {it.read_bytes()!r}" for it in paths if it.is_file()]
+        return [f"{path.relative_to(self.hook.run_dir)}: {path.read_bytes()!r}" for path in paths if path.is_file()]
 
     def clean(self) -> None:
         """Remove what is left."""

@@ -74,7 +74,7 @@ def see_endpoint(at: int) -> float:
 
 def see_textfile(seconds: int) -> Callable[[int], float]:
     times = [*written(seconds)]
-    return lambda at: WATTS * (max(it for it in times if it <= at) - START + AGE)
+    return lambda at: WATTS * (max(time for time in times if time <= at) - START + AGE)
 
 
 def see_job(begin: int, seconds: int) -> Callable[[int], float | None]:
@@ -149,7 +149,7 @@ def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, lo
 def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus) -> None:
     for interval in INTERVALS:
         asked = fill_in(TARGETS["Energy by pod or container"], "jobs", namespace=f"every-{interval}")
-        found = {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()}
+        found = {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
         steady, restarted = found.pop("steady"), found.pop("restarted")
         assert found == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
         assert HOUR // 2 - 2 * interval <= steady / WATTS <= HOUR // 2
@@ -164,7 +164,8 @@ def test_the_queries_of_the_documents_are_right_too(server: Prometheus) -> None:
     )
     used = {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
     first, second = (
-        {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()} for asked in (of_jobs, of_all)
+        {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
+        for asked in (of_jobs, of_all)
     )
     assert {name: first[name] for name in used} == used
     half = pytest.approx(WATTS * HOUR / 2, abs=WATTS * 30)
@@ -260,7 +261,7 @@ def test_each_panel_shows_what_is_true(server: Prometheus) -> None:
     assert EXPRESSIONS.keys() == TRUTH.keys()
     for asked, expression in EXPRESSIONS.items():
         found = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
-        assert found == {series: pytest.approx(it, rel=0.01) for series, it in TRUTH[asked].items()}, asked
+        assert found == {series: pytest.approx(value, rel=0.01) for series, value in TRUTH[asked].items()}, asked
 
 
 # --- A node with Podman alone, and the jobs of one hour

@@ -33,10 +33,10 @@ class Recording:
         with ExitStack() as stack:
             for name in names:
                 assert self.hook(created(name, stack.enter_context(task()).pid)).stderr == ""
-        outcomes = [finish(it) for it in [self.hook.start(stopped(name)) for name in names]]
-        assert {it.status for it in outcomes} == {0}
+        outcomes = [finish(process) for process in [self.hook.start(stopped(name)) for name in names]]
+        assert {outcome.status for outcome in outcomes} == {0}
         self.hook.assert_clean()
-        return [it.stderr for it in outcomes if it.stderr]
+        return [outcome.stderr for outcome in outcomes if outcome.stderr]
 
     def read(self, *files: Path) -> list[dict[str, Any]]:
         texts = [path.read_text() for path in files or [self.file]]
@@ -116,7 +116,7 @@ def test_twelve_jobs_while_the_file_cannot_be_written_are_twelve_lines(
         metrics = recording.hook.ask("metrics").stdout
     finally:
         mend(recording.file)
-    assert [reason in it for it in said] == [True] * 12
+    assert [reason in line for line in said] == [True] * 12
     assert (failed.status, failed.stdout.count("failed: could not add")) == (1, 10), "and the number of the others"
     assert f'resctrl_mon_history_owed{{reason="{reason}"}} 12\n' in metrics
     assert recording.hook.ask("reconcile", "--snapshot-ttl=0").status == 0

@@ -96,8 +96,11 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     before = {path: node.path(path).lstat() for path in EVERYTHING}
     lines = done(node, "install", "--for=both")
     assert [line for line in lines if line.startswith(("write", "link", "remove"))] == []
-    for path, it in before.items():
-        assert (node.path(path).lstat().st_ino, node.path(path).lstat().st_mtime_ns) == (it.st_ino, it.st_mtime_ns)
+    for path, status in before.items():
+        assert (node.path(path).lstat().st_ino, node.path(path).lstat().st_mtime_ns) == (
+            status.st_ino,
+            status.st_mtime_ns,
+        )
 
 
 def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMachine) -> None:

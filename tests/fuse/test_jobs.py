@@ -62,7 +62,7 @@ def family() -> Iterator[Task]:
 
 def members(hook: Hook, key: str) -> set[int]:
     state = hook.key(key)
-    return {it["pid"] for it in state["members"].values()} if state is not None else set()
+    return {member["pid"] for member in state["members"].values()} if state is not None else set()
 
 
 def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_own(hook: Hook) -> None:
@@ -75,7 +75,7 @@ def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_ow
         assert hook.answer("show", "nightly")["members_alive"] == 1
         assert 'key="nightly"' in hook.ask("metrics").stdout
     outcome = hook.ask("reconcile", "--json")
-    assert [it["action"] for it in json.loads(outcome.stdout)["actions"]] == ["drop"]
+    assert [action["action"] for action in json.loads(outcome.stdout)["actions"]] == ["drop"]
     hook.assert_clean()
 
 
@@ -133,7 +133,7 @@ def test_assigned_processes_are_in_the_group_with_threads_and_children_until_rel
     with family() as first, task() as second:
         assert hook.ask("assign", "--key=batch", str(first.pid), str(second.pid)) == WELL
         child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
-        threads = {int(it) for it in os.listdir(f"/proc/{first.pid}/task")}
+        threads = {int(tid) for tid in os.listdir(f"/proc/{first.pid}/task")}
         assert hook.tasks("oci-batch") == threads | {child, second.pid}
         assert hook.ask("reconcile", "--dry-run").stdout == "nothing to do\n"
         assert hook.ask("assign", "--key=batch", str(second.pid)) == WELL  # once more
@@ -257,7 +257,9 @@ def test_wrong_command_lines_and_keys_are_refused(hook: Hook, init: Task) -> Non
     for key in ("../x", "--force", "", UID, "x" * 65):
         refused(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
         refused(hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started")
-    assert {(it["reason"], it["key"], it["pid"]) for it in hook.failures().values()} == {("bad_key", None, init.pid)}
+    assert {(failure["reason"], failure["key"], failure["pid"]) for failure in hook.failures().values()} == {
+        ("bad_key", None, init.pid)
+    }
 
 
 def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
@@ -276,11 +278,11 @@ def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
 def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(hook: Hook, init: Task) -> None:
     with subprocess.Popen(["true"]) as zombie, family() as other:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        thread = next(int(it) for it in os.listdir(f"/proc/{other.pid}/task") if int(it) != other.pid)
+        thread = next(int(tid) for tid in os.listdir(f"/proc/{other.pid}/task") if int(tid) != other.pid)
         for pid, word in {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1", thread: "thread"}.items():
             refused(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
         assert hook.groups() == set()
-        assert {it["pid"]: it["reason"] for it in hook.failures().values()} == {init.pid: "task_gone"}
+        assert {failure["pid"]: failure["reason"] for failure in hook.failures().values()} == {init.pid: "task_gone"}
 
 
 def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
@@ -363,7 +365,10 @@ def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refu
         with logging.open("run", *words, "--", *shell, stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            pids = {it["pid"]: (it["stage"], it["reason"], it["key"]) for it in hook.failures().values()}
+            pids = {
+                failure["pid"]: (failure["stage"], failure["reason"], failure["key"])
+                for failure in hook.failures().values()
+            }
             stdout, stderr = process.communicate(b"\n")
         assert (process.returncode, stdout, stderr.count(b"\n")) == (7, b"", 1)
         assert b"the command runs, and is not monitored" in stderr
@@ -375,7 +380,7 @@ def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refu
         if happens != without_directory:
             assert pids == {process.pid: ("run", reason, "a")}
             assert hook.failures().keys() >= {f"job-{other.pid}-{read_start(other.pid)}"}
-            listed = {it["key"]: it["reason"] for it in hook.answer("list")["unmonitored"]}
+            listed = {problem["key"]: problem["reason"] for problem in hook.answer("list")["unmonitored"]}
             assert listed == {"a": reason}
             for verb in ("list", "list unmonitored", "doctor"):
                 assert f"a (job-{other.pid}-" in hook.ask(*verb.split()).stdout
@@ -401,7 +406,7 @@ def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_l
             assert hook.tasks("oci-other") == {other.pid}
             assert hook.ask("release", "--key=other") == WELL
         outcome = json.loads(hook.ask("reconcile", "--json").stdout)
-        assert [(it["action"], it["name"]) for it in outcome["actions"]] == [("retry", "a")]
+        assert [(action["action"], action["name"]) for action in outcome["actions"]] == [("retry", "a")]
         assert (hook.tasks("oci-a"), hook.failures()) == ({process.pid}, {})
     hook.ask("reconcile")
     assert json.loads((tmp_path / "jobs").read_text())["key"] == "a"
@@ -561,7 +566,7 @@ def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_bo
         assert read_lines(process, 1) == [signal.SIGINT]
         os.write(control, b"\x1a")
         assert process.stdout.readline() == b"stopped\n"
-        states = [Path(f"/proc/{it}/stat").read_text().rpartition(")")[2].split()[0] for it in (parent, pid)]
+        states = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] for process in (parent, pid)]
         assert states == ["T", "T"]
         os.write(go_on, b".")
         os.kill(parent, signal.SIGUSR1)

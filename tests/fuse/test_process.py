@@ -327,7 +327,7 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
     hook(created("c2", 2**31 - 1))
     other = replace(hook, python=[str(python.path), "-IS"])
     for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
-        first, second = (it.ask(*verb) for it in (hook, other))
+        first, second = (program.ask(*verb) for program in (hook, other))
         assert (second.status, second.stderr) == (0, "")
         assert without_times(second.stdout) == without_times(first.stdout)
     assert other.ask("list", "--nonsense") == hook.ask("list", "--nonsense")

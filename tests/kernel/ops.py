@@ -434,7 +434,10 @@ class Player:
         files = ("tasks", "mon_hw_id", "ctrl_hw_id")
         paths = [f"{group}/{name}".lstrip("/") for group in ["", *self._groups()] for name in files]
         names = sorted(self.crew.numbers)
-        return [{it: self.perform("read", it) for it in paths}, {it: self.perform("where", it) for it in names}]
+        return [
+            {path: self.perform("read", path) for path in paths},
+            {name: self.perform("where", name) for name in names},
+        ]
 
     def _groups(self) -> Iterator[str]:
         """mon_groups after their ctrl_group, in order of names."""

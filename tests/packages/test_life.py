@@ -190,7 +190,10 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
     db = machine.podman_run("db")
     machine.spend(db, 7)
     before = {path: group for path, group in machine.resctrl.groups().items() if path != "/"}
-    assert [before[f"/mon_groups/oci-{it}"]["tasks"] for it in (web, db)] == [[machine.pid("web")], [machine.pid("db")]]
+    assert [before[f"/mon_groups/oci-{key}"]["tasks"] for key in (web, db)] == [
+        [machine.pid("web")],
+        [machine.pid("db")],
+    ]
 
     for version in packages, newer, packages:
         manager.install(version)
@@ -210,7 +213,7 @@ def list_keys(machine: Machine) -> dict[str, tuple[str, float]]:
     """Return the state of each key and what it used, as `list` shows them; no record may be unreadable."""
     listed = json.loads(machine.run(NAME, "list", "--json").stdout)
     assert listed["unreadable"] == []
-    return {it["key"]: (it["state"], it["use"][ENERGY]["value"]) for it in listed["keys"]}
+    return {record["key"]: (record["state"], record["use"][ENERGY]["value"]) for record in listed["keys"]}
 
 
 def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(

@@ -39,9 +39,9 @@ def list_actions(done: subprocess.CompletedProcess[str], own: Collection[str] | 
     """
     assert done.stderr == ""
     found: list[dict[str, Any]] = json.loads(done.stdout)["actions"]
-    failed = [it for it in found if it["problem"]]
+    failed = [action for action in found if action["problem"]]
     assert done.returncode <= bool(failed), done
-    assert not [it for it in failed if own is None or it["key"] in own or it["container"] in own]
+    assert not [action for action in failed if own is None or action["key"] in own or action["container"] in own]
     return found
 
 

@@ -37,7 +37,7 @@ def test_each_run_is_a_line_with_its_own_use_however_it_ends(start_node: StartNo
     wait(lambda: file.exists() and file.read_text().count("\n") >= 4)
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     assert len({line["id"] for line in lines}) == len(lines) == 4
-    assert [[it["name"] for it in line["containers"]] for line in lines] == [["job-17"]] * 4
+    assert [[container["name"] for container in line["containers"]] for line in lines] == [["job-17"]] * 4
     assert {(line["kind"], line["runs"], tuple(line["unknown"])) for line in lines} == {("container", 1, ())}
     assert [line["use"]["core_energy"] for line in lines[2:]] == [2.5, 0.5]
     assert lines[0]["seconds"] >= 0.5

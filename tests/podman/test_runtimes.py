@@ -83,8 +83,8 @@ class Unhooked:
     def states(self, *names: str) -> tuple[dict[str, State], list[str]]:
         asked = Runtimes([str(self.root)], [self.programs[name] for name in names])
         found, complaints = asked.list_states()
-        assert len({it.id for it in found}) == len(found)
-        return {it.id: it for it in found}, complaints
+        assert len({state.id for state in found}) == len(found)
+        return {state.id: state for state in found}, complaints
 
 
 @pytest.fixture
@@ -146,11 +146,11 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
     lab.run("web", "--annotation=a=b")
     container = lab.container_id("web")
     found, _ = runtimes.find_runtimes().list_states()
-    (state,) = [it for it in found if it.id == container]
+    (state,) = [candidate for candidate in found if candidate.id == container]
     assert state.pid == lab.init("web").pid
     assert state.annotations == {**(state.annotations or {}), "a": "b"}
     lab.podman("rm", "-f", "-t", "0", "web")
-    assert container not in [it.id for it in runtimes.find_runtimes().list_states()[0]]
+    assert container not in [state.id for state in runtimes.find_runtimes().list_states()[0]]
 
 
 @needs_crun
@@ -162,5 +162,5 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
     found, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
-    assert [it.id for it in found] == (["web"] if told else [])
+    assert [state.id for state in found] == (["web"] if told else [])
     assert bool(complaints) is not told

@@ -54,7 +54,7 @@ def reconcile(node: PodmanNode, *options: str) -> None:
 
 def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, list[int]]:
     """Those of these, and whatever else these processes are in: this machine may run containers of others."""
-    pids = {pid for it in expected for tasks in it.values() for pid in tasks}
+    pids = {pid for groups in expected for tasks in groups.values() for pid in tasks}
     found = {name: [pid for pid in tasks if pid in pids] for name, tasks in node.groups().items()}
     return {name: tasks for name, tasks in found.items() if tasks}
 
@@ -138,11 +138,11 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     inside = node.lab.gate("inside")
     node.lab.podman("exec", "-d", "web", *inside.command)
     inside.wait_up()
-    assert [(it["action"], it["container"]) for it in node.reconcile()] == [("adopt", container)]
+    assert [(action["action"], action["container"]) for action in node.reconcile()] == [("adopt", container)]
     tasks = node.groups()[f"oci-{container}"]
     assert (init in tasks, len(tasks)) == (True, 2)
     shutil.rmtree(node.run_dir)
-    assert "rebuild" in {it["action"] for it in node.reconcile()}
+    assert "rebuild" in {action["action"] for action in node.reconcile()}
     assert {path.stem for path in (node.run_dir / "members").iterdir()} >= {container}
     assert node.groups()[f"oci-{container}"] == tasks
     gate.open()

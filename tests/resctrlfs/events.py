@@ -64,4 +64,4 @@ class EventLog:
 
 def read_events(path: Path) -> list[Event]:
     found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Event(**{**it, "pids": [Seen(**seen) for seen in it["pids"]]}) for it in found]
+    return [Event(**{**fields, "pids": [Seen(**seen) for seen in fields["pids"]]}) for fields in found]

@@ -153,7 +153,7 @@ class SimulatedMachine:
 
     def add(self, path: str, content: bytes) -> str:
         """A file, with the directories above it; of the kernel's, what it shows from now on. Returns its path."""
-        if path.startswith(tuple(f"{it}/" for it in _MOUNTS)):
+        if path.startswith(tuple(f"{mount}/" for mount in _MOUNTS)):
             self.kernel.files[path] = content
         else:
             self.remove(path)
@@ -484,7 +484,7 @@ class SimulatedMachine:
             at, node = start.path, start.node
             if isinstance(node, KernelNode):
                 return self._find_in_kernel(posixpath.normpath(f"{at}/{text}"), path)
-        names = [it for it in posixpath.normpath(text).split("/") if it not in ("", ".")]
+        names = [part for part in posixpath.normpath(text).split("/") if part not in ("", ".")]
         for number, name in enumerate(names, 1):
             if not isinstance(node, FakeDirectory):
                 raise refused(errno.ENOENT if node is None else errno.ENOTDIR, path)

@@ -49,7 +49,7 @@ def crio(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merged:
 
 def containerd(state: Mapping[str, Any], pod: Mapping[str, str], patterns: Iterable[str] = ("*", "*/*")) -> Merged:
     """containerd with pod_annotations, and the hook-injector: containerd's own keys win in the state."""
-    passed = {key: text for key, text in pod.items() if any(_go_match(it, key) for it in patterns)}
+    passed = {key: text for key, text in pod.items() if any(_go_match(pattern, key) for pattern in patterns)}
     return Merged({**KUBELETS, **pod}, _with(state, {**passed, **state["annotations"]}))
 
 

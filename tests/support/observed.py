@@ -43,7 +43,7 @@ class Observed:
     def moves(self, of: Seen | None = None) -> list[tuple[Event, Seen]]:
         """Every pid that was written into a tasks file, or every move of this process, with what it was then."""
         moves = [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
-        return [it for it in moves if of is None or (it[1].pid, it[1].starttime) == (of.pid, of.starttime)]
+        return [move for move in moves if of is None or (move[1].pid, move[1].starttime) == (of.pid, of.starttime)]
 
     def assert_placed_before_exec(self, now: Seen, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""

@@ -111,18 +111,21 @@ class Prometheus:
         """The value of each series at a time, or now, by its labels."""
         time = {} if at is None else {"time": at}
         result = self._get("query", query=expression, **time)["result"]
-        return {_without_name(it["metric"]): float(it["value"][1]) for it in result}
+        return {_without_name(series["metric"]): float(series["value"][1]) for series in result}
 
     def find_last_scrape(self, selector: str) -> float:
         """The newest time at which each of these series had a sample: a scrape that failed since does not count."""
-        return min(float(it["values"][-1][0]) for it in self._get("query", query=f"{selector}[1h]")["result"])
+        return min(float(series["values"][-1][0]) for series in self._get("query", query=f"{selector}[1h]")["result"])
 
     def ask_range(
         self, expression: str, start: int, end: int, step: int
     ) -> dict[frozenset[tuple[str, str]], dict[int, float]]:
         """The values of each series by time."""
         result = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
-        return {_without_name(it["metric"]): {int(at): float(text) for at, text in it["values"]} for it in result}
+        return {
+            _without_name(series["metric"]): {int(at): float(text) for at, text in series["values"]}
+            for series in result
+        }
 
     def list_series(self, selector: str) -> list[Labels]:
         """The labels of each series that was ever scraped."""

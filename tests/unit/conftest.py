@@ -200,7 +200,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pythons(request: pytest.FixtureRequest) -> list[str]:
     """The interpreters to compile for: only the newest where the slow tests, which start the others, do not run."""
     found = FOUND[-1:] if request.config.getoption("markexpr") == "not slow" else FOUND
-    return [str(it.path) for it in found]
+    return [str(python.path) for python in found]
 
 
 @pytest.fixture(scope="session")

@@ -83,8 +83,8 @@ class Node:
     def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
         """What reconcile does, and nothing of it fails."""
         done = self.repair(**more)
-        assert not [it for it in done.outcomes if it.problem is not None]
-        return [it.action.verb for it in done.outcomes]
+        assert not [outcome for outcome in done.outcomes if outcome.problem is not None]
+        return [outcome.action.verb for outcome in done.outcomes]
 
     def assert_settled(self) -> None:
         assert run.plan_repairs(self.options()).outcomes == []
@@ -94,7 +94,7 @@ class Node:
     def groups(self) -> dict[str, set[int]]:
         """The mon_groups, as `[ctrl_group/]name`, and the threads in each."""
         paths = self.kernel.mon_groups()
-        return {it[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(it) for it in paths}
+        return {path[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(path) for path in paths}
 
     def make_group(self, name: str) -> str:
         """Another program makes a mon_group; returns its path."""
@@ -125,8 +125,8 @@ class Node:
     def failures(self) -> dict[str, str]:
         """The reasons of what is not monitored."""
         run_dir = RunDir(RUN)
-        found = {it: run_dir.glance(Failure, it) for it in run_dir.list_names(Failure)}
-        return {it: failure.reason if failure is not None else "torn" for it, failure in found.items()}
+        found = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
+        return {name: failure.reason if failure is not None else "torn" for name, failure in found.items()}
 
     def reconciled(self) -> ReconcileRecord:
         found = RunDir(RUN).glance(ReconcileRecord, "reconcile")
@@ -136,8 +136,8 @@ class Node:
     def files(self) -> set[str]:
         """The records, locks and leftovers in the run directory."""
         parts = ("groups", "members", "locks", "unmonitored", "building", "mon_groups")
-        found = (it[len(RUN) + 1 :] for it in self.machine.files())
-        return {it for it in found if it.startswith(parts) and not it.endswith("/")}
+        found = (path[len(RUN) + 1 :] for path in self.machine.files())
+        return {path for path in found if path.startswith(parts) and not path.endswith("/")}
 
     def put(self, path: str, text: str) -> None:
         """Write a file of the run directory."""

@@ -72,15 +72,19 @@ def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[st
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_line", lambda text, **_: complaints.append(text))
         node = written(Path(directory), found)
-        strays = {it: it.read_text() for it in node.run.rglob("*.json") if it.stem in STRAYS}
+        strays = {path: path.read_text() for path in node.run.rglob("*.json") if path.stem in STRAYS}
         for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:
             cli.main([*command, *node.places])
             out, _ = capsys.readouterr()
-            assert not [it for it in complaints if "unforeseen" in it or "; see resctrl-mon-hook help " in it]
+            assert not [
+                complaint
+                for complaint in complaints
+                if "unforeseen" in complaint or "; see resctrl-mon-hook help " in complaint
+            ]
             assert out or command[0] != "top" or not node.run.exists()
             assert out.isascii()
             if "--json" in command and out:
                 json.loads(out)
             if command == ["metrics"]:
                 list(parse_metrics(out))
-        assert {it: it.read_text() for it in strays} == strays
+        assert {path: path.read_text() for path in strays} == strays

@@ -179,7 +179,7 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
         ("hook/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("hook/entry.py", None, "ImportError"),
     ):
-        contents = {it: code for it, code in sources.items() if it != name}
+        contents = {module: code for module, code in sources.items() if module != name}
         contents |= {} if text is None else {name: text.encode()}
         for verb, status in (("createRuntime", 0), ("list", 2)):
             done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb, *ELSEWHERE)

@@ -283,7 +283,7 @@ PUTS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
 CASES = [(name, when) for when in (at_mkdir, at_put) for name in PUTS if when is at_mkdir or "hook" not in name]
 
 
-@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda it: it if isinstance(it, str) else it.__name__)
+@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda case: case if isinstance(case, str) else case.__name__)
 def test_a_process_that_has_the_number_by_now_is_not_put_in_or_is_moved_back(
     node: Node, way: str, when: Callable[[Node], object]
 ) -> None:

@@ -52,9 +52,9 @@ def defaults() -> list[Object]:
     return render()
 
 
-def is_of_test(it: Object) -> bool:
+def is_of_test(item: Object) -> bool:
     """Whether `helm test` makes an object."""
-    return bool(it["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
+    return bool(item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
 
 
 def only(objects: list[Object], kind: str, *, of_test: bool = False) -> Object:
@@ -202,23 +202,23 @@ def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Objec
     """No end of a pod does anything, and a refusal can be read in its description."""
     found = containers(objects)
     capabilities = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE) | {"watch": KEPT | DROPPED_AT_ONCE | OF_WATCH}
-    for name, it in found.items():
-        security = it["securityContext"]
+    for name, container in found.items():
+        security = container["securityContext"]
         assert "privileged" not in security, name
         assert security["readOnlyRootFilesystem"] is True, name
         assert security["capabilities"]["drop"] == ["ALL"], name
         assert set(security["capabilities"].get("add", [])) == capabilities.get(name, set()), name
         assert security.get("allowPrivilegeEscalation") is (None if name in capabilities else False), name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert it["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
-        assert name == "load" or it["terminationMessagePolicy"] == "FallbackToLogsOnError", name
-        assert "lifecycle" not in it, name
+        assert container["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
+        assert name == "load" or container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+        assert "lifecycle" not in container, name
     assert set(found) >= RECONCILES
 
 
 def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(objects: list[Object]) -> None:
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
-    assert {name for name, it in tokens.items() if it} == {"uninstall", "test"}
+    assert {name for name, token in tokens.items() if token} == {"uninstall", "test"}
     for name in ("uninstall", "test", "load"):
         found = containers(objects)[name]
         assert found["securityContext"]["runAsNonRoot"] is True
@@ -240,16 +240,16 @@ def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_wit
     objects: list[Object], hook: str
 ) -> None:
     rules = {rule["resources"][0]: rule for rule in only(objects, "Role", of_test=hook == "test")["rules"]}
-    assert {name: set(it["verbs"]) for name, it in rules.items()} == ALLOWED[hook]
+    assert {name: set(rule["verbs"]) for name, rule in rules.items()} == ALLOWED[hook]
     if "daemonsets" in rules:
         assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
     made = [found for found in objects if found["kind"] != "DaemonSet" and is_of_test(found) == (hook == "test")]
     annotations = {found["kind"]: found["metadata"]["annotations"] for found in made}
-    first = {kind for kind, it in annotations.items() if it.get("helm.sh/hook-weight") == "-1"}
+    first = {kind for kind, texts in annotations.items() if texts.get("helm.sh/hook-weight") == "-1"}
     assert first == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
-    for kind, it in annotations.items():
-        assert it["helm.sh/hook"] == hook
-        assert "hook-succeeded" in it["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
+    for kind, texts in annotations.items():
+        assert texts["helm.sh/hook"] == hook
+        assert "hook-succeeded" in texts["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
 
 
 def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
@@ -264,7 +264,7 @@ def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for
 
 
 def writable(objects: list[Object], name: str) -> set[str]:
-    return {path for path, it in mounts(containers(objects)[name]).items() if not it.get("readOnly")}
+    return {path for path, mount in mounts(containers(objects)[name]).items() if not mount.get("readOnly")}
 
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
@@ -298,13 +298,15 @@ def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(de
         kubernetes_validate.validate(found, OLDEST, strict=True)
     before, after = (containers(objects) for objects in (defaults, adopting))
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
-    new = {path: it for path, it in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
-    assert {path for path, it in new.items() if not it.get("readOnly")} == {runtime.BUNDLES}
+    new = {path: mount for path, mount in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
+    assert {path for path, mount in new.items() if not mount.get("readOnly")} == {runtime.BUNDLES}
     shown = [path for path in new if path != runtime.BUNDLES]
     assert all(any(f"{root}/".startswith(f"{path}/") for path in shown) for root in runtime.ROOTS)
     volumes = only(adopting, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
     paths = {
-        it["hostPath"]["path"] for it in volumes if it["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
+        volume["hostPath"]["path"]
+        for volume in volumes
+        if volume["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
     }
     assert {f"/host{path}" for path in paths} == set(shown)
     assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], "no capability more"

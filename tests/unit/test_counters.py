@@ -154,7 +154,7 @@ def test_traffic_that_is_untracked_counts_as_what_is_on_record(
     begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
 ) -> None:
     """AMD: tests/fuse/test_untracked.py. Not a number of another kind, nor a counter that is gone."""
-    texts = [{TRAFFIC: it} if it is not None else {} for it in (begin, last, now)]
+    texts = [{TRAFFIC: text} if text is not None else {} for text in (begin, last, now)]
     here = replace(group(begin={ENERGY: "1", **texts[0]}), last=texts[1])
     known = None if use[0] is None else use[0] * counters.MILLION
     assert counters.measure(here, texts[2])[TRAFFIC] == (known, use[1])

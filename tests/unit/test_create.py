@@ -48,7 +48,7 @@ def move(node: Node, pid: int, group: str) -> Callable[[], None]:
 
 def assert_over(node: Node) -> None:
     """No key has a group, a member or a lock."""
-    left = [it for it in node.files() if it.startswith(("members/", "locks/", "unmonitored/", "building/"))]
+    left = [file for file in node.files() if file.startswith(("members/", "locks/", "unmonitored/", "building/"))]
     assert (node.groups(), left) == ({}, [])
 
 
@@ -65,7 +65,7 @@ def test_what_is_on_record(node: Node) -> None:
             "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{own()}", "taken_from": None, "name": None,
         }
     }  # fmt: skip
-    assert {it for it in node.files() if not it.startswith("mon_groups/")} == {
+    assert {file for file in node.files() if not file.startswith("mon_groups/")} == {
         f"groups/{UID}.json", f"locks/{UID}", f"members/{ID}.json",
     }  # fmt: skip
 
@@ -239,7 +239,7 @@ def test_a_group_that_was_made_in_vain_gives_its_rmid_back_and_what_was_used_in_
     node.machine.before_put = move(node, 8, "gold")
     node.start(pid=8)
     assert node.groups() == {f"gold/{GROUP}": {8}}
-    assert [(it.ctrl_group, it.before) for it in node.state().groups] == [("gold", {ENERGY: "7"})]
+    assert [(group.ctrl_group, group.before) for group in node.state().groups] == [("gold", {ENERGY: "7"})]
 
 
 def test_an_unused_group_that_cannot_be_removed_stays_on_record(node: Node) -> None:

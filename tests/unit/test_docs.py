@@ -48,12 +48,12 @@ REASONS = [value for name, value in vars(Reason).items() if name.isupper()]
 
 
 def links(name: str) -> list[str]:
-    return [it for it in re.findall(r"\]\(([^)]+)\)", page(name)) if not it.startswith("https://")]
+    return [target for target in re.findall(r"\]\(([^)]+)\)", page(name)) if not target.startswith("https://")]
 
 
 def test_links_lead_to_a_file_and_a_heading_in_it() -> None:
     broken = []
-    for name, link in [(it, link) for it in PAGES for link in links(it)]:
+    for name, link in [(source, link) for source in PAGES for link in links(source)]:
         path, _, anchor = link.partition("#")
         target = (ROOT / name).parent / path if path else ROOT / name
         if not target.exists() or (anchor and anchor not in anchors(target.read_text(encoding="utf-8"))):
@@ -91,7 +91,7 @@ def calls(name: str) -> set[str]:
 
 def test_command_lines_are_accepted() -> None:
     refused = []
-    for name, call in [(it, call) for it in PAGES for call in sorted(calls(it))]:
+    for name, call in [(source, call) for source in PAGES for call in sorted(calls(source))]:
         verb, *arguments = shlex.split(call)
         try:
             if verb in entry.STAGES:
@@ -140,7 +140,7 @@ def test_wording_of_the_program_is_plain_and_no_variable_is_called_it() -> None:
 
 def own_options(verb: str) -> set[str]:
     """The options of a command that neither all commands have nor the hook."""
-    return {it.word for it in list_arguments(verbs.VERBS[verb]) if it.name != "json"}
+    return {option.word for option in list_arguments(verbs.VERBS[verb]) if option.name != "json"}
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def fields_of(value: object) -> set[str]:
     if isinstance(value, list):
         return set().union(*map(fields_of, value))
     if isinstance(value, dict):
-        return set(value).union(*(fields_of(it) for name, it in value.items() if name != "labels"))
+        return set(value).union(*(fields_of(field) for name, field in value.items() if name != "labels"))
     return set()
 
 

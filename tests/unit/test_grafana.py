@@ -25,8 +25,8 @@ DASHBOARD: dict[str, Any] = json.loads(
 )
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
-VARIABLES: dict[str, dict[str, Any]] = {it["name"]: it for it in DASHBOARD["templating"]["list"]}
-QUERIES: list[str] = [it["query"]["query"] for it in VARIABLES.values() if it["type"] == "query"]
+VARIABLES: dict[str, dict[str, Any]] = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+QUERIES: list[str] = [variable["query"]["query"] for variable in VARIABLES.values() if variable["type"] == "query"]
 EXPRESSIONS: list[str] = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
 ADDED_BY_PROMETHEUS = {"instance", "job", "exported_namespace", "exported_pod"}
 BUILT_IN = {"__rate_interval", "__range", "1"}  # $1 is label_replace's
@@ -49,7 +49,7 @@ def test_grafana_knows_every_field() -> None:
     """The models of its SDK leave out what they do not know. They lack `definition`, a query as the editor shows it."""
     plugins.register_default_plugins()
     understood = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
-    assert {it for it in _list_lost(DASHBOARD, understood) if not it.endswith(".definition")} == set()
+    assert {place for place in _list_lost(DASHBOARD, understood) if not place.endswith(".definition")} == set()
 
 
 def _list_lost(whole: object, understood: object, at: str = "") -> Iterator[str]:

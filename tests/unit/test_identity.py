@@ -85,9 +85,9 @@ SANDBOX_MODE: dict[str, tuple[str, Said, tuple[str, str]]] = {
     "containerd's container, too": (BY_CONTAINERD, {CRI_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
 }
 MODES = {
-    f"{mode}: {name}": (mode, *it)
+    f"{mode}: {name}": (mode, *case)
     for mode, of in (("auto", AUTO), ("sandbox", SANDBOX_MODE))
-    for name, it in of.items()
+    for name, case in of.items()
 }
 
 

@@ -340,7 +340,10 @@ def test_failed_assign_is_logged_and_recorded_and_reconcile_lets_the_process_joi
     assert (error.reason, [line.startswith(f"assign of a: {reason}: ") for line in log]) == (reason, [True])
     found = read_failures(node)
     assert found.keys() == {f"job-{pid}-100" for pid in (7, 8, 9) if pid in node.kernel.tasks}
-    known = {(it.stage, it.reason, it.key, it.kind, it.history_file, it.monitored) for it in found.values()}
+    known = {
+        (failure.stage, failure.reason, failure.key, failure.kind, failure.history_file, failure.monitored)
+        for failure in found.values()
+    }
     assert known == {("assign", reason, "a", "job", "/var/log/jobs.jsonl", False)}
     assert (node.groups(), node.find_state("a")) == ({}, None)
     assert "a (job-7-100)" in map(name_failed, take_snapshot(node.options()).failures)

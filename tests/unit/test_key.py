@@ -61,7 +61,7 @@ def test_a_container_whose_key_has_lost_its_record_goes_all_the_same(node: Node)
     node.start()
     node.remove(f"groups/{UID}.json")
     node.stop(ID, 7)
-    assert not [it for it in node.files() if it.startswith(("members/", "groups/"))]
+    assert not [file for file in node.files() if file.startswith(("members/", "groups/"))]
 
 
 def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(node: Node) -> None:
@@ -489,9 +489,9 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     node.kernel.die(7)  # as it looks from there
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
-    assert [(it.reason, "on the host" in (explain(it).hint or "")) for it in context.run.complaints] == [
-        ("denied", True)
-    ]
+    assert [
+        (complaint.reason, "on the host" in (explain(complaint).hint or "")) for complaint in context.run.complaints
+    ] == [("denied", True)]
     assert node.groups() == {GROUP: set()}
 
 
@@ -516,7 +516,7 @@ def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -
     node.patch.undo()
     node.stop()
     assert node.failures() == {}
-    assert not [it for it in node.files() if it.startswith("locks/")]
+    assert not [file for file in node.files() if file.startswith("locks/")]
 
 
 def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: Node) -> None:
@@ -528,7 +528,7 @@ def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: N
         locked.commit(unshown)
         node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
         key.end(context, locked, by_order=True)
-    assert not [it for it in node.files() if it.startswith("mon_groups/")]
+    assert not [file for file in node.files() if file.startswith("mon_groups/")]
 
 
 # --- Room for records

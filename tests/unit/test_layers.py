@@ -63,8 +63,12 @@ def running(node: ast.AST, *, lazily: bool) -> Iterator[ast.AST]:
             yield from running(child, lazily=lazily)
 
 
-EAGER = {name: {it for node in running(tree, lazily=False) for it in imported(node)} for name, tree in TREES.items()}
-EVER = {name: {it for node in running(tree, lazily=True) for it in imported(node)} for name, tree in TREES.items()}
+EAGER = {
+    name: {module for node in running(tree, lazily=False) for module in imported(node)} for name, tree in TREES.items()
+}
+EVER = {
+    name: {module for node in running(tree, lazily=True) for module in imported(node)} for name, tree in TREES.items()
+}
 """The modules that each module imports: when it is imported, and at any time."""
 NAMED = {name: {module for node in ast.walk(tree) for module in imported(node)} for name, tree in TREES.items()}
 """The modules that each module imports at any time, or for type checkers."""
@@ -113,7 +117,9 @@ def test_packages_import_only_the_core_and_packages_before_them() -> None:
     offenders = {}
     for name in TOOLS:
         before = PACKAGES[: PACKAGES.index(name.split("/")[0]) + 1]
-        strangers = {it for it in EVER[name] & TREES.keys() if it not in CORE and it.split("/")[0] not in before}
+        strangers = {
+            module for module in EVER[name] & TREES.keys() if module not in CORE and module.split("/")[0] not in before
+        }
         offenders[name] = strangers - {"__init__"}
     assert {name: found for name, found in offenders.items() if found} == {}
     graph = {name: EAGER[name] & TREES.keys() for name in TREES}
@@ -170,10 +176,12 @@ def opened_by(module: str) -> Iterator[str]:
     """What a module opens files with, or could; the functions of `files` are the door's."""
     for node in ast.walk(SOURCES[module]):
         if isinstance(node, ast.Import):
-            yield from {it.name.partition(".")[0] for it in node.names} & MODULES
+            yield from {alias.name.partition(".")[0] for alias in node.names} & MODULES
         elif isinstance(node, ast.ImportFrom):
             yield from {(node.module or "").partition(".")[0]} & MODULES
-            yield from ({it.name for it in node.names} & OPENERS if not (node.module or "").startswith("hook") else ())
+            yield from (
+                {alias.name for alias in node.names} & OPENERS if not (node.module or "").startswith("hook") else ()
+            )
         elif isinstance(node, ast.Name) and node.id == "open":
             yield "open"
         elif isinstance(node, ast.Attribute) and node.attr in OPENERS and ast.unparse(node.value) != "files":

@@ -127,8 +127,11 @@ def test_a_name_of_what_does_not_exist_is_found(text: str, wrong: set[str]) -> N
 
 def test_units_chart_and_man_page_name_files_that_exist() -> None:
     paths = [path for path in (ROOT / "packaging").rglob("*") if path.is_file()]
-    texts = {it: it.read_text("utf-8") for it in paths if it.suffix not in {".py", ".pyc", ".json"}}
-    wrong = {path: [it for it in PATHS.findall(text) if not (ROOT / it).exists()] for path, text in texts.items()}
+    texts = {path: path.read_text("utf-8") for path in paths if path.suffix not in {".py", ".pyc", ".json"}}
+    wrong = {
+        path: [mention for mention in PATHS.findall(text) if not (ROOT / mention).exists()]
+        for path, text in texts.items()
+    }
     assert {path: found for path, found in wrong.items() if found} == {}
 
 

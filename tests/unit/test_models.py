@@ -111,8 +111,8 @@ def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_va
 
 
 def test_substitutions_go_beyond_each_bound() -> None:
-    documents = [it for it in strategies.substitutions(models.State) if isinstance(it, dict)]
-    assert {0, -1, 2**31 - 1, 2**31} <= {it["pid"] for it in documents if type(it.get("pid")) is int}
+    documents = [document for document in strategies.substitutions(models.State) if isinstance(document, dict)]
+    assert {0, -1, 2**31 - 1, 2**31} <= {document["pid"] for document in documents if type(document.get("pid")) is int}
 
 
 # --- What else both forms do

@@ -57,7 +57,7 @@ def scraped(node: NodeFiles) -> Samples:
 def values(samples: Samples, name: str, **labels: str) -> list[float]:
     """Those of the series of this name with these labels among its own, in order."""
     wanted = set(labels.items())
-    return sorted(it for (found, own), it in samples.items() if found == "resctrl_mon_" + name and wanted <= own)
+    return sorted(value for (found, own), value in samples.items() if found == "resctrl_mon_" + name and wanted <= own)
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:

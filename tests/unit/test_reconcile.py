@@ -709,11 +709,11 @@ def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, ling
     assert node.verbs(options={"linger": linger}) == ["drop"] if linger else True
     node.kernel.now += linger
     runs = [node.repair() for _ in range(3)]
-    said = [[line for line in it.left if "cannot end yet" in line] for it in runs]
+    said = [[line for line in run.left if "cannot end yet" in line] for run in runs]
     assert [len(lines) for lines in said] == [1, 0, 0]
     assert UID[:12] in said[0][0]
-    assert [outcome.action.verb for it in runs for outcome in it.outcomes] == ([] if linger else ["drop"])
-    assert all(it.is_whole for it in runs)
+    assert [outcome.action.verb for run in runs for outcome in run.outcomes] == ([] if linger else ["drop"])
+    assert all(run.is_whole for run in runs)
     assert (node.reconciled().left, node.groups()) == (1, {GROUP: {9}})
     node.kernel.die(9)
     assert (node.verbs(), node.groups()) == (["end"], {})
@@ -784,7 +784,7 @@ def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.
     node.kernel.die(7)
     monkeypatch.setattr(acting, "leave", lambda *_: None)
     outcomes = node.repair().outcomes
-    assert [(it.action.verb, it.problem) for it in outcomes] == [
+    assert [(outcome.action.verb, outcome.problem) for outcome in outcomes] == [
         ("drop", None), ("drop", "it was done, and is needed again"),
     ]  # fmt: skip
 

@@ -84,7 +84,9 @@ UNHOOKED = st.builds(
     *(st.dictionaries(IDS, st.fixed_dictionaries(POD)), COUNTS),
 )
 RECONCILED = st.dictionaries(IDS, st.integers(1, 2)).map(
-    lambda it: ReconcileRecord(**{**vars(EVERYTHING.reconciled), "outside": it, "outside_total": sum(it.values())})
+    lambda outside: ReconcileRecord(
+        **{**vars(EVERYTHING.reconciled), "outside": outside, "outside_total": sum(outside.values())}
+    )
 )
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "keys": st.lists(KEYS, max_size=2),
@@ -97,7 +99,7 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     "unrecorded": COUNTS,
     **dict.fromkeys(("host_pids", "is_supported", "is_full"), st.booleans()),
 }
-INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: make_inventory(**{**vars(EVERYTHING), **it}))
+INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda parts: make_inventory(**{**vars(EVERYTHING), **parts}))
 
 
 @examples(300)

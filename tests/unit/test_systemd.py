@@ -111,7 +111,8 @@ SETTINGS = [
 
 def test_settings_have_their_values() -> None:
     found = [
-        (it, name, only(it, "Unit" if name.startswith("Condition") else "Service", name)) for it, name, _ in SETTINGS
+        (unit, name, only(unit, "Unit" if name.startswith("Condition") else "Service", name))
+        for unit, name, _ in SETTINGS
     ]
     assert found == SETTINGS
 

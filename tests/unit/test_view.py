@@ -52,7 +52,7 @@ def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(no
     assert "half" not in shown(node)
     node.stop(ID, 7, snapshot_ttl=0)
     assert (context.run.list_part("mon_groups"), context.run.complaints) == ([], [])
-    assert not [it for it in node.files() if it.startswith("building/")]
+    assert not [file for file in node.files() if file.startswith("building/")]
 
 
 def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> None:
@@ -87,12 +87,16 @@ def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, 
 @pytest.mark.parametrize(("first", "second", "name"), [("/", "gold", "@gold"), ("gold", "/", "@")])
 def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, second: str, name: str) -> None:
     paths = {"/": "/r/mon_groups/g", "gold": "/r/gold/mon_groups/g"}
-    groups = [MonGroup(path=paths[it], ctrl_group=it, begin={"d/e": "1"}) for it in (first, second)]
+    groups = [
+        MonGroup(path=paths[ctrl_group], ctrl_group=ctrl_group, begin={"d/e": "1"}) for ctrl_group in (first, second)
+    ]
     node.context().view.show(make_state(UID, groups=groups, generation=1))
     found = shown(node)
-    assert [found["tasks"], found["mon_data/d/e"]] == [f"-> {paths[first]}/{it}" for it in ("tasks", "mon_data/d/e")]
+    assert [found["tasks"], found["mon_data/d/e"]] == [
+        f"-> {paths[first]}/{name}" for name in ("tasks", "mon_data/d/e")
+    ]
     further = [found[f"tasks{name}"], found[f"mon_data/d{name}/e"]]
-    assert further == [f"-> {paths[second]}/{it}" for it in ("tasks", "mon_data/d/e")]
+    assert further == [f"-> {paths[second]}/{name}" for name in ("tasks", "mon_data/d/e")]
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(node: Node) -> None:
@@ -139,7 +143,7 @@ def test_a_begin_that_cannot_be_hidden_keeps_no_group_from_being_made_again(node
     else:
         node.remove(f"mon_groups/{UID}/generation")
         node.machine.fs.create_dir(f"{RUN}/mon_groups/{UID}/generation")
-    said = "\n".join(str(explain(it)) for it in node.start(OTHER, 8).run.complaints)
+    said = "\n".join(str(explain(complaint)) for complaint in node.start(OTHER, 8).run.complaints)
     assert ("could not hide the outdated counters" in said) is is_refused
     assert node.groups() == {GROUP: {8}}
     assert isinstance(shown(node)["generation"], bytes)

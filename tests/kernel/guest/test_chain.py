@@ -84,10 +84,10 @@ def frozen(own: Cgroup) -> Iterator[None]:
     freeze.write_text("0")
 
 
-def outside(hook: Hook, it: ChainedContainer) -> set[int]:
+def outside(hook: Hook, target: ChainedContainer) -> set[int]:
     """What is in the cgroup and not in the group, at one moment."""
-    with frozen(it.own):
-        return threads(it.own) - hook.tasks(it.group)
+    with frozen(target.own):
+        return threads(target.own) - hook.tasks(target.group)
 
 
 def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
@@ -104,24 +104,26 @@ def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
 def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
     with ExitStack() as stack:
         containers = [stack.enter_context(container(hook, number)) for number in range(CONTAINERS)]
-        for it in containers:
-            stack.enter_context(running(chain, it.own))
+        for target in containers:
+            stack.enter_context(running(chain, target.own))
         status, result = reconcile(hook)
-        assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(result)
+        assert ([outside(hook, target) for target in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(
+            result
+        )
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 def test_chain_of_forks_is_brought_in_by_watch(hook: Hook, chain: Path) -> None:
-    with container(hook) as it, watching.watching(hook):
-        init = threads(it.own)
+    with container(hook) as target, watching.watching(hook):
+        init = threads(target.own)
         for _ in range(CHAINS):
-            with running(chain, it.own):
+            with running(chain, target.own):
                 links: set[int] = set()
 
                 def has_links_inside(seen: set[int] = links) -> bool:
                     """Not frozen: that would hold a link until it is found. The first links inside were moved there."""
-                    seen |= (hook.tasks(it.group) & threads(it.own)) - init
+                    seen |= (hook.tasks(target.group) & threads(target.own)) - init
                     return len(seen) >= 10
 
                 wait(has_links_inside)
-                assert outside(hook, it) == set()
+                assert outside(hook, target) == set()
