@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster.kube import DEADLINE, RESTARTS, named, wait
+from tests.cluster.kube import DEADLINE, RESTARTS, list_names, wait
 from tests.cluster.pods import Pods, pod
 from tests.cluster.release import Release
 
@@ -54,4 +54,4 @@ def test_pods_that_start_beside_a_restart_are_monitored(release: Release, pods: 
     pods.create(*made[:5])
     subprocess.run(command, shell=True, check=True, timeout=DEADLINE)  # noqa: S602  the user's own
     pods.create(*made[5:])
-    release.assert_monitored(pods.ready(named(made)))
+    release.assert_monitored(pods.ready(list_names(made)))

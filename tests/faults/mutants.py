@@ -130,13 +130,13 @@ def run(campaign: Campaign) -> None:
 
 def find_mutants(modules: Sequence[str]) -> list[Mutant]:
     """Return all mutants of these modules, none twice."""
-    found: dict[tuple[str, str], Mutant] = {}
+    mutants: dict[tuple[str, str], Mutant] = {}
     for module in modules:
         if f"hook/{module}.py" not in COMPILED.values():
             text = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
             for change, changed in _find_changes(text):
-                found.setdefault((module, changed), Mutant(module, change, changed))
-    return [*found.values()]
+                mutants.setdefault((module, changed), Mutant(module, change, changed))
+    return [*mutants.values()]
 
 
 def _find_changes(text: str) -> Iterator[tuple[str, str]]:
@@ -240,7 +240,7 @@ def unit_tests(module: str) -> list[str]:
         rf"^\s*(from hook\.{module} import|import hook\.{module}|from hook import .*\b{module}\b)", re.M
     )
     files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
-    found = [f"tests/unit/{file.name}" for file in files if imports.search(file.read_text(encoding="utf-8"))]
+    importing = [f"tests/unit/{file.name}" for file in files if imports.search(file.read_text(encoding="utf-8"))]
     known = set(hook_coverage.test_files())
-    own = [f"tests/unit/test_{module}.py"]
-    return list(dict.fromkeys([*(path for path in [*own, *found] if path in known), *WHOLE_HOOKS]))
+    of_name = [f"tests/unit/test_{module}.py"]
+    return list(dict.fromkeys([*(path for path in [*of_name, *importing] if path in known), *WHOLE_HOOKS]))

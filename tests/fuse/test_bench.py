@@ -36,13 +36,13 @@ def medians(*tables: Table) -> dict[tuple[str, str], float]:
 
 
 def test_speed_measures_every_table() -> None:
-    found = medians(*speed.measure(SPEED))
-    forms = {column for _, column in found} - {*speed.TARGETS}
+    figures = medians(*speed.measure(SPEED))
+    forms = {column for _, column in figures} - {*speed.TARGETS}
     assert forms - {speed.ELF} == {"{}.{}".format(*sys.version_info)}
     # memory, milliseconds, three at once; and the table of nodes with groups
-    assert len(found) == len(forms) * (len(speed.TARGETS) + 1 + 3 + 1) + len(speed.TARGETS)
+    assert len(figures) == len(forms) * (len(speed.TARGETS) + 1 + 3 + 1) + len(speed.TARGETS)
     # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
-    assert min(value for (row, _), value in found.items() if " more" not in row) > 0
+    assert min(value for (row, _), value in figures.items() if " more" not in row) > 0
 
 
 def test_scale_measures_every_table() -> None:

@@ -91,8 +91,8 @@ def run(hook: Hook, resctrl: Mounted, name: str, number: int, joules: float) -> 
     hook(stopped(f"c{number}", **pod))
 
 
-def of_jobs(found: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]:
-    return {dict(labels)["pod"]: value for labels, value in found.items()}
+def of_jobs(answer: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]:
+    return {dict(labels)["pod"]: value for labels, value in answer.items()}
 
 
 def test_queries_count_all_that_short_jobs_used(server: Prometheus) -> None:

@@ -50,9 +50,11 @@ class InstalledNode:
         assert done.returncode in (0, 1), done.stderr
         answer = json.loads(done.stdout)
         assert answer["well"] is (done.returncode == 0)
-        found = [finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"]
-        assert all(finding["remedy"] for finding in found)
-        return done.returncode, found
+        problems = [
+            finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"
+        ]
+        assert all(finding["remedy"] for finding in problems)
+        return done.returncode, problems
 
 
 @pytest.fixture
@@ -81,9 +83,9 @@ def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None
 def test_a_program_that_does_not_run_is_a_failure(node: InstalledNode) -> None:
     node.path(PROGRAM).write_bytes(PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1))
     status, all_found = node.doctor()
-    (found,) = [found for found in all_found if found["subject"] == "program"]
-    assert (status, found["level"]) == (1, "fail")
-    assert found["found"].startswith(f"{PROGRAM} does not run: cannot start: ENOENT")
+    (finding,) = [finding for finding in all_found if finding["subject"] == "program"]
+    assert (status, finding["level"]) == (1, "fail")
+    assert finding["found"].startswith(f"{PROGRAM} does not run: cannot start: ENOENT")
 
 
 def test_it_changes_nothing(node: InstalledNode) -> None:
@@ -106,10 +108,10 @@ def test_a_report_has_the_counters_of_the_machine(node: InstalledNode) -> None:
     (node.resctrl.root / "mon_groups/cadvisor-secret").mkdir()
     done = node.machine.run("doctor", "--report", *node.options)
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found["mon_groups"] == {"cAdvisor": 1}
-    assert any("core_energy" in name for name in found["files"])
-    assert any("core_energy" in name for name in found["counters"])
+    answer = json.loads(done.stdout)
+    assert answer["mon_groups"] == {"cAdvisor": 1}
+    assert any("core_energy" in name for name in answer["files"])
+    assert any("core_energy" in name for name in answer["counters"])
     assert "secret" not in done.stdout
     (others,) = (row["found"] for row in node.doctor()[1] if "other tools" in row["found"])
     assert others.startswith("1 group of other tools (cAdvisor: 1): ")
@@ -263,10 +265,10 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
     harm, text, program = REMEDIES[case]
     harm(node)
-    _, found = node.doctor(*program)
-    (finding,) = [row for row in found if text in row["found"]] or [pytest.fail(str(found))]
+    _, findings = node.doctor(*program)
+    (finding,) = [row for row in findings if text in row["found"]] or [pytest.fail(str(findings))]
     commands = re.findall("`([^`]+)`", finding["remedy"])
     assert commands
     _, left = node.doctor(*program, before="\n".join(commands))
     left = [row for row in left if row["subject"] != "unhooked"]  # this machine's own containers, once reconcile ran
-    assert {row["found"] for row in left} <= {row["found"] for row in found if row is not finding}
+    assert {row["found"] for row in left} <= {row["found"] for row in findings if row is not finding}

@@ -144,7 +144,7 @@ def test_list_warns_that_it_cannot_know_the_dead(hook: Hook) -> None:
 
 def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     def names(wrapper: tuple[str, ...]) -> set[str]:
-        found: Any = replace(hook, wrapper=wrapper).answer("metrics")
-        return {metric["name"] for metric in found["metrics"]}
+        answer: Any = replace(hook, wrapper=wrapper).answer("metrics")
+        return {metric["name"] for metric in answer["metrics"]}
 
     assert names(()) - names(ALONE) == {"resctrl_mon_members", "resctrl_mon_orphan_groups"}

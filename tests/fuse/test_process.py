@@ -244,7 +244,7 @@ ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.con
 
 
 @pytest.fixture
-def own(init: Task) -> Iterator[Cgroup]:
+def cgroup(init: Task) -> Iterator[Cgroup]:
     """The container's own cgroup in its pod's, with its init."""
     with container_cgroup(UID, ID) as made:
         made.add(init.pid)
@@ -281,10 +281,10 @@ def annotations_last(hook: Hook, state: Mapping[str, object]) -> Outcome:
     return give(hook, "{" + members(state) + ", " + ANNOTATIONS % VICTIM, '"}}')
 
 
-def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, own: Cgroup, init: Task) -> None:
+def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, cgroup: Cgroup, init: Task) -> None:
     outcome = annotations_last(bounded, created(ID, init.pid))
     assert outcome.status == 0
-    assert bounded.tasks(f"oci-{UID}") == own.pids() == {init.pid}
+    assert bounded.tasks(f"oci-{UID}") == cgroup.pids() == {init.pid}
     assert bounded.reasons() == {}
     (line,) = outcome.stderr.splitlines()
     assert f"createRuntime {ID[:12]}: bad_state: its state is larger than 4194304 bytes" in line

@@ -88,9 +88,9 @@ class Storm:
 
     def take(self, steps: str) -> None:
         for step in steps.split():
-            found = STEP.fullmatch(step)
-            assert found is not None
-            self.steps[found[1]](int(found[2] or 0), found[3] or "")
+            match = STEP.fullmatch(step)
+            assert match is not None
+            self.steps[match[1]](int(match[2] or 0), match[3] or "")
 
     def close(self) -> None:
         end_cgroups([self.cgroups])

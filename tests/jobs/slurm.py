@@ -142,9 +142,9 @@ def find_ports() -> list[int]:
 
 def find_processes(variable: str) -> list[int]:
     """The processes that have this in their environment."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"{variable}\0".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids

@@ -244,5 +244,5 @@ def test_the_same_comes_of_each_sequence(name: str) -> None:
         kernel, model = pool.map(lambda where: run_script(KINDS[name], where), ("kernel", "model"))
     sequences = KINDS[name].sequences()
     assert len(kernel) == len(model) == len(sequences)
-    found = [difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]]
-    assert not found, "\n".join([*found[:5], f"{len(found)} of {len(sequences)} differ"])
+    differences = [difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]]
+    assert not differences, "\n".join([*differences[:5], f"{len(differences)} of {len(sequences)} differ"])

@@ -73,7 +73,7 @@ class ResctrlGroup:
         self.counters = counters
 
 
-def refused(number: int, path: object = None) -> OSError:
+def make_error(number: int, path: object = None) -> OSError:
     return OSError(number, os.strerror(number), *([] if path is None else [path]))
 
 
@@ -175,21 +175,21 @@ class Kernel:
         """Make a mon_group."""
         parent, _, name = path.rpartition("/")
         if path in self.groups:
-            raise refused(errno.EEXIST, path)
+            raise make_error(errno.EEXIST, path)
         ctrl_group = parent.removesuffix("/mon_groups")
         if ctrl_group not in self.groups:
-            raise refused(errno.ENOENT if self.look(parent) is None else errno.EPERM, path)
+            raise make_error(errno.ENOENT if self.look(parent) is None else errno.EPERM, path)
         if "/mon_groups/" in ctrl_group or "\n" in name:
-            raise refused(errno.EINVAL if "\n" in name else errno.EPERM, path)
+            raise make_error(errno.EINVAL if "\n" in name else errno.EPERM, path)
         if self.free() <= 0:
             self.status = "Out of RMIDs"
-            raise refused(errno.EBUSY if self._parked else errno.ENOSPC, path)
+            raise make_error(errno.EBUSY if self._parked else errno.ENOSPC, path)
         self.groups[path] = self._new_group()
 
     def rmdir(self, path: str) -> None:
         """Its tasks fall back to the group above it; a ctrl_group takes its mon_groups with it."""
         if path not in self.groups or path == RESCTRL:
-            raise refused(errno.ENOENT if self.look(path) is None else errno.EPERM, path)
+            raise make_error(errno.ENOENT if self.look(path) is None else errno.EPERM, path)
         self.fallen = self.tids(path)
         for gone in [group for group in self.groups if group == path or group.startswith(path + "/mon_groups/")]:
             back = above(gone) if gone == path and "/mon_groups/" in path else RESCTRL
@@ -205,10 +205,10 @@ class Kernel:
             task = next((task for task in self.tasks.values() if tid in task.groups), None)
             if task is None:
                 self.status = f"No task {tid}"
-                raise refused(errno.ESRCH)
+                raise make_error(errno.ESRCH)
             if "/mon_groups/" in path and above(task.groups[tid]) != above(path):
                 self.status = "Can't move task to different control group"
-                raise refused(errno.EINVAL)
+                raise make_error(errno.EINVAL)
             task.groups[tid] = path
 
     def _new_group(self) -> ResctrlGroup:

@@ -113,10 +113,10 @@ class SimulatedNode:
     def take(self, steps: str) -> None:
         """Take these steps, one after the other."""
         for step in steps.split():
-            found = STEP.fullmatch(step)
-            if found is None:
+            match = STEP.fullmatch(step)
+            if match is None:
                 raise ValueError(f"no step: {step}")
-            letter, number, group, like = found.groups()
+            letter, number, group, like = match.groups()
             if letter in _WITHOUT_CONTAINER or self._lives_of(int(number)):
                 STEPS[letter](self, int(number or 1), group, int(like) if like else None)
 

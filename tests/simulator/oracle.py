@@ -167,10 +167,10 @@ class StepOracle:
 
 def read_json(content: bytes | str) -> Any:  # noqa: ANN401  JSON; None: it is none
     try:
-        found = json.loads(content)
+        record = json.loads(content)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 class LastOracle:
@@ -244,22 +244,22 @@ class LastOracle:
             return
         state = self._open.get(name[len(OURS) :])
         tasks = self._kernel.tids(path)
-        own = {
+        pids = {
             pid
             for container in self._living
             if container.group == path and self._node.is_in_group(container)
             for pid in container.pids
         }
         ghosts = tasks & self._node.ghosts
-        expect(tasks - ghosts == own, path, "has the tasks", tasks, "instead of", own)
+        expect(tasks - ghosts == pids, path, "has the tasks", tasks, "instead of", pids)
         is_recorded = state is not None and path in [group["path"] for group in state["groups"]]
         expect(is_recorded or ghosts, path, "is on no record")
         are_known = is_recorded and state is not None and all(member["cgroup"] for member in state["members"].values())
         strangers = tasks & self._node.strangers if are_known else set()
         expect(not strangers, path, "still has tasks of no container", strangers)
-        expect(own or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
+        expect(pids or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
         is_due = state is not None and (state["lingering_until"] or 0.0) <= self._kernel.now
-        is_held = is_due and not own and self._node.is_over(name[len(OURS) :])
+        is_held = is_due and not pids and self._node.is_over(name[len(OURS) :])
         expect(not is_held, path, "is held by what outlived its last poststop:", ghosts)
 
     def _judge_record(self, key: str, state: Any) -> None:  # noqa: ANN401  JSON
@@ -297,8 +297,8 @@ class LastOracle:
                 continue
             top = f"{RUN}/mon_groups/{key}"
             wanted = f"{state['created_boottime']:.3f}/{state['generation']}\n".encode()
-            found = self._files.get(f"{top}/generation")
-            expect(found == wanted, top, "shows", found, "instead of", wanted)
+            generation = self._files.get(f"{top}/generation")
+            expect(generation == wanted, top, "shows", generation, "instead of", wanted)
             is_over = f"{top}/completed_at" in self._files
             expect(is_over == bool(state["completed_at"]), top, "is shown as completed:", is_over)
             links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
@@ -310,8 +310,8 @@ class LastOracle:
         if "history" not in self._node.options:
             return
         text = self._node.run.files("/var/log").get(HISTORY, b"")
-        found = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
-        lines = {line["id"]: line for line in found if line is not None}.values()
+        records = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
+        lines = {line["id"]: line for line in records if line is not None}.values()
         owed = {key: state["owed"]["lines"] for key, state in self._states.items() if state["owed"]}
         expect(not owed, "these keys still owe lines of the history:", owed)
         is_disturbed = self._node.is_damaged or f"{RUN}/runs/dropped_lines" in self._files
@@ -325,5 +325,5 @@ class LastOracle:
     def _read(self, part: str) -> dict[str, Any]:
         """The records of a kind, by name."""
         top = f"{RUN}/{part}/"
-        found = {path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)}
-        return {name.removesuffix(".json"): read_json(text) for name, text in found.items() if name and name[0] != "."}
+        files = {path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)}
+        return {name.removesuffix(".json"): read_json(text) for name, text in files.items() if name and name[0] != "."}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from tests.simulator.kernel import Kernel, refused
+from tests.simulator.kernel import Kernel, make_error
 from tests.simulator.machine import Caller, SimulatedMachine
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOMEM, errno.EINVAL, errno.EBUSY)
@@ -231,7 +231,7 @@ class SimulatedRun(SimulatedMachine):
             if life.what.startswith("poststop") and path.startswith("/proc/"):
                 return  # where /proc cannot tell, a poststop is believed
             life.had_fault = self.has_errno = True
-            raise refused(int(event.value))
+            raise make_error(int(event.value))
 
     def _make_event(self) -> Turn | None:
         assert self._random is not None

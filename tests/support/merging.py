@@ -60,8 +60,8 @@ def base_runtime_spec(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merge
 
 def podman(state: Mapping[str, Any], author: Mapping[str, str]) -> Merged:
     """Podman: the author's win, but for a few; the same in both."""
-    own = state.get("annotations") or {}
-    annotations = {**own, **author, **{key: text for key, text in own.items() if PODMANS.match(key)}}
+    given = state.get("annotations") or {}
+    annotations = {**given, **author, **{key: text for key, text in given.items() if PODMANS.match(key)}}
     return Merged(annotations, _with(state, annotations))
 
 

@@ -35,8 +35,8 @@ Labels = dict[str, str]
 def program(name: str) -> str | None:
     """`prometheus` or `promtool` of Debian's newest suite (3.x) if its root is there, or else this machine's; None."""
     root = newest.find()
-    own = None if root is None else root / "usr/bin" / name
-    return str(own) if own is not None and _runs(own) else shutil.which(name)
+    path = None if root is None else root / "usr/bin" / name
+    return str(path) if path is not None and _runs(path) else shutil.which(name)
 
 
 def provide() -> None:
@@ -58,9 +58,9 @@ def version() -> tuple[int, ...]:
     """The version of `program("prometheus")`."""
     words = [str(program("prometheus")), "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE)
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
-    assert found is not None, done.stdout + done.stderr
-    return int(found[1]), int(found[2])
+    match = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
+    assert match is not None, done.stdout + done.stderr
+    return int(match[1]), int(match[2])
 
 
 def missing() -> str | None:
@@ -129,8 +129,8 @@ class Prometheus:
 
     def list_series(self, selector: str) -> list[Labels]:
         """The labels of each series that was ever scraped."""
-        found: list[Labels] = self._get("series", **{"match[]": selector})
-        return found
+        series: list[Labels] = self._get("series", **{"match[]": selector})
+        return series
 
     def _get(self, what: str, **query: object) -> Any:  # noqa: ANN401  JSON
         with urlopen(f"{self.url}/api/v1/{what}?{urlencode(query)}", timeout=DEADLINE) as answer:  # noqa: S310  our own

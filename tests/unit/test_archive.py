@@ -22,13 +22,13 @@ from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
-each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{found.version}" for found in TOO_OLD])
+each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{python.version}" for python in TOO_OLD])
 
 
 def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
     """What `python build.py` makes of the sources in these circumstances."""
     command = 'umask "$1"; shift; exec "$@"'
-    bytecode = [word for found in FOUND[:2] for word in ("--bytecode", str(found.path))]
+    bytecode = [word for python in FOUND[:2] for word in ("--bytecode", str(python.path))]
     arguments = [python, str(source / "build.py"), "--output", str(output), *bytecode]
     shell = ["sh", "-c", command, "sh", circumstances.pop("umask", "022")]
     done = start([*shell, *arguments], cwd=output.parent, env={"PATH": os.defpath, **circumstances})
@@ -51,7 +51,7 @@ def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
     for python, sources, circumstances in (
         (sys.executable, source, {"umask": "077", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}),
         (sys.executable, copy, {"LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1"}),
-        *((str(found.path), source, {}) for found in FOUND),
+        *((str(python.path), source, {}) for python in FOUND),
     ):
         assert built_by(python, sources, tmp_path / "x.pyz", **circumstances) == first, python
 

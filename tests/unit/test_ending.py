@@ -32,7 +32,7 @@ from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
-from tests.unit.test_create import ENERGY, move, refused, use
+from tests.unit.test_create import ENERGY, expect_refusal, move, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
@@ -144,7 +144,7 @@ def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_f
         use(node, 5.0, f"{RESCTRL}/gold/mon_groups/oci-{UID}")
         node.stop(ID, 7, **ON)
     else:
-        refused(lambda: node.start(**ON))
+        expect_refusal(lambda: node.start(**ON))
     lines = read(node)
     assert [(line["use"], line["unknown"]) for line in lines] == [
         ({"core_energy": joules}, []) for joules in ([5.0, 2.0] if comes_in == "waits" else [5.0])
@@ -170,10 +170,10 @@ def test_lives_that_linger_joins_are_one_line_which_ends_with_the_last(node: Nod
 def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     live(node, 4.0, **LINGER)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(ID, 8, None, **LINGER))
+    expect_refusal(lambda: node.start(ID, 8, None, **LINGER))
     node.start(ID, 9, None, **LINGER)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(OTHER, 10, None, **LINGER))
+    expect_refusal(lambda: node.start(OTHER, 10, None, **LINGER))
     node.stop(ID, 8, 9, **ON)
     assert [(line["runs"], len(line["containers"])) for line in read(node)] == [(2, 1)]
 
@@ -224,7 +224,7 @@ def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) ->
     assert sum_key(of_id)["core_energy"].at_least
     node.stop(ID, 7, **ON)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(OTHER, 10, None, **ON))  # it has no line
+    expect_refusal(lambda: node.start(OTHER, 10, None, **ON))  # it has no line
     live(node, 6.0, OTHER, 10)
     assert [(line["use"], line["unknown"]) for line in read(node)[1:]] == [
         ({"core_energy": 2.0}, ["core_energy"]),
@@ -263,7 +263,7 @@ def test_a_key_that_gets_no_member_leaves_none(node: Node, has_lived: bool) -> N
         live(node, 4.0)
     for call in ("put", "mkdir"):
         node.machine.refusals[call] = [errno.EIO]
-        refused(lambda: node.start(ID, 8, None, **ON))
+        expect_refusal(lambda: node.start(ID, 8, None, **ON))
     assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}] * has_lived
     live(node, 4.0, pid=9)
     assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
@@ -418,9 +418,9 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
         assert all(state.completed_at and not state.groups for state in node.context().run.list_states())
     assert node.verbs() == ["write"] * 11
-    found = read(node)
-    assert len({line["id"] for line in found}) == len(found) == 12
-    assert sum(line["use"]["core_energy"] for line in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
+    lines = read(node)
+    assert len({line["id"] for line in lines}) == len(lines) == 12
+    assert sum(line["use"]["core_energy"] for line in lines) == sum(1.0 + 2 * pid for pid in range(7, 19))
     assert node.context().run.list_states() == []
     node.assert_settled()
 

@@ -32,7 +32,7 @@ ADDED_BY_PROMETHEUS = {"instance", "job", "exported_namespace", "exported_pod"}
 BUILT_IN = {"__rate_interval", "__range", "1"}  # $1 is label_replace's
 
 
-def named(expression: str) -> set[str]:
+def list_metrics(expression: str) -> set[str]:
     return set(re.findall(r"\bresctrl_mon_\w+", expression))
 
 
@@ -80,7 +80,7 @@ def test_expressions_have_variables_that_there_are_and_the_choices_are_labels_th
     for expression in EXPRESSIONS + QUERIES:
         assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
     for query in QUERIES:
-        (name,) = named(query)
+        (name,) = list_metrics(query)
         has = {label for labels in FAMILIES[name].samples for label, _ in labels}
         assert {*re.findall(r"label_values\(.*, (\w+)\)", query)} <= has | ADDED_BY_PROMETHEUS
 
@@ -95,7 +95,7 @@ def test_one_job_is_shown_so_that_a_node_that_is_scraped_twice_counts_once_and_t
 
 
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
-    shown = set().union(*map(named, EXPRESSIONS))
+    shown = set().union(*map(list_metrics, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
     assert shown >= {f"resctrl_mon_{part}{EVENTS[event].metric}" for event in events for part in ("", "node_")}
     assert shown >= FAMILIES.keys() - OF_EVENTS - {"resctrl_mon_endpoint_dropped_connections_total"}

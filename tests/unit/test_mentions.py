@@ -107,7 +107,7 @@ def test_comments_and_docstrings_name_what_exists() -> None:
         path: find_wrong_mentions("\n".join(find_texts(text)), in_tests=path.startswith("tests/"))
         for path, text in SOURCES.items()
     }
-    assert {path: found for path, found in wrong.items() if found} == {}
+    assert {path: mentions for path, mentions in wrong.items() if mentions} == {}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_units_chart_and_man_page_name_files_that_exist() -> None:
         path: [mention for mention in PATHS.findall(text) if not (ROOT / mention).exists()]
         for path, text in texts.items()
     }
-    assert {path: found for path, found in wrong.items() if found} == {}
+    assert {path: mentions for path, mentions in wrong.items() if mentions} == {}
 
 
 def find_counts(source: str) -> Iterator[str]:

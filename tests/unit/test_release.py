@@ -68,8 +68,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_release_has_the_files_that_install_names_and_no_other(made: Path) -> None:
-    named = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
-    assert sorted(path.name for path in made.iterdir()) == sorted(named)
+    names = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
+    assert sorted(path.name for path in made.iterdir()) == sorted(names)
 
 
 def test_sums_are_those_of_all_other_files(made: Path) -> None:
@@ -171,9 +171,9 @@ def test_bill_names_the_license_of_each_part_and_of_the_whole(bill: dict[str, An
     whole = "Apache-2.0 AND Python-2.0 AND MIT AND LGPL-2.1-or-later AND Zlib"
     assert licenses["resctrl-mon-hook-x86_64"] == licenses[f"resctrl-mon-hook_{__version__}_amd64.deb"] == whole
     # Debian's names of the same licenses
-    named = re.search(r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE)
-    assert named is not None
-    debian = named[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
+    names = re.search(r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE)
+    assert names is not None
+    debian = names[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
     assert sorted(debian) == sorted(whole.split(" AND "))
 
 

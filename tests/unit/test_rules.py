@@ -56,10 +56,10 @@ def test_every_alert_is_tested_in_both_ways() -> None:
 def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_leads_to_its_heading() -> None:
     for rule in RULES:
         expression = re.sub("|".join(RECORDED), lambda name: RECORDED[name[0]], rule["expr"])
-        named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", expression))
-        assert named
-        assert named <= {*FAMILIES, "node_textfile_mtime_seconds"}
-        has = {label for name in named & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
+        metrics = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", expression))
+        assert metrics
+        assert metrics <= {*FAMILIES, "node_textfile_mtime_seconds"}
+        has = {label for name in metrics & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
         asked = {label for group in re.findall(r"\b(?:by|on) \(([^)]+)\)", expression) for label in group.split(", ")}
         asked |= set(re.findall(r"[{,](\w+)=", expression))
         assert asked <= has | OTHER_LABELS

@@ -80,8 +80,8 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> Non
 def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, object]) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
     node.context().view.show(make_state(UID, groups=[group], generation=1))
-    found = {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")}
-    assert {name: text for name, text in found.items() if text != ""} == files
+    texts = {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")}
+    assert {name: text for name, text in texts.items() if text != ""} == files
 
 
 @pytest.mark.parametrize(("first", "second", "name"), [("/", "gold", "@gold"), ("gold", "/", "@")])
@@ -91,11 +91,11 @@ def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, secon
         MonGroup(path=paths[ctrl_group], ctrl_group=ctrl_group, begin={"d/e": "1"}) for ctrl_group in (first, second)
     ]
     node.context().view.show(make_state(UID, groups=groups, generation=1))
-    found = shown(node)
-    assert [found["tasks"], found["mon_data/d/e"]] == [
+    texts = shown(node)
+    assert [texts["tasks"], texts["mon_data/d/e"]] == [
         f"-> {paths[first]}/{name}" for name in ("tasks", "mon_data/d/e")
     ]
-    further = [found[f"tasks{name}"], found[f"mon_data/d{name}/e"]]
+    further = [texts[f"tasks{name}"], texts[f"mon_data/d{name}/e"]]
     assert further == [f"-> {paths[second]}/{name}" for name in ("tasks", "mon_data/d/e")]
 
 
@@ -103,18 +103,18 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
     """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
     node.start(ID, 7)
     assert "generation" in shown(node)
-    seen: list[bool] = []
+    states: list[bool] = []
     mkdir = node.kernel.mkdir
 
     def made(path: str) -> None:
         mkdir(path)
-        seen.append("generation" in shown(node))
+        states.append("generation" in shown(node))
 
     node.patch.setattr(node.kernel, "mkdir", made)
     node.remove_groups()
     node.kernel.energy = 1000
     node.start(OTHER, 8)
-    assert seen == [False]
+    assert states == [False]
     assert shown(node)["mon_data/mon_PERF_PKG_00/core_energy.before"] == b"Unavailable\n"
 
 
@@ -197,11 +197,11 @@ class ViewChange:
 
     def wholes(self) -> list[Entry | None]:
         """What a reader may see: what it sees while nobody changes anything."""
-        found = []
+        calls = []
         for make in (lambda: self.show(self.live), self.make):
             make()
-            found.append(read(self.place))
-        return [*found, None]
+            calls.append(read(self.place))
+        return [*calls, None]
 
     def overtakes(self, look: Callable[[Callable[[], object]], object]) -> None:
         """Look at the live key while at each pause of the look, in turn, the hook is stopped at each of its calls.
