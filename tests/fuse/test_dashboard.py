@@ -172,12 +172,6 @@ def test_the_queries_of_the_documents_are_right_too(server: Prometheus) -> None:
     assert second == {**used, "steady": half, "restarted": half}
 
 
-def test_a_node_that_is_scraped_by_two_jobs_counts_once(server: Prometheus) -> None:
-    asked = fill_in(TARGETS["Energy by namespace"], "textfile", namespace="every-15")
-    (joules,) = server.ask(asked, START + HOUR).values()
-    assert joules == pytest.approx(WATTS * HOUR / 2, rel=0.05)
-
-
 # --- Every panel, of a node that has each metric: each counter grows by RATE a second
 
 RATE = 100.0

@@ -144,15 +144,6 @@ def test_assigned_processes_are_in_the_group_with_threads_and_children_until_rel
         assert (again.status, again.stderr.count("\n")) == (0, 1)
 
 
-def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
-    file = tmp_path / "history.jsonl"
-    assert hook.ask("run", "--key=nightly", f"--history={file}", "--", "true").status == 0
-    hook.ask("reconcile")
-    (line,) = map(json.loads, file.read_text().splitlines())
-    assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
-    assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
-
-
 def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
@@ -165,7 +156,7 @@ def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook:
     hook.ask("reconcile")
     (line,) = map(json.loads, file.read_text().splitlines())
     jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
-    assert line["labels"] == labels
+    assert (line["kind"], line["key"], len(line["containers"]), line["labels"]) == ("job", "nightly", 1, labels)
     assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 

@@ -71,7 +71,7 @@ def test_restart(node: PodmanNode) -> None:
     assert node.groups() == {f"oci-{container}": [after.pid]}
     assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir", "mkdir", "tasks"]
     node.lab.watch.wait("poststop", container)
-    gate.open()
+    node.lab.podman("kill", "web")
     node.lab.watch.wait("poststop", container)
     node.assert_clean()
 
