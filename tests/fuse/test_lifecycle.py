@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -52,7 +51,7 @@ def test_all_containers_of_one_pod_come_and_go_at_once(hook: Hook) -> None:
 
 @pytest.mark.knobs(rmids=200)
 def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotated(hook: Hook, tmp_path: Path) -> None:
-    """What is in a line, and other files that cannot be written: unit/test_ending.py."""
+    """What is in a line, and files that cannot be written: unit/test_ending.py."""
     file = tmp_path / "log/history.jsonl"
     file.parent.mkdir()
     recording = hook.with_options(f"--history={file}")
@@ -71,46 +70,6 @@ def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotat
     assert sorted(line["key"] for line in lines) == sorted(names)
     assert len({line["id"] for line in lines}) == CROWD
     assert {path.stat().st_mode & 0o7777 for path in files} == {0o600}
-
-
-@contextmanager
-def on_small_disk(directory: Path) -> Iterator[None]:
-    """Mount a tmpfs of 4 KiB on a directory."""
-    directory.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", str(directory)], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(directory)], check=True)
-
-
-def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(hook: Hook, tmp_path: Path) -> None:
-    file = tmp_path / "log/history.jsonl"
-    recording = hook.with_options(f"--history={file}")
-
-    def live(container: str) -> str:
-        with task() as init:
-            assert recording(created(container, init.pid)).stderr == ""
-        outcome = recording(stopped(container))
-        assert outcome.status == 0
-        recording.assert_clean()
-        return outcome.stderr
-
-    with on_small_disk(file.parent):
-        file.write_text("x" * 4000 + "\n")
-        said = live("c1")
-        assert f"io: could not add what key c1 used to {file}" in said
-        assert "ENOSPC" in said
-        assert hook.answer("list")["history"]["owed"] == [
-            {"file": str(file), "why": "No space left on device: ENOSPC", "lines": 1}
-        ]
-        text = file.read_text()
-        assert len(text) == 4096
-        subprocess.run(["mount", "-o", "remount,size=64k", str(file.parent)], check=True)
-        assert live("c2") == ""
-        first, torn, whole = file.read_text().splitlines()
-    assert text == f"{first}\n{torn}"
-    assert json.loads(whole)["key"] == "c2"
 
 
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:

@@ -10,6 +10,7 @@ import re
 import subprocess
 import termios
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,6 +147,46 @@ def log(tmp_path: Path) -> Iterator[DevLog]:
         pytest.skip("not root")
     with DevLog(tmp_path) as log:
         yield log
+
+
+@contextmanager
+def on_small_disk(directory: Path) -> Iterator[None]:
+    """Mount a tmpfs of 4 KiB on a directory."""
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "log/history.jsonl"
+    recording = hook.with_options(f"--history={file}")
+
+    def live(container: str) -> str:
+        with task() as init:
+            assert recording(created(container, init.pid)).stderr == ""
+        outcome = recording(stopped(container))
+        assert outcome.status == 0
+        recording.assert_clean()
+        return outcome.stderr
+
+    with on_small_disk(file.parent):
+        file.write_text("x" * 4000 + "\n")
+        said = live("c1")
+        assert f"io: could not add what key c1 used to {file}" in said
+        assert "ENOSPC" in said
+        assert hook.answer("list")["history"]["owed"] == [
+            {"file": str(file), "why": "No space left on device: ENOSPC", "lines": 1}
+        ]
+        text = file.read_text()
+        assert len(text) == 4096
+        subprocess.run(["mount", "-o", "remount,size=64k", str(file.parent)], check=True)
+        assert live("c2") == ""
+        first, torn, whole = file.read_text().splitlines()
+    assert text == f"{first}\n{torn}"
+    assert json.loads(whole)["key"] == "c2"
 
 
 @pytest.mark.form("pyz")
