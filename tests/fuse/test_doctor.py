@@ -221,7 +221,8 @@ FAILED = {
 }
 NOW = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 1.0}
 OWED = {"history_file": f"{HISTORY}/history.jsonl", "owed": {"lines": ["{}"], "why": "ENOSPC"}, **NOW}
-REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
+Remedy = tuple[Harm, str, tuple[str, ...]]
+OF_THE_PROGRAM: dict[str, Remedy] = {
     "no hooks.d file": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", ()),
     "no hooks.d file, by the link": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (LINK,)),
     "no hooks.d file, by the program": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (PROGRAM,)),
@@ -234,6 +235,13 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "empty": (cut(0), "does not run", ()),
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
     "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
+    "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
+    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
+    "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
+    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
+}
+OF_THE_NODE: dict[str, Remedy] = {
     "a program that all may write": (chmod(PROGRAM, 0o777), f"{PROGRAM} is not owned by root, or", ()),
     "a program of a user": (lambda node: os.chown(node.path(PROGRAM), 1000, 1000), f"{PROGRAM} is not owned by", ()),
     "a hooks.d file that all may write": (chmod(JSON, 0o666), f"{JSON} is not owned by root, or", ()),
@@ -249,21 +257,17 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "no directory of the history": (without_history, f"{HISTORY} is no directory", ()),
     "a file for a directory": (with_a_file_for_a_history, f"{HISTORY} is no directory", ()),
     "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "task_gone: web", ()),
-    "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
-    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
-    "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
-    "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
     "for jobs: no directory of the history": (for_jobs(without_history), f"{HISTORY} is no directory", ()),
-    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
     "a watch that hangs": (hung, "it last wrote its record", ()),
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }
-"""What is done to a node, what doctor finds, and how it is called."""
+"""As OF_THE_PROGRAM: what is done to a node, what doctor finds, and how it is called."""
+ONCE = [pytest.param(case, marks=pytest.mark.form("pyz")) for case in OF_THE_NODE]  # both forms name the same commands
 
 
-@pytest.mark.parametrize("case", REMEDIES)
+@pytest.mark.parametrize("case", [*OF_THE_PROGRAM, *ONCE])
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
-    harm, text, program = REMEDIES[case]
+    harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
     harm(node)
     _, findings = node.doctor(*program)
     (finding,) = [row for row in findings if text in row["found"]] or [pytest.fail(str(findings))]
