@@ -107,7 +107,7 @@ def _required(config: pytest.Config) -> list[str]:
 def _broken_promises(config: pytest.Config) -> list[str]:
     """A line for each required tier in which a test was skipped."""
     skipped = Counter({tier: len(_reports(config, tier, "skipped")) for tier in _required(config)})
-    return [f"REQUIRED: {it}: {skipped[it]} skipped, and --require allows no skip there" for it in +skipped]
+    return [f"REQUIRED: {tier}: {skipped[tier]} skipped, and --require allows no skip there" for tier in +skipped]
 
 
 def _reports(config: pytest.Config, tier: str, *outcomes: str) -> list[pytest.TestReport | pytest.CollectReport]:

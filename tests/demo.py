@@ -76,7 +76,7 @@ class RealStage:
         by_runc.wait()
 
     def groups(self) -> set[str]:
-        return {it.name for it in Path(self.root, "mon_groups").iterdir()}
+        return {group.name for group in Path(self.root, "mon_groups").iterdir()}
 
     def tasks(self, group: str) -> set[int]:
         return set(map(int, Path(self.root, "mon_groups", group, "tasks").read_text().split()))
@@ -91,11 +91,11 @@ class RealStage:
     def tell_life(self, container: Container) -> str | None:
         """Return how the container's first process came into its group, or None if it came too late."""
         init, _, _ = self._running[container.name]
-        moves = [seen for event in self._model.events() if event.op == "tasks" for seen in event.pids]
-        seen = [seen for seen in moves if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
-        if len(seen) != 1 or seen[0].cmdline[-1:] != ["init"]:
+        moves = [process for event in self._model.events() if event.op == "tasks" for process in event.pids]
+        moved = [process for process in moves if (process.pid, process.starttime) == (init.pid, init.starttime)]
+        if len(moved) != 1 or moved[0].cmdline[-1:] != ["init"]:
             return None
-        return f"put in as {styled(str(seen[0].comm), 'green')}, runs {look(init.pid).cmdline[0]} now"
+        return f"put in as {styled(str(moved[0].comm), 'green')}, runs {look(init.pid).cmdline[0]} now"
 
     def list_left(self) -> list[str]:
         """Return the files of the run directory that must not be left."""

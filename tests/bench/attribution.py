@@ -171,12 +171,12 @@ def _make_figures(plan: GuestPlan, runs: Sequence[Run], workload: str, runtime: 
     used = [run.used for run in runs if (run.workload, run.runtime) == (workload, runtime)]
     yield Figure(row, "CPU time", used, digits=1, unit=" s", center=mean, beside=None)
     for way, column in ((HOOK, "this hook"), (WATCH, "with watch")):
-        if found := shares(way):
+        if share := shares(way):
             promise = promise_of(workload) if (way == WATCH) == (WORKLOADS[workload].execs > 0) else None
-            yield Figure(row, column, found, promise, unit=" %", at_least=True, center=min, beside=None)
+            yield Figure(row, column, share, promise, unit=" %", at_least=True, center=min, beside=None)
     for period in plan.periods:
-        if found := shares(f"{period:g}"):
-            yield Figure(row, f"poller, every {period:g} s", found, digits=0, unit=" %", center=mean, beside=limits)
+        if share := shares(f"{period:g}"):
+            yield Figure(row, f"poller, every {period:g} s", share, digits=0, unit=" %", center=mean, beside=limits)
 
 
 def measure(plan: GuestPlan) -> Iterator[Table]:

@@ -101,14 +101,14 @@ class Table:
         return [[self.title, "target", *columns], *(self._line(row, columns) for row in rows)]
 
     def _line(self, row: str, columns: Sequence[str]) -> list[str]:
-        found = {figure.column: figure for figure in self.figures if figure.row == row}
-        aims = dict.fromkeys(figure.aim for figure in found.values() if figure.target is not None)
-        return [row, ", ".join(aims) or "-", *(str(found.get(column, "-")) for column in columns)]
+        figures = {figure.column: figure for figure in self.figures if figure.row == row}
+        aims = dict.fromkeys(figure.aim for figure in figures.values() if figure.target is not None)
+        return [row, ", ".join(aims) or "-", *(str(figures.get(column, "-")) for column in columns)]
 
     def missed(self) -> list[str]:
         """Each target that was not reached, as a sentence."""
         missed = [figure for figure in self.figures if figure.is_missed]
-        return [f"{self.title}: {it.row}, {it.column}: {it}, target {it.aim}" for it in missed]
+        return [f"{self.title}: {figure.row}, {figure.column}: {figure}, target {figure.aim}" for figure in missed]
 
 
 def save(path: Path, tables: Iterable[Table]) -> None:

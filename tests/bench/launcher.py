@@ -118,13 +118,13 @@ class Bench:
         self, rounds: int, sequences: Callable[[], Iterable[Iterable[Step]]], take: Callable[[Step], T]
     ) -> dict[tuple[str, str], list[T]]:
         """Take each step of all sequences once a round; return one value a round, by subject and name."""
-        found: dict[tuple[str, str], list[T]] = defaultdict(list)
+        values: dict[tuple[str, str], list[T]] = defaultdict(list)
         for _ in range(rounds):
             mixed = list(sequences())
             for sequence in self.chance.sample(mixed, len(mixed)):
                 for step in sequence:
-                    found[step.subject, step.name].append(take(step))
-        return dict(found)
+                    values[step.subject, step.name].append(take(step))
+        return dict(values)
 
     def instructions(self, sequences: Callable[[], Iterable[Iterable[Step]]]) -> dict[tuple[str, str], list[int]]:
         """Count them in a few rounds, since they hardly differ; without valgrind there are none."""

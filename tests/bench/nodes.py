@@ -53,8 +53,8 @@ def stopped(container: str, key: str) -> str:
 def _state(recorded: str, container: str, key: str) -> dict[str, object]:
     state = json.loads(recorded)
     names = {state["id"]: container, state["annotations"]["io.kubernetes.pod.uid"]: key}
-    found: dict[str, object] = json.loads(_renamed(recorded, names))
-    return found
+    record: dict[str, object] = json.loads(_renamed(recorded, names))
+    return record
 
 
 def uid_of(number: int) -> str:

@@ -94,10 +94,10 @@ class BusyNode:
         return taken, len(done)
 
     def run_idle(self, rounds: int) -> list[Taken]:
-        found = [self.reconcile() for _ in range(rounds)]
-        if found[-1][1]:
+        runs = [self.reconcile() for _ in range(rounds)]
+        if runs[-1][1]:
             raise CannotMeasure("reconcile has something to do right after another one")
-        return [taken for taken, _ in found]
+        return [taken for taken, _ in runs]
 
     def run_after_wipe(self) -> list[Taken]:
         """Remove all groups, as `pqos -R` or a remount does, and make them again, in as many runs as that takes."""

@@ -97,10 +97,10 @@ def measure(plan: SpeedPlan) -> Iterator[Table]:
 
 def find_forms(programs: Sequence[Path]) -> dict[str, Form]:
     """Return the ELF file, beside the usual Python, and the .pyz on these interpreters (none: all that are found)."""
-    found = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
-    if None in found or not found:
+    pythons = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
+    if None in pythons or not pythons:
         raise NotReady("--python: not a base installation of CPython")
-    starts = {".".join(map(str, one.minor)): interpreters.start_command(one.path) for one in found if one}
+    starts = {".".join(map(str, one.minor)): interpreters.start_command(one.path) for one in pythons if one}
     forms = {name: Form((*start, "-ISc", archive.BOOT), PYZ, start) for name, start in starts.items()}
     usual = next(iter(starts.values())) if programs else [archive.PYTHON]
     return {ELF: Form((), NATIVE, usual), **forms} if NATIVE.exists() else forms
@@ -139,8 +139,8 @@ def starts(bench: Bench, forms: Mapping[str, Form]) -> Table:
     seconds = {key: [taken.seconds for taken in values] for key, values in times.items()}
     memory = {key: [taken.memory for taken in values] for key, values in times.items()}
     figures = []
-    for what, found in ((WALL, seconds), ("instructions", counts)):
-        figures += [figure for name in forms for figure in _beside_floor(name, found, what)]
+    for what, measured in ((WALL, seconds), ("instructions", counts)):
+        figures += [figure for name in forms for figure in _beside_floor(name, measured, what)]
     for name in forms:
         most = map(max, zip(*(memory[name, step] for step in TARGETS)))
         more = [value - least for value, least in zip(most, memory[name, FLOOR])]
@@ -153,10 +153,10 @@ def starts(bench: Bench, forms: Mapping[str, Form]) -> Table:
     return Table("hook / exit floor", figures)
 
 
-def _beside_floor(name: str, found: Found, what: str) -> Iterator[Figure]:
+def _beside_floor(name: str, measured: Found, what: str) -> Iterator[Figure]:
     targets = (ELF_TARGETS if what == WALL else {}) if name == ELF else TARGETS
-    for step in TARGETS if found else ():
-        yield Figure(f"{step}: {what}", name, ratios(found[name, step], found[name, FLOOR]), targets.get(step))
+    for step in TARGETS if measured else ():
+        yield Figure(f"{step}: {what}", name, ratios(measured[name, step], measured[name, FLOOR]), targets.get(step))
 
 
 def groups(bench: Bench, form: Form, sizes: Sequence[int]) -> Table:
@@ -171,9 +171,9 @@ def groups(bench: Bench, form: Form, sizes: Sequence[int]) -> Table:
         times = bench.measure(bench.fewer(2), sequences, lambda step: bench.launcher.run(step).seconds)
         counts = bench.instructions(sequences)
     figures = [
-        Figure(f"{size} groups: {what}", step, ratios(found[size, step], found[base, step]), target, digits=3)
-        for found, what, target in ((times, "wall time", None), (counts, "instructions", GROUPS_TARGET))
-        if found
+        Figure(f"{size} groups: {what}", step, ratios(measured[size, step], measured[base, step]), target, digits=3)
+        for measured, what, target in ((times, "wall time", None), (counts, "instructions", GROUPS_TARGET))
+        if measured
         for size in others
         for step in TARGETS
     ]

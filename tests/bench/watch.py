@@ -59,14 +59,14 @@ def measure(plan: WatchPlan) -> Iterator[Table]:
         with ExitStack() as stack:
             node, init = stack.enter_context(model_node()), stack.enter_context(task())
             key, container = node.new_key(), node.new_container()
-            own = stack.enter_context(container_cgroup(key, container))
-            own.add(init.pid)
+            cgroup = stack.enter_context(container_cgroup(key, container))
+            cgroup.add(init.pid)
             node.hook()(created(container, init.pid, key).encode())
             process = stack.enter_context(watching.watching(node.hook()))
             time.sleep(3)  # the look at the start must not be beside this
             for rate in RATES:
                 before, number = _read_cpu(process), _count_forks()
-                reached = load(rate, plan.seconds, own.directory / "cgroup.procs")
+                reached = load(rate, plan.seconds, cgroup.directory / "cgroup.procs")
                 time.sleep(1)  # it has seen the last ones
                 execs = _count_forks() - number + reached * plan.seconds / IN_CONTAINER
                 each = (_read_cpu(process) - before) / execs

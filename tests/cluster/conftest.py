@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.kube import apply, items, kubectl, named, namespace, why_not
+from tests.cluster.kube import apply, items, kubectl, list_names, namespace, why_not
 from tests.cluster.pods import TENANTS, Pods
 from tests.cluster.release import FIRST_PID_NAMESPACE, NAME, NAMESPACE, OURS, RESCTRL, Release, helm
 
@@ -17,9 +17,13 @@ def _cluster() -> Iterator[Release]:
     """With the tests' namespaces in it, and nothing else of the tests."""
     if reason := why_not():
         pytest.skip(reason)
-    others = [it for it in items("daemonsets", "-A", f"-l={OURS}") if it["metadata"]["namespace"] != NAMESPACE]
+    others = [
+        daemonset
+        for daemonset in items("daemonsets", "-A", f"-l={OURS}")
+        if daemonset["metadata"]["namespace"] != NAMESPACE
+    ]
     if others:
-        pytest.skip(f"the cluster has the chart already: {', '.join(named(others))}")
+        pytest.skip(f"the cluster has the chart already: {', '.join(list_names(others))}")
     helm("uninstall", NAME, "--no-hooks", check=False)  # of a run that was killed
     kubectl("delete", "namespace", "--ignore-not-found", NAMESPACE, TENANTS)  # which waits for their ends
     apply(namespace(NAMESPACE, "privileged"), namespace(TENANTS, "restricted"))
@@ -36,10 +40,10 @@ def chart(_cluster: Release) -> Release:
     """The chart, installed or not, on a cluster where it can monitor."""
     _cluster.install()
     for node in _cluster.daemons():
-        seen = _cluster.look(node)
-        if seen["pid_namespace"] != FIRST_PID_NAMESPACE:
+        answer = _cluster.look(node)
+        if answer["pid_namespace"] != FIRST_PID_NAMESPACE:
             pytest.skip(f"{node} is a container: reconcile refuses to work outside the host's pid namespace")
-        if not seen["list"]["mounted"]:
+        if not answer["list"]["mounted"]:
             pytest.skip(f"{node} has no resctrl at {RESCTRL}: tests/cluster/README.md says how to use the model of it")
     return _cluster
 

@@ -27,10 +27,10 @@ def read_tasks(group: str) -> list[int]:
 
 
 wanted = json.loads(sys.argv[1])
-listed = ask("list")
-known = {it["key"] for it in listed["keys"]}
+answer = ask("list")
+known = {key["key"] for key in answer["keys"]}
 shown = {key: ask("show", key) for key in wanted["keys"] if key in known}
-groups = {key: {it["group"] for it in found["members"].values()} for key, found in shown.items()}
+groups = {key: {member["group"] for member in record["members"].values()} for key, record in shown.items()}
 tasks = {key: [pid for group in sorted(paths) for pid in read_tasks(group)] for key, paths in groups.items()}
 pid_namespace = os.stat("/proc/self/ns/pid").st_ino
-print(json.dumps({"list": listed, "shown": shown, "tasks": tasks, "pid_namespace": pid_namespace}))
+print(json.dumps({"list": answer, "shown": shown, "tasks": tasks, "pid_namespace": pid_namespace}))

@@ -36,9 +36,9 @@ POLL = 1.0  # seconds between two looks
 def why_not() -> str | None:
     """Why the tests cannot run; None if they can."""
     configured = os.environ.get("KUBECONFIG") or f"{os.environ.get('HOME', '')}/.kube/config"
-    if not any(Path(it).is_file() for it in configured.split(":")):
+    if not any(Path(path).is_file() for path in configured.split(":")):
         return "no kubeconfig (KUBECONFIG or ~/.kube/config)"
-    absent = [it for it in ("helm", "kubectl") if shutil.which(it) is None]
+    absent = [program for program in ("helm", "kubectl") if shutil.which(program) is None]
     if absent:
         return f"no {' and no '.join(absent)} on PATH"
     version = run("helm", "version", "--template={{.Version}}").strip()
@@ -47,10 +47,10 @@ def why_not() -> str | None:
     if not os.environ.get(IMAGE):
         return f"no {IMAGE}, the chart's image: tests/cluster/README.md says how to run these tests"
     try:
-        found = nodes()
+        every = nodes()
     except subprocess.SubprocessError as error:
         return f"the cluster does not answer: {getattr(error, 'stderr', None) or error}".strip()
-    if any(it["spec"].get("providerID", "").startswith("kind:") for it in found):
+    if any(node["spec"].get("providerID", "").startswith("kind:") for node in every):
         return "the nodes are containers (kind): reconcile refuses to work outside the host's pid namespace"
     return None
 
@@ -72,8 +72,8 @@ def get(*words: str) -> Any:  # noqa: ANN401  JSON
 
 
 def items(*words: str) -> list[Object]:
-    found: list[Object] = get(*words)["items"]
-    return found
+    objects: list[Object] = get(*words)["items"]
+    return objects
 
 
 def apply(*objects: Object) -> None:
@@ -83,8 +83,8 @@ def apply(*objects: Object) -> None:
 def nodes() -> list[Object]:
     command = ["kubectl", "--request-timeout=20s", "get", "nodes", "--output=json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    found: list[Object] = json.loads(done.stdout)["items"]
-    return found
+    objects: list[Object] = json.loads(done.stdout)["items"]
+    return objects
 
 
 def wait(what: str, look: Callable[[], Found | None]) -> Found:
@@ -93,8 +93,8 @@ def wait(what: str, look: Callable[[], Found | None]) -> Found:
     while True:
         problem: object = None
         try:
-            if found := look():
-                return found
+            if result := look():
+                return result
         except (RuntimeError, LookupError, ValueError) as error:
             problem = error
         assert time.monotonic() < until, f"{what}: waited too long; {problem or ''}"
@@ -113,8 +113,8 @@ def settings(image: str) -> list[str]:
     given = [f"image.repository={repository}", f"image.tag={tag}", os.environ.get(VALUES, "")]
     root = os.environ.get(RESCTRL_ROOT)
     given += [f"testing.resctrlRoot={root}"] if root else []
-    return [f"--set={it}" for it in given if it]
+    return [f"--set={value}" for value in given if value]
 
 
-def named(objects: Sequence[Object]) -> list[str]:
-    return sorted(it["metadata"]["name"] for it in objects)
+def list_names(objects: Sequence[Object]) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in objects)

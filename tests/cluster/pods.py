@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from tests.cluster.kube import IMAGE, Object, get, items, kubectl, named, wait
+from tests.cluster.kube import IMAGE, Object, get, items, kubectl, list_names, wait
 
 TENANTS = "resctrl-mon-hook-tenants"
 SLEEP = ("sleep", "86400")
@@ -44,25 +44,25 @@ def controlled(kind: str, version: str, template: Object, **more: Any) -> Object
     return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": {"template": inner, **more}}
 
 
-def live_containers(found: Object) -> dict[str, str]:
+def live_containers(pod: Object) -> dict[str, str]:
     """The names of a pod's containers that run, by their IDs."""
-    statuses = [it for kind in _KINDS for it in found["status"].get(kind, []) if "running" in it["state"]]
-    return {it["containerID"].partition("://")[2]: it["name"] for it in statuses}
+    statuses = [status for kind in _KINDS for status in pod["status"].get(kind, []) if "running" in status["state"]]
+    return {status["containerID"].partition("://")[2]: status["name"] for status in statuses}
 
 
-def is_ready(found: Object) -> bool:
-    conditions = found["status"].get("conditions", [])
-    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+def is_ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 TOO_LARGE = "exceed maximum message size"
 """In the kubelet's message of a container that ttrpc, by which containerd speaks to NRI's plugins, cannot carry."""
 
 
-def find_refusal(found: Object) -> str | None:
+def find_refusal(pod: Object) -> str | None:
     """What containerd's NRI says of a pod with a container above its limit of 4 MiB, which never starts; else None."""
-    statuses = [it for kind in _KINDS for it in found["status"].get(kind, [])]
-    messages = [it["state"].get("waiting", {}).get("message", "") for it in statuses]
+    statuses = [status for kind in _KINDS for status in pod["status"].get(kind, [])]
+    messages = [status["state"].get("waiting", {}).get("message", "") for status in statuses]
     return next((message for message in messages if TOO_LARGE in message), None)
 
 
@@ -76,19 +76,21 @@ class Pods:
     def create(self, *objects: Object) -> None:
         """As they are: kubectl would write each `<` as six bytes, and the API server takes 3 MiB."""
         paths = {"Pod": "api/v1", "Job": "apis/batch/v1", "Deployment": "apis/apps/v1"}
-        for it in objects:
-            path = f"/{paths[it['kind']]}/namespaces/{TENANTS}/{it['kind'].lower()}s"
-            kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(it))
+        for item in objects:
+            path = f"/{paths[item['kind']]}/namespaces/{TENANTS}/{item['kind'].lower()}s"
+            kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(item))
 
     def start(self, *objects: Object) -> list[Object]:
         """Create pods and wait until they are ready; returns them as the API server has them. Raises RefusedByNri."""
         self.create(*objects)
-        return self.ready(named(objects))
+        return self.ready(list_names(objects))
 
     def ready(self, names: Iterable[str]) -> list[Object]:
         def all_ready() -> list[Object] | None:
-            found = {it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")}
-            wanted = [found[name] for name in names]
+            by_name = {
+                found_pod["metadata"]["name"]: found_pod for found_pod in items("pods", f"--namespace={TENANTS}")
+            }
+            wanted = [by_name[name] for name in names]
             if refusals := [*filter(None, map(find_refusal, wanted))]:
                 raise RefusedByNri(refusals[0])
             return wanted if all(map(is_ready, wanted)) else None
@@ -100,17 +102,17 @@ class Pods:
 
         def enough() -> list[Object] | None:
             pods = items("pods", f"--namespace={TENANTS}", f"--selector=app={owner['metadata']['name']}")
-            found = list(filter(holds, pods))
-            return found if len(found) >= number else None
+            held = list(filter(holds, pods))
+            return held if len(held) >= number else None
 
         return wait(f"{number} pods of {owner['metadata']['name']}", enough)
 
     def find(self, name: str) -> Object:
-        found: Object = get("pod", f"--namespace={TENANTS}", name)
-        return found
+        pod: Object = get("pod", f"--namespace={TENANTS}", name)
+        return pod
 
     def remove(self, *objects: Object) -> None:
-        kubectl("delete", f"--namespace={TENANTS}", "--wait", "pods", *named(objects))
+        kubectl("delete", f"--namespace={TENANTS}", "--wait", "pods", *list_names(objects))
 
     def close(self) -> None:
         kubectl("delete", f"--namespace={TENANTS}", "--wait", "--all", "jobs,deployments,pods")

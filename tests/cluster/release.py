@@ -19,7 +19,7 @@ from tests.cluster.kube import (
     get,
     items,
     kubectl,
-    named,
+    list_names,
     run,
     settings,
     wait,
@@ -44,7 +44,7 @@ class Release:
         kubectl("rollout", "status", f"daemonset/{NAME}", f"--namespace={NAMESPACE}", f"--timeout={DEADLINE:.0f}s")
 
     def is_installed(self) -> bool:
-        return NAME in named(items("daemonsets", f"--namespace={NAMESPACE}"))
+        return NAME in list_names(items("daemonsets", f"--namespace={NAMESPACE}"))
 
     def remove(self) -> None:
         """Uninstall it, and wait for the Jobs that end all keys and take the program away."""
@@ -53,15 +53,15 @@ class Release:
 
     def objects(self) -> list[str]:
         """What the cluster has of it."""
-        found = items(KINDS, f"--namespace={NAMESPACE}", f"--selector={OURS}")
-        return sorted(f"{it['kind']} {it['metadata']['name']}" for it in found)
+        objects = items(KINDS, f"--namespace={NAMESPACE}", f"--selector={OURS}")
+        return sorted(f"{item['kind']} {item['metadata']['name']}" for item in objects)
 
     def daemons(self) -> dict[str, Object]:
         """The DaemonSet's pod of each node, ready or not, all of whose containers run."""
-        found = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
-        staying = [it for it in found if "deletionTimestamp" not in it["metadata"]]
-        running = [it for it in staying if len(live_containers(it)) >= len(it["spec"]["containers"])]
-        return {it["spec"]["nodeName"]: it for it in running}
+        pods = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
+        staying = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        running = [pod for pod in staying if len(live_containers(pod)) >= len(pod["spec"]["containers"])]
+        return {pod["spec"]["nodeName"]: pod for pod in running}
 
     def daemon(self, node: str) -> Object:
         """That of a node, once there is one."""
@@ -79,30 +79,32 @@ class Release:
         wanted = {"options": options, "keys": keys}
         name = self.daemon(node)["metadata"]["name"]
         words = ("exec", f"--namespace={NAMESPACE}", name, "--container=reconcile", "--")
-        found: Object = json.loads(kubectl(*words, "python3", "-c", IN_POD, json.dumps(wanted)))
-        return found
+        answer: Object = json.loads(kubectl(*words, "python3", "-c", IN_POD, json.dumps(wanted)))
+        return answer
 
-    def show(self, found: Object) -> Object:
+    def show(self, pod: Object) -> Object:
         """What `show` says of a pod, and its `tasks`; `state` None: nothing."""
-        uid = found["metadata"]["uid"]
-        seen = self.look(found["spec"]["nodeName"], uid)
-        return {"state": None, **seen["shown"].get(uid, {}), "tasks": seen["tasks"].get(uid, [])}
+        uid = pod["metadata"]["uid"]
+        answer = self.look(pod["spec"]["nodeName"], uid)
+        return {"state": None, **answer["shown"].get(uid, {}), "tasks": answer["tasks"].get(uid, [])}
 
     def assert_monitored(self, pods: Iterable[Object]) -> None:
         """Each container that runs is a member of its pod's key, and its first process in the group."""
         by_node: dict[str, dict[str, Object]] = defaultdict(dict)
-        for it in pods:
-            by_node[it["spec"]["nodeName"]][it["metadata"]["uid"]] = it
+        for pod in pods:
+            by_node[pod["spec"]["nodeName"]][pod["metadata"]["uid"]] = pod
         for node, wanted in by_node.items():
-            seen = self.look(node, *wanted)
-            problems = {it["container"]: it for it in seen["list"]["unmonitored"] if not it["monitored"]}
-            for uid, it in wanted.items():
-                members = seen["shown"].get(uid, {}).get("members", {})
-                for container, name in live_containers(it).items():
-                    what = f"{it['metadata']['name']} {name} ({container[:12]}) on {node}"
+            answer = self.look(node, *wanted)
+            problems = {
+                problem["container"]: problem for problem in answer["list"]["unmonitored"] if not problem["monitored"]
+            }
+            for uid, pod in wanted.items():
+                members = answer["shown"].get(uid, {}).get("members", {})
+                for container, name in live_containers(pod).items():
+                    what = f"{pod['metadata']['name']} {name} ({container[:12]}) on {node}"
                     assert container not in problems, f"{what}: {problems[container]}"
                     assert container in members, f"{what} is no member: {members or 'no such key'}"
-                    assert members[container]["pid"] in seen["tasks"][uid], f"{what} is not in the group: {members}"
+                    assert members[container]["pid"] in answer["tasks"][uid], f"{what} is not in the group: {members}"
 
     def on_node(self, node: str, program: str, *arguments: str) -> str:
         """What a Python program prints that sees a node's root directory as /host, as root."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster.kube import DEADLINE, RESTARTS, named, wait
+from tests.cluster.kube import DEADLINE, RESTARTS, list_names, wait
 from tests.cluster.pods import Pods, pod
 from tests.cluster.release import Release
 
@@ -23,15 +23,15 @@ shutil.rmtree("/host/run/resctrl-mon-hook")
 
 def test_no_pod_is_unmonitored_while_the_daemonset_is_replaced(release: Release, pods: Pods) -> None:
     made = pods.start(pod())
-    before = {it["metadata"]["uid"] for it in release.daemons().values()}
+    before = {daemon["metadata"]["uid"] for daemon in release.daemons().values()}
     with ThreadPoolExecutor(1) as beside:
         upgrade = beside.submit(release.install, "--set-string=podAnnotations.again=yes")
         while not upgrade.done() and len(made) < MOST:
             made += pods.start(pod())
         upgrade.result()
-    assert before.isdisjoint(it["metadata"]["uid"] for it in release.daemons().values())
+    assert before.isdisjoint(daemon["metadata"]["uid"] for daemon in release.daemons().values())
     release.assert_monitored(made)
-    assert {release.show(it)["late_cpu_seconds"] for it in made} == {0}
+    assert {release.show(made_pod)["late_cpu_seconds"] for made_pod in made} == {0}
 
 
 def test_pods_are_monitored_again_after_the_run_directory_was_deleted(release: Release, pods: Pods) -> None:
@@ -40,7 +40,7 @@ def test_pods_are_monitored_again_after_the_run_directory_was_deleted(release: R
     (new,) = pods.start(pod(nodeName=old["spec"]["nodeName"]))
 
     def both_live() -> bool:
-        return all(release.show(it)["state"] == "live" for it in (old, new))
+        return all(release.show(shown_pod)["state"] == "live" for shown_pod in (old, new))
 
     wait("records of both pods", both_live)
     release.assert_monitored([old, new])
@@ -54,4 +54,4 @@ def test_pods_that_start_beside_a_restart_are_monitored(release: Release, pods: 
     pods.create(*made[:5])
     subprocess.run(command, shell=True, check=True, timeout=DEADLINE)  # noqa: S602  the user's own
     pods.create(*made[5:])
-    release.assert_monitored(pods.ready(named(made)))
+    release.assert_monitored(pods.ready(list_names(made)))

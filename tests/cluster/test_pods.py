@@ -30,42 +30,42 @@ def test_every_container_of_a_pod_is_monitored(release: Release, pods: Pods, kin
 
 
 def test_ephemeral_container_joins_the_group_of_its_pod(release: Release, pods: Pods) -> None:
-    (found,) = pods.start(pod())
-    image = found["spec"]["containers"][0]["image"]
-    words = ("debug", f"--namespace={TENANTS}", found["metadata"]["name"], f"--image={image}", "--container=debugger")
+    (started,) = pods.start(pod())
+    image = started["spec"]["containers"][0]["image"]
+    words = ("debug", f"--namespace={TENANTS}", started["metadata"]["name"], f"--image={image}", "--container=debugger")
     kubectl(*words, "--profile=restricted", "--image-pull-policy=IfNotPresent", "--", "sleep", "86400")
-    wait("the ephemeral container", lambda: len(live_containers(pods.find(found["metadata"]["name"]))) == 2)
-    release.assert_monitored([pods.find(found["metadata"]["name"])])
+    wait("the ephemeral container", lambda: len(live_containers(pods.find(started["metadata"]["name"]))) == 2)
+    release.assert_monitored([pods.find(started["metadata"]["name"])])
 
 
 def test_finished_job_is_completed_while_its_pod_is_kept(release: Release, pods: Pods) -> None:
     job = controlled("Job", "batch/v1", pod(container(command=["true"]), restartPolicy="Never"))
     pods.create(job)
-    (found,) = pods.of(job, lambda it: it["status"]["phase"] == "Succeeded")
-    wait("the end of the job's key", lambda: release.show(found)["state"] == "completed")
+    (ended,) = pods.of(job, lambda candidate: candidate["status"]["phase"] == "Succeeded")
+    wait("the end of the job's key", lambda: release.show(ended)["state"] == "completed")
 
 
 def test_crash_loop_keeps_its_group(release: Release, pods: Pods) -> None:
     looping = pod(container(command=["false"]))
     pods.create(looping)
-    seen = []
+    answers = []
     for restarts in (1, 2):
 
         def restarted(restarts: int = restarts) -> Object | None:
-            found = pods.find(looping["metadata"]["name"])
-            statuses = found["status"].get("containerStatuses", [])
-            return found if any(it["restartCount"] >= restarts for it in statuses) else None
+            restarting = pods.find(looping["metadata"]["name"])
+            statuses = restarting["status"].get("containerStatuses", [])
+            return restarting if any(status["restartCount"] >= restarts for status in statuses) else None
 
-        seen.append(release.show(wait(f"restart {restarts}", restarted)))
-    assert {it["state"] for it in seen} <= {"live", "lingering"}
-    assert len({it["generation"] for it in seen}) == 1
+        answers.append(release.show(wait(f"restart {restarts}", restarted)))
+    assert {answer["state"] for answer in answers} <= {"live", "lingering"}
+    assert len({answer["generation"] for answer in answers}) == 1
 
 
 def test_process_that_exec_starts_is_in_the_group_after_the_next_reconcile(release: Release, pods: Pods) -> None:
-    (found,) = pods.start(pod())
+    (started,) = pods.start(pod())
     in_background = "sleep 86400 </dev/null >/dev/null 2>&1 &"
-    kubectl("exec", f"--namespace={TENANTS}", found["metadata"]["name"], "--", "sh", "-c", in_background)
-    wait("the second process in the group", lambda: len(release.show(found)["tasks"]) == 2)
+    kubectl("exec", f"--namespace={TENANTS}", started["metadata"]["name"], "--", "sh", "-c", in_background)
+    wait("the second process in the group", lambda: len(release.show(started)["tasks"]) == 2)
 
 
 def test_burst_of_pods_is_monitored(release: Release, pods: Pods) -> None:

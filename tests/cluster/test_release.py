@@ -45,8 +45,8 @@ def test_a_node_whose_runtime_does_not_read_hooks_dir_gets_unready(release: Rele
     daemons = release.daemons()
     installed = time.monotonic()  # at the latest
     wait("the time in which a container may be of before", lambda: time.monotonic() > installed + SETTLED)
-    (found,) = pods.start(pod())
-    node = found["spec"]["nodeName"]
+    (started,) = pods.start(pod())
+    node = started["spec"]["nodeName"]
     wait(f"the end of readiness on {node}", lambda: not is_ready(release.daemon(node)))
     assert release.daemon(node)["metadata"]["uid"] == daemons[node]["metadata"]["uid"]
     release.remove()

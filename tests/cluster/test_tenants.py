@@ -39,10 +39,12 @@ def claim(key: str, value: str) -> Object:
 def test_restricted_pod_is_monitored_as_its_own_though_it(release: Release, pods: Pods, trick: str) -> None:
     (victim,) = pods.start(pod())
     try:
-        found = pods.start(TRICKS[trick](victim["metadata"]["uid"]))
+        tricksters = pods.start(TRICKS[trick](victim["metadata"]["uid"]))
     except RefusedByNri as error:
-        if not any(it["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://") for it in nodes()):
+        if not any(
+            node["status"]["nodeInfo"]["containerRuntimeVersion"].startswith("containerd://") for node in nodes()
+        ):
             raise
         pytest.skip(f"NRI refuses the pod, which does not start: {error}")
-    release.assert_monitored([victim, *found])
+    release.assert_monitored([victim, *tricksters])
     assert release.show(victim)["members"].keys() == live_containers(victim).keys()

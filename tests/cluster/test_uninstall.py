@@ -29,5 +29,5 @@ def test_uninstall_leaves_a_stub_by_which_the_containers_end_that_run(release: R
 
 
 def look(release: Release, node: str, places: list[str]) -> list[str]:
-    found: list[str] = json.loads(release.on_node(node, FIND, *places))
-    return found
+    leftovers: list[str] = json.loads(release.on_node(node, FIND, *places))
+    return leftovers

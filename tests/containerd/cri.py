@@ -77,10 +77,10 @@ def _definition(program: bytes) -> descriptor_pb2.FileDescriptorProto:
     for place in _GZIP.finditer(program):
         try:
             text = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(program[place.start() :])
-            found = descriptor_pb2.FileDescriptorProto.FromString(text)
+            file = descriptor_pb2.FileDescriptorProto.FromString(text)
         except (zlib.error, DecodeError):
             continue
-        if found.package == PACKAGE and found.service:
-            del found.dependency[:]  # options of Go's generator alone
-            return found
+        if file.package == PACKAGE and file.service:
+            del file.dependency[:]  # options of Go's generator alone
+            return file
     raise LookupError(f"this containerd does not speak {PACKAGE}")

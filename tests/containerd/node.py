@@ -262,9 +262,9 @@ class OfBaseSpec(Containerd):
         super().__init__()
 
     def program(self) -> Path:
-        found = shutil.which("containerd")
-        assert found is not None
-        return Path(found)
+        program = shutil.which("containerd")
+        assert program is not None
+        return Path(program)
 
     def hook(self, *words: str) -> None:
         super().hook(str(shipped()), *words, *self._options)

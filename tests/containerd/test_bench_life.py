@@ -14,8 +14,8 @@ def test_each_part_of_a_life_is_measured_with_each_hook() -> None:
         (table,) = life.measure(life.LifePlan(rounds=2))
     except NotReady as reason:
         pytest.skip(str(reason))
-    found = {(figure.row, figure.column): figure.values for figure in table.figures}
-    assert {row for row, _ in found} == set(life.WAYS)
-    assert all(len(values) == 2 and min(values) > 0 for values in found.values())
-    ratio = found[life.ELF, f"whole / {life.PYTHON}"]
-    assert ratio[0] == pytest.approx(found[life.ELF, "whole, ms"][0] / found[life.PYTHON, "whole, ms"][0])
+    figures = {(figure.row, figure.column): figure.values for figure in table.figures}
+    assert {row for row, _ in figures} == set(life.WAYS)
+    assert all(len(values) == 2 and min(values) > 0 for values in figures.values())
+    ratio = figures[life.ELF, f"whole / {life.PYTHON}"]
+    assert ratio[0] == pytest.approx(figures[life.ELF, "whole, ms"][0] / figures[life.PYTHON, "whole, ms"][0])

@@ -46,8 +46,8 @@ def test_pod_is_in_its_own_group_alone_whatever_its_claim(
     assert node.groups() == {GROUP: [init.pid], **victim}
     moves = node.moves(init)
     assert {event.path for event, _ in moves} == {f"/mon_groups/{GROUP}/tasks"}
-    for _, seen in moves:
-        assert_runtime_init(seen, COMM[runtime.partition("-")[0]])
+    for _, process in moves:
+        assert_runtime_init(process, COMM[runtime.partition("-")[0]])
     container.end()
     assert node.groups().pop(GROUP, []) == []
     assert f"oci-{VICTIM}" in node.groups()

@@ -71,8 +71,8 @@ def _coverage(directory: Path, verb: str, *words: str) -> subprocess.CompletedPr
 def test_files() -> list[str]:
     """The files of unit tests that are looked at."""
     left_out = {f"test_{name}.py" for name in LEFT_OUT.split()}
-    found = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
-    return [f"tests/unit/{path.name}" for path in found if path.name not in left_out]
+    paths = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
+    return [f"tests/unit/{path.name}" for path in paths if path.name not in left_out]
 
 
 def hook_path() -> list[str]:

@@ -72,21 +72,22 @@ SWAPPED: dict[type, type[Any]] = {
     **{ast.Mod: ast.Mult, ast.BitOr: ast.BitAnd, ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift},
 }
 CHANGES: dict[type, Callable[[Any], list[Any]]] = {
-    ast.Compare: lambda it: [ast.Compare(it.left, [_swapped(it.ops[0]), *it.ops[1:]], it.comparators)],
-    ast.BoolOp: lambda it: [ast.BoolOp(_swapped(it.op), it.values)],
-    ast.BinOp: lambda it: [ast.BinOp(it.left, _swapped(it.op), it.right)],
-    ast.UnaryOp: lambda it: [it.operand],
-    ast.Constant: lambda it: [ast.Constant(_other_value(it.value))],
-    ast.Call: lambda it: [
-        ast.Call(it.func, [*it.args[:place], NONE, *it.args[place + 1 :]], it.keywords) for place in range(len(it.args))
+    ast.Compare: lambda node: [ast.Compare(node.left, [_swapped(node.ops[0]), *node.ops[1:]], node.comparators)],
+    ast.BoolOp: lambda node: [ast.BoolOp(_swapped(node.op), node.values)],
+    ast.BinOp: lambda node: [ast.BinOp(node.left, _swapped(node.op), node.right)],
+    ast.UnaryOp: lambda node: [node.operand],
+    ast.Constant: lambda node: [ast.Constant(_other_value(node.value))],
+    ast.Call: lambda node: [
+        ast.Call(node.func, [*node.args[:place], NONE, *node.args[place + 1 :]], node.keywords)
+        for place in range(len(node.args))
     ],
     ast.Break: lambda _: [ast.Continue()],
     ast.Continue: lambda _: [ast.Break()],
     ast.Raise: lambda _: [ast.Pass()],
     ast.Expr: lambda _: [ast.Pass()],
     ast.Return: lambda _: [ast.Return(NONE)],
-    ast.Assign: lambda it: [ast.Assign(it.targets, NONE)],
-    ast.AugAssign: lambda it: [ast.Assign([it.target], it.value)],
+    ast.Assign: lambda node: [ast.Assign(node.targets, NONE)],
+    ast.AugAssign: lambda node: [ast.Assign([node.target], node.value)],
 }
 """What takes the place of a statement or an expression, one by one."""
 UNSEEN = ("TYPE_CHECKING", "if TYPE_CHECKING", '"', "'")
@@ -108,7 +109,7 @@ class Mutant(NamedTuple):
 
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
-    chosen = [it for it in find_mutants(hook_coverage.hook_path()) if campaign.is_chosen(str(it))]
+    chosen = [mutant for mutant in find_mutants(hook_coverage.hook_path()) if campaign.is_chosen(str(mutant))]
     if not chosen:
         return
     of, most = len(chosen), campaign.most or SAMPLE
@@ -118,7 +119,7 @@ def run(campaign: Campaign) -> None:
         return
     if most < of:
         chosen = Random(campaign.seed).sample(chosen, most)
-    survivors = [str(it) for it in find_survivors(chosen, os.cpu_count() or 1)]
+    survivors = [str(mutant) for mutant in find_survivors(chosen, os.cpu_count() or 1)]
     killed = 1 - len(survivors) / len(chosen)
     problems = dict.fromkeys(survivors, "no test fails") if killed < ENOUGH or campaign.only else {}
     campaign.tally("mutants", len(chosen), problems, begin)
@@ -129,13 +130,13 @@ def run(campaign: Campaign) -> None:
 
 def find_mutants(modules: Sequence[str]) -> list[Mutant]:
     """Return all mutants of these modules, none twice."""
-    found: dict[tuple[str, str], Mutant] = {}
+    mutants: dict[tuple[str, str], Mutant] = {}
     for module in modules:
         if f"hook/{module}.py" not in COMPILED.values():
             text = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
             for change, changed in _find_changes(text):
-                found.setdefault((module, changed), Mutant(module, change, changed))
-    return [*found.values()]
+                mutants.setdefault((module, changed), Mutant(module, change, changed))
+    return [*mutants.values()]
 
 
 def _find_changes(text: str) -> Iterator[tuple[str, str]]:
@@ -148,7 +149,7 @@ def _find_changes(text: str) -> Iterator[tuple[str, str]]:
         others += [ast.UnaryOp(ast.Not(), node)] if field == "test" and isinstance(node, PLAIN) else []
         start, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         former = " ".join(source[start:end].decode().split())
-        for other in [it for it in others if ast.dump(it) != ast.dump(node)]:
+        for other in [candidate for candidate in others if ast.dump(candidate) != ast.dump(node)]:
             new = ast.unparse(ast.fix_missing_locations(other))
             if isinstance(other, ast.expr):
                 new = f"({new})"
@@ -239,7 +240,7 @@ def unit_tests(module: str) -> list[str]:
         rf"^\s*(from hook\.{module} import|import hook\.{module}|from hook import .*\b{module}\b)", re.M
     )
     files = sorted((provision.ROOT / "tests/unit").glob("test_*.py"))
-    found = [f"tests/unit/{it.name}" for it in files if imports.search(it.read_text(encoding="utf-8"))]
+    importing = [f"tests/unit/{file.name}" for file in files if imports.search(file.read_text(encoding="utf-8"))]
     known = set(hook_coverage.test_files())
-    own = [f"tests/unit/test_{module}.py"]
-    return list(dict.fromkeys([*(path for path in [*own, *found] if path in known), *WHOLE_HOOKS]))
+    of_name = [f"tests/unit/test_{module}.py"]
+    return list(dict.fromkeys([*(path for path in [*of_name, *importing] if path in known), *WHOLE_HOOKS]))

@@ -78,8 +78,8 @@ STAGES = ("first", "last", "refused")
 def fail_calls(campaign: Campaign, stages: Sequence[str] = STAGES) -> None:
     with opened_scene() as scene:
         for stage in stages:
-            found = list_calls(scene, stage)
-            campaign.try_each(f"{stage}, {len(found)} calls", make_cases(scene, stage, found))
+            calls = list_calls(scene, stage)
+            campaign.try_each(f"{stage}, {len(calls)} calls", make_cases(scene, stage, calls))
 
 
 def limit(campaign: Campaign) -> None:
@@ -122,8 +122,8 @@ class Call:
     def list_files(self) -> list[str]:
         """The files that it is about, without pids and descriptors: what one that failed has read is not seen."""
         by_name = self.name.endswith(("at", "dir"))
-        found = re.findall(r'"([^"]*)"', self.text) if by_name else re.findall("<([^>]*)>", self.text.split(" = ")[0])
-        return [re.sub(r"\d+", "N", file) for file in found]
+        files = re.findall(r'"([^"]*)"', self.text) if by_name else re.findall("<([^>]*)>", self.text.split(" = ")[0])
+        return [re.sub(r"\d+", "N", file) for file in files]
 
 
 def _watch(trace: Path) -> list[str]:
@@ -136,7 +136,7 @@ def list_calls(scene: Scene, stage: str) -> list[Call]:
     scene.set(stage)
     scene.run(_watch(scene.trace))
     begin = "execve" if shipped() == NATIVE else "openat"  # by Python, of the .pyz
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     calls: list[Call] = []
     is_ours = False
     for line in scene.trace.read_text(errors="replace").splitlines():
@@ -144,10 +144,10 @@ def list_calls(scene: Scene, stage: str) -> list[Call]:
         if match is None:
             continue
         name, text = match.groups()
-        seen[name] += 1
+        counts[name] += 1
         is_ours = is_ours or name == OURS
         if calls or (name == begin and f'"{shipped()}"' in text):
-            calls.append(Call(name, seen[name], text, is_ours))
+            calls.append(Call(name, counts[name], text, is_ours))
     return [call for call in calls if call.name in ERRNOS and _is_beside_ours(call)]
 
 
@@ -283,9 +283,9 @@ class Scene:
 
     def _expect_theirs(self) -> None:
         """What is not ours is what it was."""
-        found = {name: self.hook.tasks(name) for name in self.hook.groups() if name != GROUP and "hoard" not in name}
+        groups = {name: self.hook.tasks(name) for name in self.hook.groups() if name != GROUP and "hoard" not in name}
         wanted = dict(zip(THEIRS, ({self._inits[0].pid}, set[int]())))
-        self.expect(found == wanted, "not ours:", found, "was", wanted)
+        self.expect(groups == wanted, "not ours:", groups, "was", wanted)
 
     def _recover(self) -> None:
         """RMIDs are there again: by one reconcile all is as if nothing had happened, as far as it was recorded.

@@ -25,16 +25,20 @@ RANDOM = 160_000
 
 def run(campaign: Campaign) -> None:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        chosen, begin = [it for it in SCENARIOS if campaign.is_chosen(it)], time.monotonic()
+        chosen, begin = [scenario for scenario in SCENARIOS if campaign.is_chosen(scenario)], time.monotonic()
         number = -(-(campaign.most or RANDOM) // len(SCENARIOS))
         every = "50" if campaign.most else "1"
         words = ["--seed", str(campaign.seed), "--random", str(number), "--preempt", every]
         done = dict(zip(chosen, pool.map(partial(_simulate, words), chosen)))
         if chosen:
-            wrong = {name: it.stdout + it.stderr for name, it in done.items() if it.returncode}
+            wrong = {name: outcome.stdout + outcome.stderr for name, outcome in done.items() if outcome.returncode}
             campaign.tally(f"schedules of {len(chosen)} scenarios", sum(map(_count, done.values())), wrong, begin)
-        broken, begin = [it for it in MUTANTS if campaign.is_chosen(it)], time.monotonic()
-        missed = {name: "nothing went wrong" for name, found in zip(broken, pool.map(_is_noticed, broken)) if not found}
+        broken, begin = [mutant for mutant in MUTANTS if campaign.is_chosen(mutant)], time.monotonic()
+        missed = {
+            name: "nothing went wrong"
+            for name, is_noticed in zip(broken, pool.map(_is_noticed, broken))
+            if not is_noticed
+        }
         if broken:
             campaign.tally("broken programs, of which each is noticed", len(broken), missed, begin)
 
@@ -45,8 +49,8 @@ def _simulate(words: list[str], scenario: str) -> subprocess.CompletedProcess[st
 
 
 def _count(done: subprocess.CompletedProcess[str]) -> int:
-    found = re.search(r"(\d+) schedules", done.stderr)
-    return int(found[1]) if found else 0
+    match = re.search(r"(\d+) schedules", done.stderr)
+    return int(match[1]) if match else 0
 
 
 def _is_noticed(name: str) -> bool:

@@ -32,25 +32,25 @@ def _ready() -> None:
 
 
 def medians(*tables: Table) -> dict[tuple[str, str], float]:
-    return {(it.row, it.column): it.center(it.values) for table in tables for it in table.figures}
+    return {(figure.row, figure.column): figure.center(figure.values) for table in tables for figure in table.figures}
 
 
 def test_speed_measures_every_table() -> None:
-    found = medians(*speed.measure(SPEED))
-    forms = {column for _, column in found} - {*speed.TARGETS}
+    figures = medians(*speed.measure(SPEED))
+    forms = {column for _, column in figures} - {*speed.TARGETS}
     assert forms - {speed.ELF} == {"{}.{}".format(*sys.version_info)}
     # memory, milliseconds, three at once; and the table of nodes with groups
-    assert len(found) == len(forms) * (len(speed.TARGETS) + 1 + 3 + 1) + len(speed.TARGETS)
+    assert len(figures) == len(forms) * (len(speed.TARGETS) + 1 + 3 + 1) + len(speed.TARGETS)
     # In one round on a busy machine the hook may be quicker than the exit floor, so that it takes less than 0 ms more.
-    assert min(value for (row, _), value in found.items() if " more" not in row) > 0
+    assert min(value for (row, _), value in figures.items() if " more" not in row) > 0
 
 
 def test_scale_measures_every_table() -> None:
     costs, growth, scrapes, history, longer = scale.measure(SCALE)
-    assert {it.row for it in costs.figures} == {it.row for it in growth.figures} == set(scale.TARGETS)
-    assert {it.row for it in scrapes.figures} == set(scale.SCRAPES)
-    assert {it.row for it in history.figures} == {"json.loads", *scale.HISTORIES}
-    assert {it.row for it in longer.figures} == {"json.loads", scale.HISTORIES[0]}
+    assert {figure.row for figure in costs.figures} == {figure.row for figure in growth.figures} == set(scale.TARGETS)
+    assert {figure.row for figure in scrapes.figures} == set(scale.SCRAPES)
+    assert {figure.row for figure in history.figures} == {"json.loads", *scale.HISTORIES}
+    assert {figure.row for figure in longer.figures} == {"json.loads", scale.HISTORIES[0]}
     assert (
         min(
             value
@@ -64,7 +64,7 @@ def test_scale_measures_every_table() -> None:
 @pytest.mark.skipif(watching.missing() is not None, reason=watching.missing() or "")
 def test_watch_measures_each_rate_and_the_memory() -> None:
     figures = medians(*watch.measure(watch.WatchPlan(0.5)))
-    assert [row for row, column in figures if column == "reached"] == [f"{it} execs a second" for it in watch.RATES]
+    assert [row for row, column in figures if column == "reached"] == [f"{rate} execs a second" for rate in watch.RATES]
     assert min(figures.values()) > 0
     assert figures["memory", "MiB"] <= watch.MOST_MEMORY
 

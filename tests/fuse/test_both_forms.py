@@ -45,12 +45,12 @@ mount --rbind $d /dev
 class Stage:
     """One form at work on one container, in a run directory of its own; `seen` is what comes out of it."""
 
-    def __init__(self, program: Path, model: Mounted, log: DevLog, own: Cgroup, place: Path) -> None:
+    def __init__(self, program: Path, model: Mounted, log: DevLog, cgroup: Cgroup, place: Path) -> None:
         self.place = place
         self.hook = Hook(model.root, place / "run", options=("--rmid-wait=0",), program=program)
         self.seen: list[str] = []
-        self.model, self._log, self._own = model, log, own
-        (self.pid,) = own.pids()
+        self.model, self._log, self._own = model, log, cgroup
+        (self.pid,) = cgroup.pids()
 
     def state(self, **more: object) -> dict[str, object]:
         """The container's state."""
@@ -77,7 +77,7 @@ class Stage:
         outcome = hook(self.state() if state is None else state, verb)
         self.seen += [f"status {outcome.status}", outcome.stdout, outcome.stderr, *self._log.lines(), *self._records()]
 
-    def refused(self, op: str, error: str, status: str = "", path: str = "") -> None:
+    def refuse(self, op: str, error: str, status: str = "", path: str = "") -> None:
         """Run a createRuntime and a poststop while the kernel refuses an operation."""
         self.model.control(do="inject", op=op, error=error, status=status, path=path, times=-1)
         self.run()
@@ -101,9 +101,9 @@ class Stage:
 
     def _records(self) -> list[str]:
         paths = sorted(
-            it for part in ("groups", "members", "unmonitored") for it in self.hook.run_dir.glob(f"{part}/*")
+            path for part in ("groups", "members", "unmonitored") for path in self.hook.run_dir.glob(f"{part}/*")
         )
-        return [f"{it.relative_to(self.hook.run_dir)}: {it.read_bytes()!r}" for it in paths if it.is_file()]
+        return [f"{path.relative_to(self.hook.run_dir)}: {path.read_bytes()!r}" for path in paths if path.is_file()]
 
     def clean(self) -> None:
         """Remove what is left."""
@@ -149,12 +149,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevLog]:
 
 
 @pytest.fixture(scope="module")
-def own(model: Mounted) -> Iterator[Cgroup]:
+def cgroup(model: Mounted) -> Iterator[Cgroup]:
     """The container's cgroup, with its init."""
     assert model.root.is_dir()
-    with task() as init, container_cgroup(UID, ID) as own:
-        own.add(init.pid)
-        yield own
+    with task() as init, container_cgroup(UID, ID) as cgroup:
+        cgroup.add(init.pid)
+        yield cgroup
 
 
 def text_of(state: Mapping[str, object]) -> bytes:
@@ -209,7 +209,7 @@ def give(states: list[bytes]) -> Callable[[Stage], None]:
 def refuse_each_step(stage: Stage) -> None:
     """What a state of the kernel's refusal is worded as, with a text of one line, two lines and none."""
     for number, error in enumerate(ERRORS):
-        stage.refused("mkdir", error, ("", ONE_LINE, TWO_LINES)[number % 3])
+        stage.refuse("mkdir", error, ("", ONE_LINE, TWO_LINES)[number % 3])
     for op, path, errors in (
         ("write", "/tasks", ("ESRCH", "EINVAL", "EPERM", "ENODEV")),
         ("rmdir", "", ("EPERM", "EBUSY")),
@@ -217,7 +217,7 @@ def refuse_each_step(stage: Stage) -> None:
         ("listdir", "mon_data", ("EIO", "EACCES")),
     ):
         for error in errors:
-            stage.refused(op, error, TWO_LINES, path)
+            stage.refuse(op, error, TWO_LINES, path)
     stage.run(stage.state(pid=ABSENT))
     stage.look()
 
@@ -330,11 +330,11 @@ ROWS: dict[str, Callable[[Stage], None]] = {
 
 @pytest.mark.parametrize("play", ROWS.values(), ids=ROWS)
 def test_failure_is_the_same_in_both_forms(
-    model: Mounted, log: DevLog, own: Cgroup, tmp_path: Path, play: Callable[[Stage], None]
+    model: Mounted, log: DevLog, cgroup: Cgroup, tmp_path: Path, play: Callable[[Stage], None]
 ) -> None:
     results: list[list[str]] = []
     for program in (PYZ, NATIVE):
-        stage = Stage(program, model, log, own, tmp_path)
+        stage = Stage(program, model, log, cgroup, tmp_path)
         log.lines()
         try:
             play(stage)

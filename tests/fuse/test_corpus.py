@@ -29,7 +29,7 @@ CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))
 
 
-PYTHONS = [(str(found.path), "-I", "-S") for found in interpreters.oldest_and_newest()]
+PYTHONS = [(str(python.path), "-I", "-S") for python in interpreters.oldest_and_newest()]
 
 
 @pytest.fixture(params=[()] if shipped() == NATIVE else PYTHONS, ids=lambda python: "".join(python[:1]))

@@ -20,6 +20,8 @@ from tests.support.hook import DEADLINE, Hook, created, stopped, task
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import wait
 
+pytestmark = pytest.mark.form("pyz")  # once: of the ELF file's endpoint is test_metrics.py
+
 JOULES = "resctrl_mon_core_energy_joules_total"
 BEGUN = "resctrl_mon_core_energy_joules_created"
 JOBS = {f"job-{number}": 10.5 * number for number in range(1, 6)}
@@ -91,8 +93,8 @@ def run(hook: Hook, resctrl: Mounted, name: str, number: int, joules: float) -> 
     hook(stopped(f"c{number}", **pod))
 
 
-def of_jobs(found: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]:
-    return {dict(labels)["pod"]: value for labels, value in found.items()}
+def of_jobs(answer: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]:
+    return {dict(labels)["pod"]: value for labels, value in answer.items()}
 
 
 def test_queries_count_all_that_short_jobs_used(server: Prometheus) -> None:

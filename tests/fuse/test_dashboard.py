@@ -26,6 +26,8 @@ from tests.support.prometheus import TARGET, Labels, Prometheus, attach
 from tests.unit.documents import blocks, page
 from tests.unit.metrics import EVERYTHING, FAMILIES, make_inventory, make_key
 
+pytestmark = pytest.mark.form("pyz")  # it starts no form of the program
+
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
     panel["title"]: panel["targets"][0] for panel in PANELS if panel.get("targets") is not None
@@ -74,7 +76,7 @@ def see_endpoint(at: int) -> float:
 
 def see_textfile(seconds: int) -> Callable[[int], float]:
     times = [*written(seconds)]
-    return lambda at: WATTS * (max(it for it in times if it <= at) - START + AGE)
+    return lambda at: WATTS * (max(time for time in times if time <= at) - START + AGE)
 
 
 def see_job(begin: int, seconds: int) -> Callable[[int], float | None]:
@@ -101,8 +103,8 @@ def list_jobs() -> list[tuple[str, int, int]]:
 
 
 def make_samples() -> Iterator[Sample]:
-    seen = {"endpoint": see_endpoint, "textfile": see_textfile(period())}
-    for (job, see), interval in product(seen.items(), INTERVALS):
+    ways = {"endpoint": see_endpoint, "textfile": see_textfile(period())}
+    for (job, see), interval in product(ways.items(), INTERVALS):
         yield from scrape(job, interval, see, pod="steady")
     for interval in INTERVALS:
         for name, begin, seconds in list_jobs():
@@ -127,14 +129,14 @@ def fill_in(target: dict[str, Any], job: str, namespace: str = ".*", window: str
     """What Grafana sends: $__rate_interval is at least four times the Min step of the query."""
     values = {"job": job, "instance": ".*", "namespace": namespace, "__range": f"{HOUR // 2}s"}
     values["__rate_interval"] = window or f"{4 * int(target.get('interval', '0s')[:-1])}s"
-    return re.sub(r"\$([a-z_]\w*)", lambda found: values[found[1]], target["expr"])
+    return re.sub(r"\$([a-z_]\w*)", lambda match: values[match[1]], target["expr"])
 
 
 def ask_power(server: Prometheus, job: str, window: str = "") -> dict[str, list[float]]:
     """The points of a graph by namespace, which is one for each scrape interval. They meet scrapes in all phases."""
     asked = fill_in(TARGETS["Power by namespace (rate)"], job, window=window)
-    found = server.ask_range(asked, START + 600, START + HOUR, 7)
-    return {dict(series)["namespace"]: [*values.values()] for series, values in found.items()}
+    answer = server.ask_range(asked, START + 600, START + HOUR, 7)
+    return {dict(series)["namespace"]: [*values.values()] for series, values in answer.items()}
 
 
 @pytest.mark.parametrize(("job", "low", "high"), [("endpoint", 0.99, 1.01), ("textfile", 0.75, 1.25)])
@@ -149,9 +151,9 @@ def test_power_is_true_at_every_scrape_interval(server: Prometheus, job: str, lo
 def test_the_energy_of_jobs_shorter_than_a_scrape_is_what_they_used(server: Prometheus) -> None:
     for interval in INTERVALS:
         asked = fill_in(TARGETS["Energy by pod or container"], "jobs", namespace=f"every-{interval}")
-        found = {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()}
-        steady, restarted = found.pop("steady"), found.pop("restarted")
-        assert found == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
+        by_pod = {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
+        steady, restarted = by_pod.pop("steady"), by_pod.pop("restarted")
+        assert by_pod == {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
         assert HOUR // 2 - 2 * interval <= steady / WATTS <= HOUR // 2
         assert restarted / WATTS == pytest.approx(HOUR // 2, abs=2 * interval)
 
@@ -164,17 +166,12 @@ def test_the_queries_of_the_documents_are_right_too(server: Prometheus) -> None:
     )
     used = {name: pytest.approx(WATTS * seconds) for name, _, seconds in list_jobs()}
     first, second = (
-        {dict(it)["pod"]: value for it, value in server.ask(asked, START + HOUR).items()} for asked in (of_jobs, of_all)
+        {dict(series)["pod"]: value for series, value in server.ask(asked, START + HOUR).items()}
+        for asked in (of_jobs, of_all)
     )
     assert {name: first[name] for name in used} == used
     half = pytest.approx(WATTS * HOUR / 2, abs=WATTS * 30)
     assert second == {**used, "steady": half, "restarted": half}
-
-
-def test_a_node_that_is_scraped_by_two_jobs_counts_once(server: Prometheus) -> None:
-    asked = fill_in(TARGETS["Energy by namespace"], "textfile", namespace="every-15")
-    (found,) = server.ask(asked, START + HOUR).values()
-    assert found == pytest.approx(WATTS * HOUR / 2, rel=0.05)
 
 
 # --- Every panel, of a node that has each metric: each counter grows by RATE a second
@@ -259,8 +256,8 @@ TRUTH: dict[tuple[str, str], Series] = {
 def test_each_panel_shows_what_is_true(server: Prometheus) -> None:
     assert EXPRESSIONS.keys() == TRUTH.keys()
     for asked, expression in EXPRESSIONS.items():
-        found = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
-        assert found == {series: pytest.approx(it, rel=0.01) for series, it in TRUTH[asked].items()}, asked
+        shown = server.ask(fill_in({"expr": expression}, TARGET["job"], window="60s"), START + HOUR)
+        assert shown == {series: pytest.approx(value, rel=0.01) for series, value in TRUTH[asked].items()}, asked
 
 
 # --- A node with Podman alone, and the jobs of one hour
@@ -318,14 +315,14 @@ def ask_podman(server: Prometheus, title: str, ref: str) -> Series:
 )
 def test_podmans_containers_are_shown_by_their_names(server: Prometheus, title: str, shown: dict[str, float]) -> None:
     """Jobs of one name are one series, and what they used in the last half hour is added up."""
-    found = {tuple(sorted(dict(labels).items())): value for labels, value in ask_podman(server, title, "B").items()}
+    answer = {tuple(sorted(dict(labels).items())): value for labels, value in ask_podman(server, title, "B").items()}
     truth = {(("instance", "p"), ("name", name)): value for name, value in shown.items()}
-    assert found == pytest.approx(truth, rel=0.01)
+    assert answer == pytest.approx(truth, rel=0.01)
     assert ask_podman(server, title, "A") == {}
 
 
 def test_no_panel_is_empty_on_a_node_with_podman_alone(server: Prometheus) -> None:
-    found: dict[str, Series] = {}
+    by_title: dict[str, Series] = {}
     for title, ref in EXPRESSIONS:
-        found.setdefault(title, {}).update(ask_podman(server, title, ref))
-    assert {title for title, series in found.items() if not series} <= WHEN_WELL
+        by_title.setdefault(title, {}).update(ask_podman(server, title, ref))
+    assert {title for title, series in by_title.items() if not series} <= WHEN_WELL

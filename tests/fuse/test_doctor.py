@@ -50,9 +50,11 @@ class InstalledNode:
         assert done.returncode in (0, 1), done.stderr
         answer = json.loads(done.stdout)
         assert answer["well"] is (done.returncode == 0)
-        found = [finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"]
-        assert all(finding["remedy"] for finding in found)
-        return done.returncode, found
+        problems = [
+            finding for finding in answer["findings"] if finding["level"] != "ok" and finding["subject"] != "root"
+        ]
+        assert all(finding["remedy"] for finding in problems)
+        return done.returncode, problems
 
 
 @pytest.fixture
@@ -81,9 +83,9 @@ def test_all_is_well_with_cri_o_and_with_containerd(node: InstalledNode) -> None
 def test_a_program_that_does_not_run_is_a_failure(node: InstalledNode) -> None:
     node.path(PROGRAM).write_bytes(PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1))
     status, all_found = node.doctor()
-    (found,) = [found for found in all_found if found["subject"] == "program"]
-    assert (status, found["level"]) == (1, "fail")
-    assert found["found"].startswith(f"{PROGRAM} does not run: cannot start: ENOENT")
+    (finding,) = [finding for finding in all_found if finding["subject"] == "program"]
+    assert (status, finding["level"]) == (1, "fail")
+    assert finding["found"].startswith(f"{PROGRAM} does not run: cannot start: ENOENT")
 
 
 def test_it_changes_nothing(node: InstalledNode) -> None:
@@ -106,10 +108,10 @@ def test_a_report_has_the_counters_of_the_machine(node: InstalledNode) -> None:
     (node.resctrl.root / "mon_groups/cadvisor-secret").mkdir()
     done = node.machine.run("doctor", "--report", *node.options)
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert found["mon_groups"] == {"cAdvisor": 1}
-    assert any("core_energy" in name for name in found["files"])
-    assert any("core_energy" in name for name in found["counters"])
+    answer = json.loads(done.stdout)
+    assert answer["mon_groups"] == {"cAdvisor": 1}
+    assert any("core_energy" in name for name in answer["files"])
+    assert any("core_energy" in name for name in answer["counters"])
     assert "secret" not in done.stdout
     (others,) = (row["found"] for row in node.doctor()[1] if "other tools" in row["found"])
     assert others.startswith("1 group of other tools (cAdvisor: 1): ")
@@ -219,7 +221,8 @@ FAILED = {
 }
 NOW = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 1.0}
 OWED = {"history_file": f"{HISTORY}/history.jsonl", "owed": {"lines": ["{}"], "why": "ENOSPC"}, **NOW}
-REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
+Remedy = tuple[Harm, str, tuple[str, ...]]
+OF_THE_PROGRAM: dict[str, Remedy] = {
     "no hooks.d file": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", ()),
     "no hooks.d file, by the link": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (LINK,)),
     "no hooks.d file, by the program": (remove(JSON, OF_KUBERNETES), "calls resctrl-mon-hook", (PROGRAM,)),
@@ -232,6 +235,13 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "empty": (cut(0), "does not run", ()),
     "of a package of Debian": (owned("deb", "apt"), "cannot start: EACCES", ()),
     "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
+    "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
+    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
+    "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
+    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
+}
+OF_THE_NODE: dict[str, Remedy] = {
     "a program that all may write": (chmod(PROGRAM, 0o777), f"{PROGRAM} is not owned by root, or", ()),
     "a program of a user": (lambda node: os.chown(node.path(PROGRAM), 1000, 1000), f"{PROGRAM} is not owned by", ()),
     "a hooks.d file that all may write": (chmod(JSON, 0o666), f"{JSON} is not owned by root, or", ()),
@@ -247,26 +257,22 @@ REMEDIES: dict[str, tuple[Harm, str, tuple[str, ...]]] = {
     "no directory of the history": (without_history, f"{HISTORY} is no directory", ()),
     "a file for a directory": (with_a_file_for_a_history, f"{HISTORY} is no directory", ()),
     "a container that is not monitored": (recorded("unmonitored/web.json", **FAILED), "task_gone: web", ()),
-    "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
-    "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
-    "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
-    "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
     "for jobs: no directory of the history": (for_jobs(without_history), f"{HISTORY} is no directory", ()),
-    "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
     "a watch that hangs": (hung, "it last wrote its record", ()),
     "an old textfile": (with_an_old_textfile, f"{TEXTFILE} is", ()),
 }
-"""What is done to a node, what doctor finds, and how it is called."""
+"""As OF_THE_PROGRAM: what is done to a node, what doctor finds, and how it is called."""
+ONCE = [pytest.param(case, marks=pytest.mark.form("pyz")) for case in OF_THE_NODE]  # both forms name the same commands
 
 
-@pytest.mark.parametrize("case", REMEDIES)
+@pytest.mark.parametrize("case", [*OF_THE_PROGRAM, *ONCE])
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
-    harm, text, program = REMEDIES[case]
+    harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
     harm(node)
-    _, found = node.doctor(*program)
-    (finding,) = [row for row in found if text in row["found"]] or [pytest.fail(str(found))]
+    _, findings = node.doctor(*program)
+    (finding,) = [row for row in findings if text in row["found"]] or [pytest.fail(str(findings))]
     commands = re.findall("`([^`]+)`", finding["remedy"])
     assert commands
     _, left = node.doctor(*program, before="\n".join(commands))
     left = [row for row in left if row["subject"] != "unhooked"]  # this machine's own containers, once reconcile ran
-    assert {row["found"] for row in left} <= {row["found"] for row in found if row is not finding}
+    assert {row["found"] for row in left} <= {row["found"] for row in findings if row is not finding}

@@ -45,8 +45,8 @@ def test_a_module_that_cannot_be_loaded_is_reported() -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
     with some("syscalls", 12) as campaign, processes.opened_scene() as scene:
         calls = processes.list_calls(scene, "refused")
-        found = [call for call in calls if call.name == "lseek" and f"<{shipped()}>" in call.text]
-        campaign.try_each("reading the file", processes.make_cases(scene, "refused", found))
+        reads = [call for call in calls if call.name == "lseek" and f"<{shipped()}>" in call.text]
+        campaign.try_each("reading the file", processes.make_cases(scene, "refused", reads))
 
 
 def test_some_have_few_descriptors_or_little_memory() -> None:

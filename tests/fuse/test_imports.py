@@ -36,9 +36,9 @@ TELLING = (
 """At its end an interpreter tells what it has imported."""
 
 
-def beside(own: Cgroup, container: str) -> AbstractContextManager[Cgroup]:
+def beside(first_cgroup: Cgroup, container: str) -> AbstractContextManager[Cgroup]:
     """The cgroup of another container of the same pod."""
-    return cgroup(f"{own.path.rpartition('/')[0]}/crio-{container}.scope")
+    return cgroup(f"{first_cgroup.path.rpartition('/')[0]}/crio-{container}.scope")
 
 
 @pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
@@ -51,9 +51,14 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
         start = (*command, TELLING + archive.BOOT)
         node = Hook(hook.resctrl_root, hook.run_dir, python=start, options=[f"--linger={linger}"])
         watched = node.command("hook")
-        with task() as first, task() as further, container_cgroup(uid, "c1") as own, beside(own, "c2") as other:
+        with (
+            task() as first,
+            task() as further,
+            container_cgroup(uid, "c1") as first_cgroup,
+            beside(first_cgroup, "c2") as other,
+        ):
             imported(watched, created("c0", first.pid))  # makes the run directory
-            own.add(first.pid)
+            first_cgroup.add(first.pid)
             other.add(further.pid)
             for name, init in (("c1", first), ("c2", further)):
                 runs.append((COMES, imported(watched, created(name, init.pid, **{"io.kubernetes.pod.uid": uid}))))
@@ -61,10 +66,10 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
                 end(init)
                 runs.append((GOES, imported(watched, stopped(name))))
             assert (node.key(uid) is None) == (linger == 0)
-    for names, found in runs:
+    for names, modules in runs:
         ours = {"hook", *(f"hook.{name}" for name in names)}
-        assert {name for name in found if name.startswith("hook")} == ours
-        assert found - ours - bare <= IN_C
+        assert {name for name in modules if name.startswith("hook")} == ours
+        assert modules - ours - bare <= IN_C
 
 
 def imported(command: Sequence[str], state: Mapping[str, object] | None = None) -> set[str]:

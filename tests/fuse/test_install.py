@@ -55,7 +55,7 @@ def done(node: ScratchMachine, *words: str) -> list[str]:
     return ended.stdout.splitlines()
 
 
-def refused(node: ScratchMachine, *words: str) -> str:
+def expect_refusal(node: ScratchMachine, *words: str) -> str:
     """What one that is refused says; it prints nothing."""
     ended = node.run(*words)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -63,8 +63,8 @@ def refused(node: ScratchMachine, *words: str) -> str:
 
 
 def hook_of(node: ScratchMachine, path: str) -> dict[str, object]:
-    found: dict[str, object] = json.loads(node.path(path).read_text())["hook"]
-    return found
+    entry: dict[str, object] = json.loads(node.path(path).read_text())["hook"]
+    return entry
 
 
 # --- What is where
@@ -96,8 +96,11 @@ def test_what_a_dry_run_prints_is_done_and_again_it_changes_nothing(node: Scratc
     before = {path: node.path(path).lstat() for path in EVERYTHING}
     lines = done(node, "install", "--for=both")
     assert [line for line in lines if line.startswith(("write", "link", "remove"))] == []
-    for path, it in before.items():
-        assert (node.path(path).lstat().st_ino, node.path(path).lstat().st_mtime_ns) == (it.st_ino, it.st_mtime_ns)
+    for path, status in before.items():
+        assert (node.path(path).lstat().st_ino, node.path(path).lstat().st_mtime_ns) == (
+            status.st_ino,
+            status.st_mtime_ns,
+        )
 
 
 def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMachine) -> None:
@@ -117,7 +120,7 @@ def test_options_reach_the_hooks_and_the_tools_read_them_there(node: ScratchMach
 def test_for_jobs_all_but_hooks_d_files_is_installed_and_those_of_before_are_removed(node: ScratchMachine) -> None:
     assert done(node, "install", "--for=jobs", "--dry-run")[1].strip() == f"make {os.path.dirname(PROGRAM)}"
     done(node, "install", "--for=both")
-    said = refused(node, "install", "--for=jobs", "--linger=5")
+    said = expect_refusal(node, "install", "--for=jobs", "--linger=5")
     assert "--for=jobs writes no hooks.d file that could keep --linger=5; remedy: give options of the hook to" in said
     plan = [line.strip() for line in done(node, "install", "--for=jobs", "--dry-run")]
     assert plan[1:3] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
@@ -231,7 +234,7 @@ def test_the_timer_is_started_and_stopped_and_watch_only_if_it_is_asked_for(node
 
 def test_a_file_of_others_is_in_the_way_and_stays(node: ScratchMachine) -> None:
     node.put(PODMAN, '{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
-    assert f"{PODMAN} exists and was not installed by" in refused(node, "install", "--for=both")
+    assert f"{PODMAN} exists and was not installed by" in expect_refusal(node, "install", "--for=both")
     assert set(node.written()) == {PODMAN}
     assert done(node, "uninstall") == [f"left: {PODMAN} was not installed by resctrl-mon-hook"]
     assert set(node.written()) == {PODMAN}
@@ -254,9 +257,9 @@ def test_file_systems_without_programs_and_those_that_are_read_only(tmp_path: Pa
     place = tmp_path / "x"
     place.mkdir()
     node = ScratchMachine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}", "mount -o remount,ro /usr")
-    assert "or use --prefix=DIR if /usr is read-only" in refused(node, "install", "--for=podman")
+    assert "or use --prefix=DIR if /usr is read-only" in expect_refusal(node, "install", "--for=podman")
     install = ["install", "--for=podman", f"--prefix={place}"]
-    said = refused(node, *install)
+    said = expect_refusal(node, *install)
     remedy = "its file system is mounted noexec: mount -o remount,exec"
     assert re.search(rf"does not run: cannot start: EACCES(?: \(#!.*\))?; remedy: {remedy}", said)
     assert node.written() == {}
@@ -277,10 +280,10 @@ def calls(node: ScratchMachine, *words: str) -> list[tuple[str, str, str]]:
     trace = node.directory / "trace"
     ended = node.run(*words, before=["strace", "-qq", "-y", "-o", str(trace)])
     assert ended.returncode == 0, ended.stderr
-    found = [match.groups(default="") for match in map(CALL.match, trace.read_text().splitlines()) if match]
+    calls = [match.groups(default="") for match in map(CALL.match, trace.read_text().splitlines()) if match]
     return [
         (call, opened or path, target)
-        for call, opened, path, target in found
+        for call, opened, path, target in calls
         if not (opened + path).startswith("/tmp/")
     ]
 

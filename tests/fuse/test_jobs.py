@@ -62,7 +62,7 @@ def family() -> Iterator[Task]:
 
 def members(hook: Hook, key: str) -> set[int]:
     state = hook.key(key)
-    return {it["pid"] for it in state["members"].values()} if state is not None else set()
+    return {member["pid"] for member in state["members"].values()} if state is not None else set()
 
 
 def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_own(hook: Hook) -> None:
@@ -75,7 +75,7 @@ def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_ow
         assert hook.answer("show", "nightly")["members_alive"] == 1
         assert 'key="nightly"' in hook.ask("metrics").stdout
     outcome = hook.ask("reconcile", "--json")
-    assert [it["action"] for it in json.loads(outcome.stdout)["actions"]] == ["drop"]
+    assert [action["action"] for action in json.loads(outcome.stdout)["actions"]] == ["drop"]
     hook.assert_clean()
 
 
@@ -133,7 +133,7 @@ def test_assigned_processes_are_in_the_group_with_threads_and_children_until_rel
     with family() as first, task() as second:
         assert hook.ask("assign", "--key=batch", str(first.pid), str(second.pid)) == WELL
         child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
-        threads = {int(it) for it in os.listdir(f"/proc/{first.pid}/task")}
+        threads = {int(tid) for tid in os.listdir(f"/proc/{first.pid}/task")}
         assert hook.tasks("oci-batch") == threads | {child, second.pid}
         assert hook.ask("reconcile", "--dry-run").stdout == "nothing to do\n"
         assert hook.ask("assign", "--key=batch", str(second.pid)) == WELL  # once more
@@ -144,15 +144,6 @@ def test_assigned_processes_are_in_the_group_with_threads_and_children_until_rel
         assert (again.status, again.stderr.count("\n")) == (0, 1)
 
 
-def test_what_a_job_used_is_in_the_history(hook: Hook, tmp_path: Path) -> None:
-    file = tmp_path / "history.jsonl"
-    assert hook.ask("run", "--key=nightly", f"--history={file}", "--", "true").status == 0
-    hook.ask("reconcile")
-    (line,) = map(json.loads, file.read_text().splitlines())
-    assert (line["kind"], line["key"], len(line["containers"])) == ("job", "nightly", 1)
-    assert hook.ask("history", "nightly", f"--history={file}").stdout.count("nightly") == 1
-
-
 def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook: Hook, tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
@@ -161,11 +152,11 @@ def test_labels_of_a_job_are_on_the_screens_in_its_metrics_and_in_its_line(hook:
         assert hook.answer("list")["keys"][0]["labels"] == hook.answer("show", "nightly")["labels"] == labels
         assert r'user=alice,project=J\xf6rg\x20"x"' in hook.ask("list").stdout
         assert r'label_user="alice",label_project="J\\xf6rg \"x\""' in hook.ask("metrics").stdout
-        refused(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
+        expect_refusal(hook, 65, "user=alice", "assign", "--key=nightly", "--label=user=bob", str(process.pid))
     hook.ask("reconcile")
     (line,) = map(json.loads, file.read_text().splitlines())
     jsonschema.validate(line, json.loads((REPOSITORY / "docs/history.schema.json").read_text()))
-    assert line["labels"] == labels
+    assert (line["kind"], line["key"], len(line["containers"]), line["labels"]) == ("job", "nightly", 1, labels)
     assert "alice  " in hook.ask("history", "--by=user", f"--history={file}").stdout
 
 
@@ -243,7 +234,7 @@ def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: 
 # --- Bad input: which statuses there are. Each reason is in tests/unit/test_jobs.py
 
 
-def refused(hook: Hook, status: int, word: object, *words: str) -> None:
+def expect_refusal(hook: Hook, status: int, word: object, *words: str) -> None:
     outcome = hook.ask(*words)
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (status, "", 1), words
     assert str(word) in outcome.stderr
@@ -251,36 +242,38 @@ def refused(hook: Hook, status: int, word: object, *words: str) -> None:
 
 def test_wrong_command_lines_and_keys_are_refused(hook: Hook, init: Task) -> None:
     for words in (["run"], ["run", "--"], ["run", "--key=a"], ["run", "true"], ["assign", "--key=a"], ["release"]):
-        refused(hook, 2, "", *words)
+        expect_refusal(hook, 2, "", *words)
     for pid in ("x", "-1", "1.5", "9" * 30):
-        refused(hook, 2, "", "assign", "--key=a", str(init.pid), pid)
+        expect_refusal(hook, 2, "", "assign", "--key=a", str(init.pid), pid)
     for key in ("../x", "--force", "", UID, "x" * 65):
-        refused(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
-        refused(hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started")
-    assert {(it["reason"], it["key"], it["pid"]) for it in hook.failures().values()} == {("bad_key", None, init.pid)}
+        expect_refusal(hook, 65, repr(key[:80]), "assign", f"--key={key}", str(init.pid))
+        expect_refusal(hook, 65, repr(key[:80]), "run", "--strict", f"--key={key}", "--", "echo", "started")
+    assert {(failure["reason"], failure["key"], failure["pid"]) for failure in hook.failures().values()} == {
+        ("bad_key", None, init.pid)
+    }
 
 
 def test_key_and_process_of_a_container_are_refused(hook: Hook) -> None:
-    with task() as init, task() as other, container_cgroup(UID, ID) as own:
-        own.add(init.pid)
+    with task() as init, task() as other, container_cgroup(UID, ID) as cgroup:
+        cgroup.add(init.pid)
         assert hook(created("web", other.pid)).status == 0
         assert hook(created(ID, init.pid, pod_uid=UID)).status == 0
         before = hook.key("web"), hook.groups()
         with task() as mine:
-            refused(hook, 65, "web", "assign", "--key=web", str(mine.pid))
-            refused(hook, 65, "web", "release", "--key=web")
-        refused(hook, 2, ID, "assign", "--key=a", str(init.pid))
+            expect_refusal(hook, 65, "web", "assign", "--key=web", str(mine.pid))
+            expect_refusal(hook, 65, "web", "release", "--key=web")
+        expect_refusal(hook, 2, ID, "assign", "--key=a", str(init.pid))
         assert (hook.key("web"), hook.groups()) == before
 
 
 def test_processes_that_cannot_join_are_named_and_the_others_do_not_join_either(hook: Hook, init: Task) -> None:
     with subprocess.Popen(["true"]) as zombie, family() as other:
         os.waitid(os.P_PID, zombie.pid, os.WEXITED | os.WNOWAIT)
-        thread = next(int(it) for it in os.listdir(f"/proc/{other.pid}/task") if int(it) != other.pid)
+        thread = next(int(tid) for tid in os.listdir(f"/proc/{other.pid}/task") if int(tid) != other.pid)
         for pid, word in {zombie.pid: "zombie", 2**22 + 1: "no process", 1: "process 1", thread: "thread"}.items():
-            refused(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
+            expect_refusal(hook, 2, f"{word}", "assign", "--key=a", str(init.pid), str(pid))
         assert hook.groups() == set()
-        assert {it["pid"]: it["reason"] for it in hook.failures().values()} == {init.pid: "task_gone"}
+        assert {failure["pid"]: failure["reason"] for failure in hook.failures().values()} == {init.pid: "task_gone"}
 
 
 def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
@@ -288,7 +281,7 @@ def test_process_in_another_class_is_refused(hook: Hook, init: Task) -> None:
     gold.mkdir()
     with task() as other:
         (gold / "tasks").write_text(str(other.pid))
-        refused(hook, 78, "gold", "assign", "--key=a", str(init.pid), str(other.pid))
+        expect_refusal(hook, 78, "gold", "assign", "--key=a", str(init.pid), str(other.pid))
         assert hook.groups() == set()
         assert hook.ask("assign", "--key=golden", str(other.pid)) == WELL  # a job of its own class
         assert hook.groups() == {"gold/oci-golden"}
@@ -357,13 +350,16 @@ def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refu
     words = ["--lock-timeout=0", "--key=a"]
     with DevLog(tmp_path) as log, happens(hook) as broken, task() as other:
         logging = replace(broken, wrapper=log.wrapper)
-        refused(logging, status, "", "run", "--strict", *words, "--", "echo", "started")
+        expect_refusal(logging, status, "", "run", "--strict", *words, "--", "echo", "started")
         assert (len(log.lines()), hook.failures()) == (1, {})
         shell = ["sh", "-c", "echo ready; read line; exit 7"]
         with logging.open("run", *words, "--", *shell, stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            pids = {it["pid"]: (it["stage"], it["reason"], it["key"]) for it in hook.failures().values()}
+            pids = {
+                failure["pid"]: (failure["stage"], failure["reason"], failure["key"])
+                for failure in hook.failures().values()
+            }
             stdout, stderr = process.communicate(b"\n")
         assert (process.returncode, stdout, stderr.count(b"\n")) == (7, b"", 1)
         assert b"the command runs, and is not monitored" in stderr
@@ -375,7 +371,7 @@ def test_run_that_cannot_join_executes_the_command_with_the_three_traces_or_refu
         if happens != without_directory:
             assert pids == {process.pid: ("run", reason, "a")}
             assert hook.failures().keys() >= {f"job-{other.pid}-{read_start(other.pid)}"}
-            listed = {it["key"]: it["reason"] for it in hook.answer("list")["unmonitored"]}
+            listed = {problem["key"]: problem["reason"] for problem in hook.answer("list")["unmonitored"]}
             assert listed == {"a": reason}
             for verb in ("list", "list unmonitored", "doctor"):
                 assert f"a (job-{other.pid}-" in hook.ask(*verb.split()).stdout
@@ -401,7 +397,7 @@ def test_command_that_could_not_join_does_so_at_the_next_reconcile_and_has_its_l
             assert hook.tasks("oci-other") == {other.pid}
             assert hook.ask("release", "--key=other") == WELL
         outcome = json.loads(hook.ask("reconcile", "--json").stdout)
-        assert [(it["action"], it["name"]) for it in outcome["actions"]] == [("retry", "a")]
+        assert [(action["action"], action["name"]) for action in outcome["actions"]] == [("retry", "a")]
         assert (hook.tasks("oci-a"), hook.failures()) == ({process.pid}, {})
     hook.ask("reconcile")
     assert json.loads((tmp_path / "jobs").read_text())["key"] == "a"
@@ -527,8 +523,8 @@ def test_run_that_waits_has_the_status_as_of_a_shell_and_ends_the_job(
 
 
 def test_command_that_cannot_be_started_under_run_that_waits_leaves_nothing(hook: Hook) -> None:
-    refused(hook, 127, "no-such-command", "run", "--wait", "--", "no-such-command")
-    refused(hook, 126, "/tmp", "run", "--wait", "--key=a", "--", "/tmp")
+    expect_refusal(hook, 127, "no-such-command", "run", "--wait", "--", "no-such-command")
+    expect_refusal(hook, 126, "/tmp", "run", "--wait", "--key=a", "--", "/tmp")
     hook.assert_clean()
 
 
@@ -561,7 +557,7 @@ def test_signals_of_the_terminal_reach_the_command_of_run_that_waits_once_and_bo
         assert read_lines(process, 1) == [signal.SIGINT]
         os.write(control, b"\x1a")
         assert process.stdout.readline() == b"stopped\n"
-        states = [Path(f"/proc/{it}/stat").read_text().rpartition(")")[2].split()[0] for it in (parent, pid)]
+        states = [Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] for process in (parent, pid)]
         assert states == ["T", "T"]
         os.write(go_on, b".")
         os.kill(parent, signal.SIGUSR1)
@@ -630,8 +626,8 @@ def test_released_processes_leave_alone_and_a_child_is_refused(hook: Hook) -> No
     with family() as first, task() as second, task() as other:
         assert hook.ask("assign", "--key=a", str(first.pid), str(second.pid)) == WELL
         child = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
-        refused(hook, 2, "descends from", "release", "--key=a", str(second.pid), str(child))
-        refused(hook, 2, "no pid", "release", "--key=a", "x")
+        expect_refusal(hook, 2, "descends from", "release", "--key=a", str(second.pid), str(child))
+        expect_refusal(hook, 2, "no pid", "release", "--key=a", "x")
         outcome = hook.ask("release", "--key=a", str(first.pid), str(other.pid), "--json")
         assert (outcome.status, f"process {other.pid} is no member" in outcome.stderr) == (0, True)
         rows = {row["pid"]: row["outcome"] for row in json.loads(outcome.stdout)["pids"]}

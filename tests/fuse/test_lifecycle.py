@@ -61,7 +61,7 @@ def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotat
             recording(created(name, stack.enter_context(task()).pid))
     started = [recording.start(stopped(name)) for name in names]
     files: list[Path] = []
-    while any(it.poll() is None for it in started):
+    while any(process.poll() is None for process in started):
         if file.exists():
             files.append(file.rename(file.with_suffix(f".{len(files)}")))
     all_at_once(started)
@@ -75,6 +75,6 @@ def test_containers_that_end_at_once_have_a_line_each_while_the_history_is_rotat
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     fill(hook.resctrl_root / "mon_groups")
     hook(created("c1", init.pid))
-    assert {name: (it["reason"], it["kernel"]) for name, it in hook.failures().items()} == {
+    assert {name: (failure["reason"], failure["kernel"]) for name, failure in hook.failures().items()} == {
         "c1": ("no_rmids", "Out of RMIDs")
     }

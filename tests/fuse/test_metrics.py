@@ -34,12 +34,12 @@ def listening(hook: Hook, *arguments: str) -> Iterator[tuple[Task, str]]:
 
 def scrape(url: str) -> dict[str, float]:
     """The values by metric, summed up over the labels."""
-    found: dict[str, float] = {}
+    sums: dict[str, float] = {}
     with urlopen(url, timeout=DEADLINE) as answer:  # noqa: S310  our own
         for family in text_string_to_metric_families(answer.read().decode()):
             for sample in family.samples:
-                found[sample.name] = found.get(sample.name, 0) + sample.value
-    return found
+                sums[sample.name] = sums.get(sample.name, 0) + sample.value
+    return sums
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -18,6 +18,8 @@ from tests.resctrlfs import REPOSITORY, Mounted
 from tests.resctrlfs.places import is_mounted
 from tests.support.hook import DEADLINE
 
+pytestmark = pytest.mark.form("pyz")  # it starts no form of the program
+
 REMOVE = [
     *("unshare", "--mount", "--propagation=private", "sh", "-ec"),
     'umount "$0"; echo unmounted there; read line; rm -r "$1"',
@@ -29,7 +31,7 @@ def start(command: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
 
-def refused(command: list[str]) -> str:
+def expect_refusal(command: list[str]) -> str:
     """What a server that cannot start says."""
     with start(command) as process:
         output, errors = process.communicate(timeout=DEADLINE)
@@ -79,13 +81,13 @@ def test_a_start_takes_the_place_of_a_server_that_has_ended(resctrl: Mounted) ->
 def test_a_second_server_on_the_same_socket_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     command = [str(tmp_path / "other") if word == str(resctrl.root) else word for word in command_of(resctrl)]
-    assert "resctrl.sock: another server listens there" in refused(command)
+    assert "resctrl.sock: another server listens there" in expect_refusal(command)
     assert_works(resctrl, "x")
 
 
 def test_a_second_server_on_the_same_mount_point_is_refused(resctrl: Mounted, tmp_path: Path) -> None:
     command = [*command_of(resctrl), f"--control={tmp_path}/other.sock"]
-    assert f"{resctrl.root}: another server has mounted the model there" in refused(command)
+    assert f"{resctrl.root}: another server has mounted the model there" in expect_refusal(command)
     assert_works(resctrl, "x")
 
 
@@ -94,12 +96,12 @@ def test_places_that_cannot_be_used_are_named_and_left(resctrl: Mounted, tmp_pat
     (tmp_path / "file").write_text("mine")
     mountpoint = tmp_path / "other"
     places = [f"--log={tmp_path}/log", f"--control={tmp_path}/other.sock"]
-    assert f"No such file or directory: '{mountpoint}'" in refused([*program, str(mountpoint), *places])
+    assert f"No such file or directory: '{mountpoint}'" in expect_refusal([*program, str(mountpoint), *places])
     mountpoint.mkdir()
     command = [*program, str(mountpoint), *places]
-    assert "Address already in use" in refused([*command, f"--control={tmp_path}/file"])
-    assert f"'{tmp_path}/none/log'" in refused([*command, f"--log={tmp_path}/none/log"])
-    assert f"'{tmp_path}/none'" in refused([*command, f"--control={tmp_path}/none/sock"])
+    assert "Address already in use" in expect_refusal([*command, f"--control={tmp_path}/file"])
+    assert f"'{tmp_path}/none/log'" in expect_refusal([*command, f"--log={tmp_path}/none/log"])
+    assert f"'{tmp_path}/none'" in expect_refusal([*command, f"--control={tmp_path}/none/sock"])
     assert (tmp_path / "file").read_text() == "mine"
 
 

@@ -92,7 +92,7 @@ def test_a_container_of_the_namespace_comes_and_goes(hook: Hook, alive: str) -> 
     inside = replace(hook, wrapper=("sh", "-ec", COME_AND_GO, "sh")).with_options("--linger=60")
     ended = subprocess.run(
         [*ALONE, *inside.command("hook")],
-        input="".join(json.dumps(it) + "\n" for it in (created("n1", 1), stopped("n1"))),
+        input="".join(json.dumps(state) + "\n" for state in (created("n1", 1), stopped("n1"))),
         capture_output=True,
         text=True,
         check=False,
@@ -144,7 +144,7 @@ def test_list_warns_that_it_cannot_know_the_dead(hook: Hook) -> None:
 
 def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     def names(wrapper: tuple[str, ...]) -> set[str]:
-        found: Any = replace(hook, wrapper=wrapper).answer("metrics")
-        return {it["name"] for it in found["metrics"]}
+        answer: Any = replace(hook, wrapper=wrapper).answer("metrics")
+        return {metric["name"] for metric in answer["metrics"]}
 
     assert names(()) - names(ALONE) == {"resctrl_mon_members", "resctrl_mon_orphan_groups"}

@@ -10,6 +10,7 @@ import re
 import subprocess
 import termios
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,6 +149,46 @@ def log(tmp_path: Path) -> Iterator[DevLog]:
         yield log
 
 
+@contextmanager
+def on_small_disk(directory: Path) -> Iterator[None]:
+    """Mount a tmpfs of 4 KiB on a directory."""
+    directory.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "tmpfs", str(directory)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(directory)], check=True)
+
+
+def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(hook: Hook, tmp_path: Path) -> None:
+    file = tmp_path / "log/history.jsonl"
+    recording = hook.with_options(f"--history={file}")
+
+    def live(container: str) -> str:
+        with task() as init:
+            assert recording(created(container, init.pid)).stderr == ""
+        outcome = recording(stopped(container))
+        assert outcome.status == 0
+        recording.assert_clean()
+        return outcome.stderr
+
+    with on_small_disk(file.parent):
+        file.write_text("x" * 4000 + "\n")
+        said = live("c1")
+        assert f"io: could not add what key c1 used to {file}" in said
+        assert "ENOSPC" in said
+        assert hook.answer("list")["history"]["owed"] == [
+            {"file": str(file), "why": "No space left on device: ENOSPC", "lines": 1}
+        ]
+        text = file.read_text()
+        assert len(text) == 4096
+        subprocess.run(["mount", "-o", "remount,size=64k", str(file.parent)], check=True)
+        assert live("c2") == ""
+        first, torn, whole = file.read_text().splitlines()
+    assert text == f"{first}\n{torn}"
+    assert json.loads(whole)["key"] == "c2"
+
+
 @pytest.mark.form("pyz")
 def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(tmp_path: Path, log: DevLog) -> None:
     """It left a traceback on stderr, which runtimes drop, and no trace besides."""
@@ -244,7 +285,7 @@ ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.con
 
 
 @pytest.fixture
-def own(init: Task) -> Iterator[Cgroup]:
+def cgroup(init: Task) -> Iterator[Cgroup]:
     """The container's own cgroup in its pod's, with its init."""
     with container_cgroup(UID, ID) as made:
         made.add(init.pid)
@@ -281,10 +322,10 @@ def annotations_last(hook: Hook, state: Mapping[str, object]) -> Outcome:
     return give(hook, "{" + members(state) + ", " + ANNOTATIONS % VICTIM, '"}}')
 
 
-def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, own: Cgroup, init: Task) -> None:
+def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(bounded: Hook, cgroup: Cgroup, init: Task) -> None:
     outcome = annotations_last(bounded, created(ID, init.pid))
     assert outcome.status == 0
-    assert bounded.tasks(f"oci-{UID}") == own.pids() == {init.pid}
+    assert bounded.tasks(f"oci-{UID}") == cgroup.pids() == {init.pid}
     assert bounded.reasons() == {}
     (line,) = outcome.stderr.splitlines()
     assert f"createRuntime {ID[:12]}: bad_state: its state is larger than 4194304 bytes" in line
@@ -327,7 +368,7 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
     hook(created("c2", 2**31 - 1))
     other = replace(hook, python=[str(python.path), "-IS"])
     for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
-        first, second = (it.ask(*verb) for it in (hook, other))
+        first, second = (program.ask(*verb) for program in (hook, other))
         assert (second.status, second.stderr) == (0, "")
         assert without_times(second.stdout) == without_times(first.stdout)
     assert other.ask("list", "--nonsense") == hook.ask("list", "--nonsense")

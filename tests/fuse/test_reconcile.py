@@ -43,11 +43,11 @@ def threads(*pids: int) -> set[int]:
 def reconcile(hook: Hook, *arguments: str, refused: Collection[str] = ()) -> list[dict[str, Any]]:
     """What it did; whatever was not done fails the test, but for actions that may be `refused`."""
     outcome = hook.ask("reconcile", "--json", *arguments)
-    found: list[dict[str, Any]] = json.loads(outcome.stdout)["actions"]
-    failed = [outcome for outcome in found if outcome["problem"]]
+    actions: list[dict[str, Any]] = json.loads(outcome.stdout)["actions"]
+    failed = [outcome for outcome in actions if outcome["problem"]]
     assert (outcome.status == 0 or bool(failed), outcome.stderr) == (True, "")
     assert not [outcome for outcome in failed if outcome["action"] not in refused]
-    return found
+    return actions
 
 
 def verbs(actions: list[dict[str, Any]]) -> list[str]:
@@ -73,14 +73,14 @@ def test_parent_of_vfork_holds_up_no_other_container_and_is_a_failure_once(hook:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with ExitStack() as stack:
-        own, victim = create(hook, stack, UID, ID), create(hook, stack, OTHER, "6" * 64)
-        parent = stack.enter_context(brought_in(own, sys.executable, "-ISc", VFORK, str(fifo)))
+        cgroup, victim = create(hook, stack, UID, ID), create(hook, stack, OTHER, "6" * 64)
+        parent = stack.enter_context(brought_in(cgroup, sys.executable, "-ISc", VFORK, str(fifo)))
         wait(partial(is_waiting, parent.pid))
         stack.enter_context(brought_in(victim, "sleep", "600"))
         outcome = hook.ask("reconcile", "--json")
         done = json.loads(outcome.stdout)
         assert hook.tasks(f"oci-{OTHER}") == victim.pids()
-        assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+        assert hook.tasks(f"oci-{UID}") == threads(*cgroup.pids())
         (failed,) = [outcome for outcome in done["actions"] if outcome["problem"]]
         assert (done["ended"], outcome.status) == (None, 1)
         assert "may still be outside its group, after 2 were moved in" in failed["problem"]
@@ -89,11 +89,11 @@ def test_parent_of_vfork_holds_up_no_other_container_and_is_a_failure_once(hook:
 
 def create(hook: Hook, stack: ExitStack, uid: str, name: str) -> Cgroup:
     """A container in its group; returns its cgroup."""
-    own = stack.enter_context(container_cgroup(uid, name))
+    cgroup = stack.enter_context(container_cgroup(uid, name))
     init = stack.enter_context(task())
-    own.add(init.pid)
+    cgroup.add(init.pid)
     assert hook(created(name, init.pid, pod_uid=uid)).stderr == ""
-    return own
+    return cgroup
 
 
 def is_waiting(pid: int) -> bool:
@@ -102,25 +102,25 @@ def is_waiting(pid: int) -> bool:
 
 
 @contextmanager
-def brought_in(own: Cgroup, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+def brought_in(cgroup: Cgroup, *command: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that exec brings into a container."""
-    process = subprocess.Popen([*enter_cgroup(own), *command], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([*enter_cgroup(cgroup), *command], stdout=subprocess.DEVNULL)
     try:
-        wait(lambda: process.pid in own.pids())
+        wait(lambda: process.pid in cgroup.pids())
         yield process
     finally:
-        own.kill()
+        cgroup.kill()
         process.wait()
 
 
 def test_exec_in_a_cgroup_whose_path_is_too_long_for_any_call_is_brought_in(hook: Hook) -> None:
     with ExitStack() as stack:
-        own = create(hook, stack, UID, ID)
-        process = stack.enter_context(brought_in(own, "sleep", "600"))
-        init = own.pids() - {process.pid}
-        length = stack.enter_context(deep_cgroup(own, process.pid))
+        cgroup = create(hook, stack, UID, ID)
+        process = stack.enter_context(brought_in(cgroup, "sleep", "600"))
+        init = cgroup.pids() - {process.pid}
+        length = stack.enter_context(deep_cgroup(cgroup, process.pid))
         assert length > 4096
-        assert process.pid not in own.pids()
+        assert process.pid not in cgroup.pids()
         outcome = hook.ask("reconcile", "--json")
         assert hook.tasks(f"oci-{UID}") == init | {process.pid}
         result = json.loads(outcome.stdout)

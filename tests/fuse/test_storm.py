@@ -88,25 +88,27 @@ class Storm:
 
     def take(self, steps: str) -> None:
         for step in steps.split():
-            found = STEP.fullmatch(step)
-            assert found is not None
-            self.steps[found[1]](int(found[2] or 0), found[3] or "")
+            match = STEP.fullmatch(step)
+            assert match is not None
+            self.steps[match[1]](int(match[2] or 0), match[3] or "")
 
     def close(self) -> None:
         end_cgroups([self.cgroups])
-        for it in self.lives:
-            it.init.wait()
+        for container in self.lives:
+            container.init.wait()
 
     def find(self, number: int) -> StormContainer:
-        return next(it for it in reversed(self.lives) if it.name == str(number) * 64)
+        return next(container for container in reversed(self.lives) if container.name == str(number) * 64)
 
     def create(self, number: int, ctrl_group: str) -> None:
         init = subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL)
-        it = StormContainer(str(number) * 64, PODS[(number - 1) // 4] if number <= 8 else None, ctrl_group, init)
-        place = self.cgroups / (f"pod{it.uid}" if it.uid else "system.slice") / f"crio-{it.name}.scope"
+        container = StormContainer(str(number) * 64, PODS[(number - 1) // 4] if number <= 8 else None, ctrl_group, init)
+        place = (
+            self.cgroups / (f"pod{container.uid}" if container.uid else "system.slice") / f"crio-{container.name}.scope"
+        )
         place.mkdir(parents=True, exist_ok=True)
         (place / "cgroup.procs").write_text(str(init.pid))
-        bundle = self.directory / it.name
+        bundle = self.directory / container.name
         bundle.mkdir(exist_ok=True)
         linux: dict[str, object] = {}
         if ctrl_group:
@@ -115,16 +117,18 @@ class Storm:
             (self.root / ctrl_group / "tasks").write_text(str(init.pid))
             linux["intelRdt"] = {"closID": ctrl_group}
         (bundle / "config.json").write_text(json.dumps({"linux": linux}))
-        self.lives.append(it)
-        self.run("hook", {**created(it.name, init.pid, **it.annotations), "bundle": str(bundle)}, it)
+        self.lives.append(container)
+        self.run(
+            "hook", {**created(container.name, init.pid, **container.annotations), "bundle": str(bundle)}, container
+        )
 
     def stop(self, number: int, _: str) -> None:
         self.end(number, "")
         self.late_stop(number, "")
 
     def late_stop(self, number: int, _: str) -> None:
-        it = self.find(number)
-        self.run("hook", stopped(it.name, **it.annotations), it)
+        container = self.find(number)
+        self.run("hook", stopped(container.name, **container.annotations), container)
 
     def end(self, number: int, _: str) -> None:
         self.find(number).init.kill()
@@ -167,18 +171,32 @@ class Storm:
 
     def judge(self) -> None:
         """Each container that lives is in its group, or has a record for want of RMIDs; and nothing else is left."""
-        living = [it for it in self.lives if it.init.poll() is None]
+        living = [container for container in self.lives if container.init.poll() is None]
         groups, reasons = self.hook.groups(), self.hook.reasons()
-        kept = [it for it in living if it.group in groups and it.init.pid in self.hook.tasks(it.group)]
-        for it in living:
-            assert it in kept or it.is_free or reasons[it.name] in {"no_rmids", "rmids_in_limbo"}, it
-        assert reasons.keys() <= {it.name for it in living}
-        expected = {f"members/{it.name}.json" for it in kept}
+        kept = [
+            container
+            for container in living
+            if container.group in groups and container.init.pid in self.hook.tasks(container.group)
+        ]
+        for container in living:
+            assert (
+                container in kept or container.is_free or reasons[container.name] in {"no_rmids", "rmids_in_limbo"}
+            ), container
+        assert reasons.keys() <= {container.name for container in living}
+        expected = {f"members/{container.name}.json" for container in kept}
         if any("--linger" in word for word in self.hook.options):  # and the pod's cgroup is there
-            kept += [it for it in self.lives if it.group in groups and not self.hook.tasks(it.group)]
-        assert {it for it in groups if "oci-" in it} == {it.group for it in kept}
-        expected |= {name for it in kept for name in (f"groups/{it.key}.json", f"locks/{it.key}")}
-        left = {it for it in self.hook.leftovers() if ".unreadable-" not in it and not it.startswith("unmonitored/")}
+            kept += [
+                container
+                for container in self.lives
+                if container.group in groups and not self.hook.tasks(container.group)
+            ]
+        assert {group for group in groups if "oci-" in group} == {container.group for container in kept}
+        expected |= {name for container in kept for name in (f"groups/{container.key}.json", f"locks/{container.key}")}
+        left = {
+            leftover
+            for leftover in self.hook.leftovers()
+            if ".unreadable-" not in leftover and not leftover.startswith("unmonitored/")
+        }
         assert left == expected
 
 
@@ -220,7 +238,7 @@ def test_one_reconcile_puts_it_right(tmp_path: Path, model: Mounted | None, scen
     remove_groups(root)
     if rmids:
         leave_rmids(root, model, rmids)
-    words = [f"--{name.replace('_', '-')}={it}" for name, it in options.items()]
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     hook = Hook(root, tmp_path / "run").with_options("--rmid-wait=60", *words)
     with closing(Storm(hook, model, tmp_path, kills=False)) as storm, ExitStack() as stack:
         storm.take(before)

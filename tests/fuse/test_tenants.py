@@ -103,15 +103,15 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithTenants]
         yield NodeWithTenants(tmp_path_factory.mktemp("scene"), stack)
 
 
-def assert_same(found: Ended, expected: Ended) -> None:
-    assert (found.status, found.stderr) == (expected.status, expected.stderr)
-    if isinstance(found.stdout, list):
-        new = [line for line in found.stdout if line not in expected.stdout]
-        gone = [line for line in expected.stdout if line not in found.stdout]
+def assert_same(outcome: Ended, expected: Ended) -> None:
+    assert (outcome.status, outcome.stderr) == (expected.status, expected.stderr)
+    if isinstance(outcome.stdout, list):
+        new = [line for line in outcome.stdout if line not in expected.stdout]
+        gone = [line for line in expected.stdout if line not in outcome.stdout]
         assert (new, gone) == ([], [])
     else:
-        assert found.stdout == expected.stdout
-    assert found.changed == expected.changed
+        assert outcome.stdout == expected.stdout
+    assert outcome.changed == expected.changed
 
 
 # --- Each kind by itself, and all of them at once
@@ -162,10 +162,10 @@ def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, in
 @crowd
 @pytest.mark.usefixtures("tenants")
 def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: Task) -> None:
-    with container_cgroup(UID, test_watch.ID) as own:
-        own.add(init.pid)
+    with container_cgroup(UID, test_watch.ID) as cgroup:
+        cgroup.add(init.pid)
         assert hook(created(test_watch.ID, init.pid, pod_uid=UID)).stderr == ""
-        with watching.watching(replace(hook, wrapper=LIMITED[3:])), test_watch.exec_into(own) as brought_in:
+        with watching.watching(replace(hook, wrapper=LIMITED[3:])), test_watch.exec_into(cgroup) as brought_in:
             wait(lambda: hook.tasks(f"oci-{UID}") == {init.pid, brought_in.pid})
 
 

@@ -58,12 +58,14 @@ class NodeWithRunc:
         container = f"{self.number:04x}{hashlib.sha256(bytes(self.machine.directory)).hexdigest()[:60]}"
         process = self._stack.enter_context(task())
         mark = "libpod-" if annotations is LIBPOD else "cri-containerd-" if KUBELET.keys() <= annotations.keys() else ""
-        own = self._stack.enter_context(cgroup(f"/{self.machine.directory.parent.name}{parent}/{mark}{container}"))
-        own.add(process.pid)
+        its_cgroup = self._stack.enter_context(
+            cgroup(f"/{self.machine.directory.parent.name}{parent}/{mark}{container}")
+        )
+        its_cgroup.add(process.pid)
         place = self.machine.path(f"/run/runc/{container}")
         place.mkdir(parents=True)
         (place / "state.json").touch()
-        config = {"annotations": annotations, "process": {"args": ["x"]}, "linux": {"cgroupsPath": own.path}}
+        config = {"annotations": annotations, "process": {"args": ["x"]}, "linux": {"cgroupsPath": its_cgroup.path}}
         (place / "config.json").write_text(json.dumps(config))
         whole = {
             "ociVersion": "1.0.2",
@@ -75,7 +77,7 @@ class NodeWithRunc:
             **state,
         }
         (place / "answer").write_text(json.dumps(whole))
-        self.pid, self.cgroup = process.pid, own
+        self.pid, self.cgroup = process.pid, its_cgroup
         return container
 
     def ask(self, *words: str) -> Any:  # noqa: ANN401  JSON
@@ -120,10 +122,10 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
     assert [name[:4] for name in node.hook.reasons()] == ["bad-"]
     assert len(node.reconcile()) == 1
     assert node.ids() == [container]
-    found = node.ask("reconcile", "--adopt")
-    (action,) = [done for done in found["actions"] if done["container"] == container]
+    answer = node.ask("reconcile", "--adopt")
+    (action,) = [done for done in answer["actions"] if done["container"] == container]
     assert (action["action"], action["problem"]) == ("adopt", None)
-    assert not [line for line in found["left"] if "never got the hook" in line], "it has a record by now"
+    assert not [line for line in answer["left"] if "never got the hook" in line], "it has a record by now"
     assert json.loads((node.hook.run_dir / "unhooked.json").read_text())["containers"] == {}
     assert node.hook.tasks(f"oci-{UID}") == {node.pid}
     assert node.reconcile() == []
@@ -133,13 +135,13 @@ def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node
 @pytest.mark.parametrize("mark", ["", "crio-"])
 def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(node: NodeWithRunc, mark: str) -> None:
     """It has a writable cgroup, and its process has gone to one below, which has the ID of a hooked container."""
-    container, own = node.runs(KUBELET), node.cgroup
-    with task() as init, cgroup(f"{own.path}/{mark}{'a' * 64}") as below:
+    container, its_cgroup = node.runs(KUBELET), node.cgroup
+    with task() as init, cgroup(f"{its_cgroup.path}/{mark}{'a' * 64}") as below:
         node.hook(created("a" * 64, init.pid))
         below.add(node.pid)
         node.reconcile()
         assert node.ids() == [container]
-        own.add(node.pid)
+        its_cgroup.add(node.pid)
 
 
 def test_a_container_below_the_cgroup_of_a_hooked_one_was_never_hooked_and_is_adopted_as_itself(
@@ -165,17 +167,17 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     assert "unhooked_containers" not in node.machine.run("metrics", *node.options).stdout
     name = f"shop/web-0 app ({container[:12]})"
     assert node.reconcile() == [f"1 running container never got the hook: {name}"]
-    seen = node.unhooked()
+    unhooked = node.unhooked()
     names = {"namespace": "shop", "pod": "web-0", "name": "app", "uid": None}
-    assert seen["containers"] == [{"container": container, **names}]
-    assert seen["unchecked"] == 0
+    assert unhooked["containers"] == [{"container": container, **names}]
+    assert unhooked["unchecked"] == 0
     (finding,) = node.findings()
     assert finding["level"] == "fail"
     assert name in finding["found"]
-    assert seen["since"] in finding["found"]
+    assert unhooked["since"] in finding["found"]
     assert "--adopt" in finding["remedy"]
     lines = node.machine.run("list", *node.options).stdout.splitlines()
-    head = f"never hooked, as of {seen['since']} (see list unmonitored)"
+    head = f"never hooked, as of {unhooked['since']} (see list unmonitored)"
     assert lines[-1] == f"{head}: 1 container: {name}"
     metrics = node.machine.run("metrics", *node.options).stdout.splitlines()
     assert "resctrl_mon_unhooked_containers 1" in metrics

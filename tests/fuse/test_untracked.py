@@ -39,7 +39,7 @@ def set_counter(resctrl: Mounted, value: object, domain: int = 0, event: str = E
     resctrl.control(do="set_counter", group=GROUP, domain=f"mon_L3_{domain:02}", event=event, value=str(value))
 
 
-def listed(hook: Hook) -> tuple[float | None, int, int]:
+def read_list(hook: Hook) -> tuple[float | None, int, int]:
     """What `list` says: the value, how many counters lack a part, and how many are counted from nothing."""
     (key,) = hook.answer("list")["keys"]
     use = key["use"][EVENT]
@@ -49,9 +49,11 @@ def listed(hook: Hook) -> tuple[float | None, int, int]:
 
 def exported(text: str) -> tuple[list[float], int]:
     """The samples of the metric, and how many of its uses are marked as unknown."""
-    samples = [it for family in text_string_to_metric_families(text) for it in family.samples]
-    marks = [it for it in samples if it.name == "resctrl_mon_use_unknown" and it.labels["event"] == EVENT]
-    return [it.value for it in samples if it.name == METRIC], len(marks)
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    marks = [
+        sample for sample in samples if sample.name == "resctrl_mon_use_unknown" and sample.labels["event"] == EVENT
+    ]
+    return [sample.value for sample in samples if sample.name == METRIC], len(marks)
 
 
 @pytest.mark.parametrize("domains", [pytest.param(4, marks=FOUR), pytest.param(16, marks=SIXTEEN)])
@@ -62,13 +64,18 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
     recording = hook.with_options(f"--history={file}")
     with task() as init:
         recording(created("c1", init.pid, pod_uid=UID))
-        assert listed(hook) == (0, domains, 0), "it says nothing in numbers yet"
+        assert read_list(hook) == (0, domains, 0), "it says nothing in numbers yet"
         set_counter(resctrl, SEEN)
-        assert listed(hook) == (SEEN, domains - 1, 1)
+        assert read_list(hook) == (SEEN, domains - 1, 1)
         (group,) = hook.answer("show", UID)["groups"]
-        shown = {it: counter for it, counter in group["counters"].items() if it.endswith(EVENT)}
-        assert [(it["known"], it["use"]) for it in shown.values()] == [(SEEN, SEEN), *[(0, None)] * (domains - 1)]
-        assert f"{EVENT} >=1.47Mi* bytes" in [" ".join(it.split()) for it in hook.ask("show", UID).stdout.splitlines()]
+        shown = {path: counter for path, counter in group["counters"].items() if path.endswith(EVENT)}
+        assert [(counter["known"], counter["use"]) for counter in shown.values()] == [
+            (SEEN, SEEN),
+            *[(0, None)] * (domains - 1),
+        ]
+        assert f"{EVENT} >=1.47Mi* bytes" in [
+            " ".join(line.split()) for line in hook.ask("show", UID).stdout.splitlines()
+        ]
         assert exported(hook.ask("metrics").stdout) == ([SEEN], domains - 1)
         entry = read(hook.run_dir / "mon_groups" / UID)
         assert entry is not None
@@ -78,7 +85,7 @@ def test_numbers_of_one_domain_are_charged_while_the_others_are_untracked(
     (line,) = map(json.loads, file.read_text().splitlines())
     assert (line["use"][EVENT], EVENT in line["unknown"]) == (SEEN, True)
     assert ">=1.47Mi" in hook.ask("history", f"--history={file}").stdout
-    assert listed(hook) == (SEEN, domains - 1, 1)
+    assert read_list(hook) == (SEEN, domains - 1, 1)
 
 
 @contextmanager
@@ -142,8 +149,8 @@ def test_a_domain_that_is_untracked_at_the_end_only_takes_nothing_of_the_others_
                 values.append(ask())
                 set_counter(resctrl, "Unavailable", domain=3)
             recording(stopped("c1"))
-            assert listed(hook)[1] == 1
-    assert listed(hook) == (3003, 1, 3), "of the domain nothing is on record"
+            assert read_list(hook)[1] == 1
+    assert read_list(hook) == (3003, 1, 3), "of the domain nothing is on record"
     lines = [*map(json.loads, file.read_text().splitlines())]
-    assert [(it["use"][EVENT], EVENT in it["unknown"]) for it in lines] == [(3000, True), (3, True)]
+    assert [(line["use"][EVENT], EVENT in line["unknown"]) for line in lines] == [(3000, True), (3, True)]
     assert values == [4000, 3004], "three go on; the fourth, of whose use a part is unknown, starts again"

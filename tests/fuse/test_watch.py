@@ -27,24 +27,24 @@ FLOOD = 6000
 
 
 @pytest.fixture
-def own() -> Iterator[Cgroup]:
+def cgroup() -> Iterator[Cgroup]:
     """The cgroup of a container of the pod."""
     with container_cgroup(UID, ID) as made:
         yield made
 
 
 @pytest.fixture
-def container(hook: Hook, init: Task, own: Cgroup) -> Task:
+def container(hook: Hook, init: Task, cgroup: Cgroup) -> Task:
     """The init of a container that has been created."""
-    own.add(init.pid)
+    cgroup.add(init.pid)
     assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
     return init
 
 
 @contextmanager
-def exec_into(own: Cgroup, *command: str) -> Iterator[Task]:
+def exec_into(cgroup: Cgroup, *command: str) -> Iterator[Task]:
     """A process that was brought into the container, and runs there."""
-    words = ["sh", "-c", ENTER, str(own.directory), *(command or ("sleep", "infinity"))]
+    words = ["sh", "-c", ENTER, str(cgroup.directory), *(command or ("sleep", "infinity"))]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
     try:
         yield process
@@ -55,44 +55,44 @@ def exec_into(own: Cgroup, *command: str) -> Iterator[Task]:
 # --- What it does
 
 
-def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_exec(hook: Hook, own: Cgroup) -> None:
+def test_init_that_a_later_hook_moved_to_another_ctrl_group_is_followed_at_its_exec(hook: Hook, cgroup: Cgroup) -> None:
     """As the hook of a CDI device does, before the runtime lets the init become the container's program."""
     script = 'read word && exec sh -c "sleep infinity & wait"'
     with watching.watching(hook), subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE) as init:
         try:
             assert init.stdin is not None
-            own.add(init.pid)
+            cgroup.add(init.pid)
             assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
             gold = hook.resctrl_root / "gold"
             gold.mkdir()
             (gold / "tasks").write_text(str(init.pid))
             init.stdin.write(b"go\n")
             init.stdin.close()
-            wait(lambda: len(own.pids()) == 2)
+            wait(lambda: len(cgroup.pids()) == 2)
             wait(lambda: hook.groups() == {f"gold/{GROUP}"})
-            wait(lambda: hook.tasks(f"gold/{GROUP}") == {*own.pids()})
+            wait(lambda: hook.tasks(f"gold/{GROUP}") == {*cgroup.pids()})
             assert [group["path"] for group in hook.key(UID)["groups"]] == [str(gold / "mon_groups" / GROUP)]
         finally:
-            for pid in own.pids():
+            for pid in cgroup.pids():
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, own: Cgroup) -> None:
-    with watching.watching(hook), exec_into(own) as first, exec_into(own) as second:
+def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, cgroup: Cgroup) -> None:
+    with watching.watching(hook), exec_into(cgroup) as first, exec_into(cgroup) as second:
         wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})
 
 
 # --- What happens to it
 
 
-def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, own: Cgroup) -> None:
+def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, cgroup: Cgroup) -> None:
     process = watching.start(hook)
     watching.listen(process)
     wait((hook.run_dir / "watch.json").exists)
     process.kill()
     process.communicate()
     assert (hook.run_dir / "watch.json").exists(), "an alert tells that it was killed, when this gets old"
-    with watching.watching(hook), exec_into(own) as brought_in:
+    with watching.watching(hook), exec_into(cgroup) as brought_in:
         wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
 
 
@@ -109,7 +109,7 @@ def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
 def test_after_events_were_lost_it_looks_at_all_containers(
     hook: Hook,
     container: Task,
-    own: Cgroup,
+    cgroup: Cgroup,
     resctrl: Mounted,  # noqa: ARG001  in the guest, where an exec takes long, it would take minutes
 ) -> None:
     """Stopped, it cannot read, and the socket's buffer runs full."""
@@ -118,8 +118,8 @@ def test_after_events_were_lost_it_looks_at_all_containers(
         process.send_signal(signal.SIGSTOP)
         for _ in range(FLOOD):
             os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
-        with exec_into(own) as lost:
-            wait(lambda: lost.pid in own.pids())
+        with exec_into(cgroup) as lost:
+            wait(lambda: lost.pid in cgroup.pids())
             process.send_signal(signal.SIGCONT)
             while "execs were lost" not in watching.listen(process):
                 pass
@@ -139,9 +139,9 @@ def test_after_events_were_lost_it_looks_at_all_containers(
         (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], "CAP_NET_ADMIN"),
     ],
 )
-def test_it_says_what_is_wrong_and_exits_with_2(hook: Hook, own: Cgroup, wrapper: list[str], problem: str) -> None:
-    script = ["sh", "-c", ENTER, str(own.directory), *wrapper]
-    refused = finish(watching.start(hook, *script))
-    assert refused.status == 2
-    assert problem in refused.stderr
-    assert refused.stderr.count("\n") == 1
+def test_it_says_what_is_wrong_and_exits_with_2(hook: Hook, cgroup: Cgroup, wrapper: list[str], problem: str) -> None:
+    script = ["sh", "-c", ENTER, str(cgroup.directory), *wrapper]
+    outcome = finish(watching.start(hook, *script))
+    assert outcome.status == 2
+    assert problem in outcome.stderr
+    assert outcome.stderr.count("\n") == 1

@@ -135,16 +135,16 @@ class Slurm:
 def find_ports() -> list[int]:
     """Two free ports."""
     with socket.socket() as first, socket.socket() as second:
-        for it in (first, second):
-            it.bind(("127.0.0.1", 0))
-        return [it.getsockname()[1] for it in (first, second)]
+        for end in (first, second):
+            end.bind(("127.0.0.1", 0))
+        return [end.getsockname()[1] for end in (first, second)]
 
 
 def find_processes(variable: str) -> list[int]:
     """The processes that have this in their environment."""
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
             if f"{variable}\0".encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids

@@ -49,6 +49,6 @@ def guests(request: pytest.FixtureRequest) -> Guests:
             kernel.ready()
     except kernel.CannotBuild as error:
         pytest.skip(str(error))
-    found = boot_guests(request.session)
-    found.hurry()
-    return found
+    reports = boot_guests(request.session)
+    reports.hurry()
+    return reports

@@ -60,7 +60,7 @@ def fill(groups: Path) -> int:
 def pin(pid: int, package: int) -> None:
     """Let a task run on the CPUs of a package only."""
     ids = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-    os.sched_setaffinity(pid, {int(it.parts[-3][3:]) for it in ids if int(it.read_text()) == package})
+    os.sched_setaffinity(pid, {int(path.parts[-3][3:]) for path in ids if int(path.read_text()) == package})
 
 
 def systemctl(*words: str) -> str:

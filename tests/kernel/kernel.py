@@ -130,7 +130,7 @@ def _build(work: Path) -> Path:
 
 def _choose(work: Path) -> Package:
     """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all suites."""
-    found = []
+    lines = []
     for suite in SUITES:
         apt = Apt(work / suite, suite)
         with suppress(CannotFetch):  # this mirror lacks it
@@ -142,11 +142,11 @@ def _choose(work: Path) -> Package:
             if name == f"linux-source-{MADE_FOR}":
                 return package
             if package.linux[0] == int(MADE_FOR[0]):
-                found.append(package)
-    if not found:
+                lines.append(package)
+    if not lines:
         wanted = f"linux-source-{MADE_FOR[0]}.x"
         raise CannotBuild(f"no {wanted} in {', '.join(SUITES)} of this machine's mirror of Debian (offline?)")
-    return max(found, key=lambda package: package.linux)
+    return max(lines, key=lambda package: package.linux)
 
 
 def _configure(tree: Path) -> None:

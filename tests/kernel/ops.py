@@ -184,12 +184,12 @@ class Crew:
 
     def fill(self, template: str) -> str:
         """With numbers for names; one that has not been yet has a number that no task has."""
-        return re.sub(r"\{(\w)\}", lambda found: str(self.numbers.get(found[1], NO_TASK)), template)
+        return re.sub(r"\{(\w)\}", lambda match: str(self.numbers.get(match[1], NO_TASK)), template)
 
     def unfill(self, text: str) -> str:
         """With names for numbers."""
         names = {str(number): name for number, name in self.names().items() if number > SMALL}
-        return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)
+        return re.sub(r"\b\w+\b", lambda match: f"{{{names[match[0]]}}}" if match[0] in names else match[0], text)
 
     def fork(self, parent: str, name: str) -> None:
         self.children[name] = int(self.shells[parent].ask("sleep infinity >&- 2>&- & echo $!"))
@@ -294,8 +294,8 @@ class Player:
     def do_tree(self, path: str) -> list[str]:
         """All names below a directory."""
         top = self.at(path)
-        found = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
-        return sorted(os.path.relpath(name, top) for name in found)
+        paths = [os.path.join(above, name) for above, dirs, files in os.walk(top) for name in dirs + files]
+        return sorted(os.path.relpath(name, top) for name in paths)
 
     def do_read(self, path: str) -> Answer:
         with open(self.at(path), "rb", buffering=0) as file:
@@ -434,7 +434,10 @@ class Player:
         files = ("tasks", "mon_hw_id", "ctrl_hw_id")
         paths = [f"{group}/{name}".lstrip("/") for group in ["", *self._groups()] for name in files]
         names = sorted(self.crew.numbers)
-        return [{it: self.perform("read", it) for it in paths}, {it: self.perform("where", it) for it in names}]
+        return [
+            {path: self.perform("read", path) for path in paths},
+            {name: self.perform("where", name) for name in names},
+        ]
 
     def _groups(self) -> Iterator[str]:
         """mon_groups after their ctrl_group, in order of names."""
@@ -472,10 +475,13 @@ def shape(text: str) -> str:
 
 def main(kind: str, script: str, results: str) -> None:
     given = json.loads(Path(script).read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory(prefix="resctrl-ops-") as name, machine(kind, Path(name), given["knobs"]) as found:
+    with (
+        tempfile.TemporaryDirectory(prefix="resctrl-ops-") as name,
+        machine(kind, Path(name), given["knobs"]) as target,
+    ):
         os.chmod(name, 0o755)
         os.umask(0o022)
-        player = Player(found)
+        player = Player(target)
         answers = [player.play(sequence) for sequence in given["sequences"]]
         player.start_afresh()
         Path(results).write_text(json.dumps(answers), encoding="utf-8")

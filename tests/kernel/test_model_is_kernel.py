@@ -52,7 +52,7 @@ MADE = "mkdir $X ; mkdir $Y ; mkdir gold ; mkdir gold/mon_groups/g"
 def parsed(row: str) -> list[Operation]:
     """Operations of a row, as a shell would cut their words; $X and $Y are two mon_groups, and `made` is MADE."""
     text = row.replace("made ", f"{MADE} ").replace("$", "mon_groups/")
-    return [shlex.split(it) for it in text.split(";")]
+    return [shlex.split(command) for command in text.split(";")]
 
 
 # ---- sequences ----
@@ -60,7 +60,7 @@ def parsed(row: str) -> list[Operation]:
 LIKELY = ["mon_groups/x", "mon_groups/x", "mon_groups/y", "gold", "gold/mon_groups/x", "gold/mon_groups/y"]
 MONS = ["x", "y", "a b", ".a.", "é\udcff", "x" * 255, "tasks", "info", "mon_data", "a\nb", "mon_groups"]
 CTRLS = ["gold", "silver", "a b"]
-STRANGE = [*(f"mon_groups/{it}" for it in MONS), *(f"gold/mon_groups/{it}" for it in MONS), *CTRLS]
+STRANGE = [*(f"mon_groups/{group}" for group in MONS), *(f"gold/mon_groups/{group}" for group in MONS), *CTRLS]
 GROUPS = [*LIKELY * 20, *STRANGE]
 """Mostly such as are there, for little happens in those that are not."""
 ODD = ["", "nope/x", "mon_groups", "mon_data", "info", "info/x", "info/L3_MON", "mon_groups/x/y", "mon_groups/x/tasks"]
@@ -68,7 +68,7 @@ ODD += ["mon_groups/x/mon_data", "mon_groups/x/mon_groups/y", "gold/mon_groups",
 ODD += ["mon_data/mon_L3_00", "mon_data/mon_L3_00/mbm_total_bytes", "mon_groups/x/mon_data/mon_L3_01"]
 WORDS = ["{A}", "{A}", "{B}", "{C}", "0", "{B}\n", "4194303"]
 SOME = [*GROUPS * 2, *ODD]
-TASKS = [*(f"{it}/tasks" for it in GROUPS), *["tasks"] * 20]
+TASKS = [*(f"{group}/tasks" for group in GROUPS), *["tasks"] * 20]
 DATA = [*WORDS[:4] * 5, *WORDS]
 FILES = [f"{group}/{name}" for group in GROUPS for name in ("tasks", "mon_hw_id", "mon_data/mon_L3_00/mbm_total_bytes")]
 SETUPS = [
@@ -244,5 +244,5 @@ def test_the_same_comes_of_each_sequence(name: str) -> None:
         kernel, model = pool.map(lambda where: run_script(KINDS[name], where), ("kernel", "model"))
     sequences = KINDS[name].sequences()
     assert len(kernel) == len(model) == len(sequences)
-    found = [difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]]
-    assert not found, "\n".join([*found[:5], f"{len(found)} of {len(sequences)} differ"])
+    differences = [difference(*three) for three in zip(sequences, kernel, model) if three[1] != three[2]]
+    assert not differences, "\n".join([*differences[:5], f"{len(differences)} of {len(sequences)} differ"])

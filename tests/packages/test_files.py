@@ -149,9 +149,9 @@ def test_the_licenses_and_source_packages_of_all_that_is_linked_in_are_named(
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in text
     assert "GNU LESSER GENERAL PUBLIC LICENSE" in (licenses / "LGPL-2.1").read_text()
     built = output_of("dpkg-deb", "--field", packages.deb, "Built-Using").strip()
-    found = re.fullmatch(r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built)
-    assert found is not None, built
-    sources = [f"{name} {version}" for name, version in zip(found.groups()[::2], found.groups()[1::2])]
+    versions = re.fullmatch(r"(python3\.\d+) \(= (.+)\), (glibc) \(= (.+)\), (zlib) \(= (.+)\)", built)
+    assert versions is not None, built
+    sources = [f"{name} {version}" for name, version in zip(versions.groups()[::2], versions.groups()[1::2])]
     assert [line.strip(" *") for line in text.splitlines() if line.startswith("  * ")] == sources
     with zipfile.ZipFile(trees["deb"] / SHIPPED) as file:
         assert file.read("licenses/sources").decode().splitlines() == sources

@@ -73,11 +73,11 @@ def ours(machine: Machine) -> list[str]:
 def is_stub(machine: Machine) -> bool:
     """Whether the program's path has what a removal leaves, for containers that live and until the next boot."""
     line = machine.at(AT_BOOT)
-    found = machine.at(PROGRAM).read_bytes() == b"#!/bin/true\n"
-    assert line.exists() is found
-    assert not found or machine.at(PROGRAM).stat().st_mode & 0o7777 == 0o755
-    assert not found or line.read_text().splitlines() == [f"r! {PROGRAM}", f"r! {AT_BOOT}"]
-    return found
+    is_kept = machine.at(PROGRAM).read_bytes() == b"#!/bin/true\n"
+    assert line.exists() is is_kept
+    assert not is_kept or machine.at(PROGRAM).stat().st_mode & 0o7777 == 0o755
+    assert not is_kept or line.read_text().splitlines() == [f"r! {PROGRAM}", f"r! {AT_BOOT}"]
+    return is_kept
 
 
 def in_usr(machine: Machine) -> list[str]:
@@ -160,8 +160,8 @@ def test_all_of_the_hook_works_on_a_debian_without_python(
 
     machine.podman_rm("job-17")
     assert machine.groups() == {}
-    (found,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
-    assert (found["name"], found["key"]) == ("job-17", job)
+    (line,) = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
+    assert (line["name"], line["key"]) == ("job-17", job)
     if by == "install":
         machine.run(NAME, "uninstall")
     else:
@@ -190,7 +190,10 @@ def test_upgrades_and_downgrades_keep_live_containers_in_their_groups_and_their_
     db = machine.podman_run("db")
     machine.spend(db, 7)
     before = {path: group for path, group in machine.resctrl.groups().items() if path != "/"}
-    assert [before[f"/mon_groups/oci-{it}"]["tasks"] for it in (web, db)] == [[machine.pid("web")], [machine.pid("db")]]
+    assert [before[f"/mon_groups/oci-{key}"]["tasks"] for key in (web, db)] == [
+        [machine.pid("web")],
+        [machine.pid("db")],
+    ]
 
     for version in packages, newer, packages:
         manager.install(version)
@@ -210,7 +213,7 @@ def list_keys(machine: Machine) -> dict[str, tuple[str, float]]:
     """Return the state of each key and what it used, as `list` shows them; no record may be unreadable."""
     listed = json.loads(machine.run(NAME, "list", "--json").stdout)
     assert listed["unreadable"] == []
-    return {it["key"]: (it["state"], it["use"][ENERGY]["value"]) for it in listed["keys"]}
+    return {record["key"]: (record["state"], record["use"][ENERGY]["value"]) for record in listed["keys"]}
 
 
 def test_a_removal_ends_all_keys_and_containers_that_live_end_with_a_stub(
@@ -325,13 +328,13 @@ def test_where_no_program_can_run_the_package_is_refused_and_containers_start(
     """Until the remedy that it names. A version of before stays, and runs again after that."""
     machine = manager.machine
     with noexec(machine):
-        refused = machine.from_outside(*manager.command(packages), check=False)
-        assert refused.returncode != 0
-        assert f"no program runs as {PROGRAM}: Permission denied: containers would fail" in refused.stdout
+        outcome = machine.from_outside(*manager.command(packages), check=False)
+        assert outcome.returncode != 0
+        assert f"no program runs as {PROGRAM}: Permission denied: containers would fail" in outcome.stdout
         assert ours(machine) == []
         machine.podman_run("before")
         assert machine.groups() == {}
-        remedy = re.search(r"remedy: .* is mounted noexec: (.*); then install the package again", refused.stdout)
+        remedy = re.search(r"remedy: .* is mounted noexec: (.*); then install the package again", outcome.stdout)
         assert remedy is not None
         machine.run(*remedy[1].split())
         manager.install(packages)

@@ -71,7 +71,7 @@ def test_restart(node: PodmanNode) -> None:
     assert node.groups() == {f"oci-{container}": [after.pid]}
     assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir", "mkdir", "tasks"]
     node.lab.watch.wait("poststop", container)
-    gate.open()
+    node.lab.podman("kill", "web")
     node.lab.watch.wait("poststop", container)
     node.assert_clean()
 
@@ -86,9 +86,9 @@ def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -
     done = lab.podman("run", "-d", *lab.options("broken"), "--rootfs", str(lab.rootfs), "/bin/nosuch", check=False)
     assert done.returncode == 127
     broken = lab.container_id("broken")
-    event, seen = node.moves()[-1]
+    event, process = node.moves()[-1]
     assert event.path == f"/mon_groups/oci-{broken}/tasks"
-    assert_runtime_init(seen)
+    assert_runtime_init(process)
     lab.podman("rm", "-f", "broken")
     assert node.groups() == {
         f"oci-{broken}": [],

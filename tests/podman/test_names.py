@@ -128,14 +128,14 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     path.write_text(path.read_text().replace('"stack"', f'"{pod[:12]}"'))
     adopted = scratch.run("reconcile", *node.directories, "--json", "--adopt")
     actions = list_actions(adopted, {container, infra})
-    own = [action for action in actions if action["key"] == container or action["container"] == infra]
-    assert [(action["action"], action["problem"]) for action in own] == [("name", None)]
+    of_pod = [action for action in actions if action["key"] == container or action["container"] == infra]
+    assert [(action["action"], action["problem"]) for action in of_pod] == [("name", None)]
     assert record(node, container)["pod_name"] == "stack"
     assert f"resctrl_mon_core_energy_joules_total{{{labels}," in ask(node, "metrics"), "the same series"
     assert f'resctrl_mon_key_info{{{labels},name="stack/web"}} 1' in ask(node, "metrics")
     assert infra not in json.dumps(node.left())
-    found = json.loads(scratch.run("doctor", *node.directories, "--json").stdout)["findings"]
-    assert [finding for finding in found if infra in finding["found"]] == [], "nor does doctor miss it"
+    findings = json.loads(scratch.run("doctor", *node.directories, "--json").stdout)["findings"]
+    assert [finding for finding in findings if infra in finding["found"]] == [], "nor does doctor miss it"
     gate.open()
     node.lab.watch.wait("poststop", container)
     node.lab.remove_pod("stack")
@@ -155,8 +155,8 @@ def test_names_come_back_after_the_loss_of_all_records(node: PodmanNode, tmp_pat
                 (node.resctrl.root / "mon_groups" / group).rmdir()
         for _ in range(2):
             list_actions(scratch.run("reconcile", *node.directories, "--json", "--adopt"), containers)
-        found = {name: record(node, name) for name in containers}
-        assert {name: (one["pod_name"], one["members"][name]["name"]) for name, one in found.items()} == containers
+        records = {name: record(node, name) for name in containers}
+        assert {name: (one["pod_name"], one["members"][name]["name"]) for name, one in records.items()} == containers
     for gate, container in zip(gates, containers):
         gate.open()
         node.lab.watch.wait("poststop", container)

@@ -82,9 +82,9 @@ class Unhooked:
 
     def states(self, *names: str) -> tuple[dict[str, State], list[str]]:
         asked = Runtimes([str(self.root)], [self.programs[name] for name in names])
-        found, complaints = asked.list_states()
-        assert len({it.id for it in found}) == len(found)
-        return {it.id: it for it in found}, complaints
+        states, complaints = asked.list_states()
+        assert len({state.id for state in states}) == len(states)
+        return {state.id: state for state in states}, complaints
 
 
 @pytest.fixture
@@ -113,14 +113,14 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     unhooked.do(name, "kill", "stopped", "KILL")
     unhooked.start("pause", name, annotations={**ANNOTATIONS, "io.kubernetes.cri-o.ContainerType": "sandbox"})
     try:
-        found, complaints = unhooked.states(name)
+        states, complaints = unhooked.states(name)
     finally:
         unhooked.do(name, "resume", "paused")  # so that the lab can end it
     assert complaints == []
-    assert {container: state.status for container, state in found.items()} == {
+    assert {container: state.status for container, state in states.items()} == {
         status: status for status in ("created", "running", "paused")
     }
-    state = found["running"]
+    state = states["running"]
     assert (state.annotations, Path(state.bundle).name) == (ANNOTATIONS, "bundle-running")
     wait(lambda: look(state.pid or 0).cmdline == COMMAND)  # `runc start` does not wait for the exec
 
@@ -136,8 +136,8 @@ def test_a_root_that_both_share(unhooked: Unhooked) -> None:
         (RUNC,): " state by-crun: exit status 1: ",
         ("crun",): " state by-runc: exit status 1: ",
     }.items():
-        found, complaints = unhooked.states(*asked)
-        assert set(found) == {f"by-{name}" for name in asked}
+        states, complaints = unhooked.states(*asked)
+        assert set(states) == {f"by-{name}" for name in asked}
         assert [complaint in line for line in complaints] == ([True] if complaint else [])
 
 
@@ -145,12 +145,12 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
     """By default, and beside whatever else runs on this machine."""
     lab.run("web", "--annotation=a=b")
     container = lab.container_id("web")
-    found, _ = runtimes.find_runtimes().list_states()
-    (state,) = [it for it in found if it.id == container]
+    states, _ = runtimes.find_runtimes().list_states()
+    (state,) = [candidate for candidate in states if candidate.id == container]
     assert state.pid == lab.init("web").pid
     assert state.annotations == {**(state.annotations or {}), "a": "b"}
     lab.podman("rm", "-f", "-t", "0", "web")
-    assert container not in [it.id for it in runtimes.find_runtimes().list_states()[0]]
+    assert container not in [state.id for state in runtimes.find_runtimes().list_states()[0]]
 
 
 @needs_crun
@@ -161,6 +161,6 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     program = tmp_path / "crun"
     drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
-    found, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
-    assert [it.id for it in found] == (["web"] if told else [])
+    states, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
+    assert [state.id for state in states] == (["web"] if told else [])
     assert bool(complaints) is not told

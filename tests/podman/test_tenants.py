@@ -30,9 +30,9 @@ VICTIMS = "d" * 64
 def victim(node: PodmanNode) -> dict[str, list[int]]:
     """The group of a pod, and who is in it."""
     container = node.lab.runc(VICTIMS, {"io.kubernetes.pod.uid": VICTIM})
-    found = {f"oci-{VICTIM}": [container.init().pid]}
-    assert node.groups() == found
-    return found
+    groups = {f"oci-{VICTIM}": [container.init().pid]}
+    assert node.groups() == groups
+    return groups
 
 
 def run_thief(node: PodmanNode) -> dict[str, list[int]]:
@@ -48,23 +48,23 @@ def run_thief(node: PodmanNode) -> dict[str, list[int]]:
 
 
 def reconcile(node: PodmanNode, *options: str) -> None:
-    own = {VICTIM, VICTIMS, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
-    node.reconcile("--snapshot-ttl=0", *options, own=own if "--adopt" in options else None)
+    known = {VICTIM, VICTIMS, *node.lab.podman("ps", "--all", "--quiet", "--no-trunc").stdout.split()}
+    node.reconcile("--snapshot-ttl=0", *options, of=known if "--adopt" in options else None)
 
 
 def groups_of(node: PodmanNode, *expected: dict[str, list[int]]) -> dict[str, list[int]]:
     """Those of these, and whatever else these processes are in: this machine may run containers of others."""
-    pids = {pid for it in expected for tasks in it.values() for pid in tasks}
-    found = {name: [pid for pid in tasks if pid in pids] for name, tasks in node.groups().items()}
-    return {name: tasks for name, tasks in found.items() if tasks}
+    pids = {pid for groups in expected for tasks in groups.values() for pid in tasks}
+    groups = {name: [pid for pid in tasks if pid in pids] for name, tasks in node.groups().items()}
+    return {name: tasks for name, tasks in groups.items() if tasks}
 
 
 def test_a_hooked_container_that_moves_into_a_cgroup_of_a_pods_name_stays_in_its_group(
     node: PodmanNode, victim: dict[str, list[int]]
 ) -> None:
     """Also when its record, its group, or all records are lost."""
-    own = run_thief(node)
-    (name,) = own
+    thief = run_thief(node)
+    (name,) = thief
     record = node.run_dir / "groups" / f"{name[4:]}.json"
     for lost in ("nothing", "its record", "its record and its group", "all records"):
         if lost == "all records":
@@ -75,10 +75,10 @@ def test_a_hooked_container_that_moves_into_a_cgroup_of_a_pods_name_stays_in_its
             (node.resctrl.root / "mon_groups" / name).rmdir()
         for _ in range(2):
             reconcile(node, "--adopt", f"--runtime-root={node.lab.base}/runc")
-        assert groups_of(node, victim, own) == {**victim, **own}, lost
+        assert groups_of(node, victim, thief) == {**victim, **thief}, lost
         assert set(node.left()["groups"]) >= {record.name, f"{VICTIM}.json"}
     node.lab.podman("rm", "-f", "-t", "0", "thief")
-    assert groups_of(node, victim, own) == victim
+    assert groups_of(node, victim, thief) == victim
 
 
 BEFORE: dict[str, Callable[[PodmanNode], object]] = {
@@ -93,13 +93,13 @@ def test_a_container_that_moved_is_brought_in_as_itself_after_it_began_while(
     node: PodmanNode, victim: dict[str, list[int]], why: str
 ) -> None:
     BEFORE[why](node)
-    own = run_thief(node)
+    thief = run_thief(node)
     if "mounted" in why:
         node.resctrl.control(do="mount")
     else:
-        assert groups_of(node, victim, own) == victim
+        assert groups_of(node, victim, thief) == victim
     reconcile(node, *(["--adopt"] if "hook" in why else []))
-    assert groups_of(node, victim, own) == {**victim, **own}
+    assert groups_of(node, victim, thief) == {**victim, **thief}
 
 
 # --- Processes that are no init
@@ -138,11 +138,11 @@ def test_a_container_in_a_pod_of_podmans_is_known_by_its_own_cgroup(node: Podman
     inside = node.lab.gate("inside")
     node.lab.podman("exec", "-d", "web", *inside.command)
     inside.wait_up()
-    assert [(it["action"], it["container"]) for it in node.reconcile()] == [("adopt", container)]
+    assert [(action["action"], action["container"]) for action in node.reconcile()] == [("adopt", container)]
     tasks = node.groups()[f"oci-{container}"]
     assert (init in tasks, len(tasks)) == (True, 2)
     shutil.rmtree(node.run_dir)
-    assert "rebuild" in {it["action"] for it in node.reconcile()}
+    assert "rebuild" in {action["action"] for action in node.reconcile()}
     assert {path.stem for path in (node.run_dir / "members").iterdir()} >= {container}
     assert node.groups()[f"oci-{container}"] == tasks
     gate.open()

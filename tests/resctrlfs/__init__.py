@@ -99,8 +99,10 @@ class Mounted:
 
     def mon_groups(self) -> dict[str, list[int]]:
         """The mon_groups of the root ctrl_group by name, with their tasks."""
-        found = self.groups().items()
-        return {path[len("/mon_groups/") :]: group["tasks"] for path, group in found if path.startswith("/mon_groups/")}
+        groups = self.groups().items()
+        return {
+            path[len("/mon_groups/") :]: group["tasks"] for path, group in groups if path.startswith("/mon_groups/")
+        }
 
     def close(self) -> None:
         """Unmount and end the server, whatever state it is in. Can be called twice."""

@@ -74,11 +74,11 @@ class Control:
         model = self._model
         model.rmids.look()
         groups = model.groups() if model.mounted else []
-        found = [
+        listed_groups = [
             {"path": group.path.rstrip("/") or "/", "closid": group.closid, "rmid": group.rmid, "tasks": tids}
             for group, tids in zip(groups, model.tids_of(groups))
         ]
-        return {"groups": found, "free": list(model.rmids.free)}
+        return {"groups": listed_groups, "free": list(model.rmids.free)}
 
 
 def serve_control(path: Path, control: Control) -> None:

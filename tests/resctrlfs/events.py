@@ -63,5 +63,5 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[Event]:
-    found: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
-    return [Event(**{**it, "pids": [Seen(**seen) for seen in it["pids"]]}) for it in found]
+    events: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    return [Event(**{**fields, "pids": [Seen(**process) for process in fields["pids"]]}) for fields in events]

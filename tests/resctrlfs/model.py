@@ -208,10 +208,10 @@ class ResctrlModel:
         for name in filter(None, path.split("/")):
             if not node.is_dir:
                 fail(errno.ENOTDIR)
-            found = self._child(node, name)
-            if found is None:
+            child = self._child(node, name)
+            if child is None:
                 fail(errno.ENOENT)
-            node = found
+            node = child
         return node
 
     def _child(self, node: ModelFile, name: str) -> ModelFile | None:
@@ -267,8 +267,8 @@ class ResctrlModel:
         groups = node.group.children if node.rel == "mon_groups" else {}
         if node.group is self.root and node.rel == "":
             groups = self.ctrl
-        found = {name: self._child(node, name) for name in sorted([*self._static(node), *groups])}
-        return {name: below for name, below in found.items() if below is not None}
+        children = {name: self._child(node, name) for name in sorted([*self._static(node), *groups])}
+        return {name: below for name, below in children.items() if below is not None}
 
     def getattr(self, path: str) -> Attr:
         self._inject("getattr", path)

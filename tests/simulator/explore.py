@@ -71,8 +71,8 @@ def shrink(scenario: str, plan: list[Turn]) -> list[Turn]:
     size = len(plan)
     while size:
         shorter = (plan[:at] + plan[at + size :] for at in range(0, len(plan), size))
-        found = next((it for it in shorter if play(scenario, it).problem), None)
-        plan, size = (found, min(size, len(found))) if found is not None else (plan, size // 2)
+        simpler = next((candidate for candidate in shorter if play(scenario, candidate).problem), None)
+        plan, size = (simpler, min(size, len(simpler))) if simpler is not None else (plan, size // 2)
     return plan
 
 

@@ -36,7 +36,7 @@ class KernelNode(NamedTuple):
 
     @property
     def st_nlink(self) -> int:
-        return 2 + sum(it != "cgroup.threads" for it in self.entries)
+        return 2 + sum(entry != "cgroup.threads" for entry in self.entries)
 
     @property
     def entries(self) -> list[str]:
@@ -62,7 +62,7 @@ class KernelTask:
 
     def cgroup(self) -> str:
         """Its path in cgroup v2."""
-        return next((it[3:] for it in self.places if it.startswith("0::")), "/")
+        return next((line[3:] for line in self.places if line.startswith("0::")), "/")
 
 
 class ResctrlGroup:
@@ -73,7 +73,7 @@ class ResctrlGroup:
         self.counters = counters
 
 
-def refused(number: int, path: object = None) -> OSError:
+def make_error(number: int, path: object = None) -> OSError:
     return OSError(number, os.strerror(number), *([] if path is None else [path]))
 
 
@@ -138,7 +138,7 @@ class Kernel:
 
     def remove_cgroups(self, top: str) -> None:
         """A cgroup is removed with those below it."""
-        self.cgroups -= {it for it in self.cgroups if f"{it}/".startswith(f"{top}/")}
+        self.cgroups -= {cgroup for cgroup in self.cgroups if f"{cgroup}/".startswith(f"{top}/")}
 
     def fork(self, parent: int, pid: int, born: int = 200) -> KernelTask:
         """A child begins where its parent is."""
@@ -175,23 +175,23 @@ class Kernel:
         """Make a mon_group."""
         parent, _, name = path.rpartition("/")
         if path in self.groups:
-            raise refused(errno.EEXIST, path)
+            raise make_error(errno.EEXIST, path)
         ctrl_group = parent.removesuffix("/mon_groups")
         if ctrl_group not in self.groups:
-            raise refused(errno.ENOENT if self.look(parent) is None else errno.EPERM, path)
+            raise make_error(errno.ENOENT if self.look(parent) is None else errno.EPERM, path)
         if "/mon_groups/" in ctrl_group or "\n" in name:
-            raise refused(errno.EINVAL if "\n" in name else errno.EPERM, path)
+            raise make_error(errno.EINVAL if "\n" in name else errno.EPERM, path)
         if self.free() <= 0:
             self.status = "Out of RMIDs"
-            raise refused(errno.EBUSY if self._parked else errno.ENOSPC, path)
+            raise make_error(errno.EBUSY if self._parked else errno.ENOSPC, path)
         self.groups[path] = self._new_group()
 
     def rmdir(self, path: str) -> None:
         """Its tasks fall back to the group above it; a ctrl_group takes its mon_groups with it."""
         if path not in self.groups or path == RESCTRL:
-            raise refused(errno.ENOENT if self.look(path) is None else errno.EPERM, path)
+            raise make_error(errno.ENOENT if self.look(path) is None else errno.EPERM, path)
         self.fallen = self.tids(path)
-        for gone in [it for it in self.groups if it == path or it.startswith(path + "/mon_groups/")]:
+        for gone in [group for group in self.groups if group == path or group.startswith(path + "/mon_groups/")]:
             back = above(gone) if gone == path and "/mon_groups/" in path else RESCTRL
             for task in self.tasks.values():
                 task.groups = {tid: back if group == gone else group for tid, group in task.groups.items()}
@@ -202,19 +202,21 @@ class Kernel:
     def put(self, path: str, data: bytes) -> None:
         """A write to the `tasks` of a group."""
         for tid in map(int, data.decode().strip().split(",")):
-            task = next((it for it in self.tasks.values() if tid in it.groups), None)
+            task = next((task for task in self.tasks.values() if tid in task.groups), None)
             if task is None:
                 self.status = f"No task {tid}"
-                raise refused(errno.ESRCH)
+                raise make_error(errno.ESRCH)
             if "/mon_groups/" in path and above(task.groups[tid]) != above(path):
                 self.status = "Can't move task to different control group"
-                raise refused(errno.EINVAL)
+                raise make_error(errno.EINVAL)
             task.groups[tid] = path
 
     def _new_group(self) -> ResctrlGroup:
         self._inode += 1
         energy = f"{self.energy}.000000"
-        return ResctrlGroup(self._inode, {it: energy if it.endswith("energy") else COUNTERS[it] for it in COUNTERS})
+        return ResctrlGroup(
+            self._inode, {counter: energy if counter.endswith("energy") else COUNTERS[counter] for counter in COUNTERS}
+        )
 
     # --- Paths
 
@@ -239,7 +241,9 @@ class Kernel:
                 shown["cpu_resctrl_groups"] = _show_groups(RESCTRL)
             return KernelNode(shown[rest], 1, None) if rest in shown else None
         tid = int(first) if first.isdecimal() else 0
-        task = self.tasks.get(tid) or next((it for it in self.tasks.values() if tid in it.groups), None)  # of a thread
+        task = self.tasks.get(tid) or next(
+            (task for task in self.tasks.values() if tid in task.groups), None
+        )  # of a thread
         content = self._show_task(task, tid, rest) if task is not None else None
         return None if content is None else KernelNode(content, 1, task)
 
@@ -248,7 +252,7 @@ class Kernel:
         if name in ("", "task"):
             return list(map(str, task.groups)) if name else []
         if name == "cgroup":
-            return "".join(f"{it}\n" for it in task.places).encode()
+            return "".join(f"{line}\n" for line in task.places).encode()
         if name == "cpu_resctrl_groups":
             return _show_groups(task.groups[tid]) if self.shows_groups and tid in task.groups else None
         if name == "status":
@@ -259,7 +263,9 @@ class Kernel:
             fields[11], fields[17], fields[19] = str(task.user_ticks), str(len(task.groups)), str(task.born)
             return f"{task.pid} ({task.name}) {' '.join(fields)}\n".encode()
         if name.endswith("/children"):
-            return " ".join(str(it.pid) for it in self.tasks.values() if str(it.parent) == name.split("/")[1]).encode()
+            return " ".join(
+                str(child.pid) for child in self.tasks.values() if str(child.parent) == name.split("/")[1]
+            ).encode()
         return None
 
     def _look_at_group(self, path: str) -> KernelNode | None:
@@ -273,11 +279,11 @@ class Kernel:
 
     def _show_group(self, at: str, name: str) -> Content | None:
         """What there is in a group; None: no such file."""
-        counters = {f"mon_data/{it}": text for it, text in self.groups[at].counters.items()}
+        counters = {f"mon_data/{counter}": text for counter, text in self.groups[at].counters.items()}
         of_class = [] if "/mon_groups/" in at else ["mon_groups"]
-        shown: dict[str, Content] = {"mon_groups": [it.rpartition("/")[2] for it in self._list_groups(at)]}
+        shown: dict[str, Content] = {"mon_groups": [group.rpartition("/")[2] for group in self._list_groups(at)]}
         if at == RESCTRL:
-            of_class += ["info", *(it[len(RESCTRL) + 1 :] for it in self.groups if it.count("/") == 4)]
+            of_class += ["info", *(group[len(RESCTRL) + 1 :] for group in self.groups if group.count("/") == 4)]
             shown["info"] = ["L3_MON", "last_cmd_status"]
             shown["info/L3_MON"] = ["num_rmids"]
             shown["info/L3_MON/num_rmids"] = b"%d\n" % (self.rmids + 1)
@@ -289,25 +295,25 @@ class Kernel:
                 at,
                 *(self._list_groups(at) if of_class else []),
             ]  # a ctrl_group's are those of its mon_groups, too
-            return b"".join(b"%d\n" % tid for tid in sorted(tid for it in every for tid in self.tids(it)))
+            return b"".join(b"%d\n" % tid for tid in sorted(tid for group in every for tid in self.tids(group)))
         if name in counters:
             return counters[name].encode() + b"\n"
-        below = {it[len(name) + 1 :].partition("/")[0] for it in counters if it.startswith(name + "/")}
+        below = {counter[len(name) + 1 :].partition("/")[0] for counter in counters if counter.startswith(name + "/")}
         return sorted(below) or (["mon_data", "tasks", *of_class] if not name else None)
 
     def _list_groups(self, ctrl_group: str) -> list[str]:
-        return [it for it in self.groups if it.startswith(ctrl_group + "/mon_groups/")]
+        return [group for group in self.groups if group.startswith(ctrl_group + "/mon_groups/")]
 
     def _look_at_cgroup(self, path: str) -> KernelNode | None:
         at = path[len(ROOT_CGROUP) :] or "/"
         if at in self.cgroups:
-            below = [it for it in self.cgroups if it != "/" and it.rpartition("/")[0] == at.rstrip("/")]
-            return KernelNode([*(it.rpartition("/")[2] for it in below), "cgroup.threads"], 1, None)
+            below = [cgroup for cgroup in self.cgroups if cgroup != "/" and cgroup.rpartition("/")[0] == at.rstrip("/")]
+            return KernelNode([*(cgroup.rpartition("/")[2] for cgroup in below), "cgroup.threads"], 1, None)
         at, _, name = at.rpartition("/")
         if name != "cgroup.threads" or (at or "/") not in self.cgroups:
             return None
-        inside = [it for it in self.tasks.values() if it.cgroup() == (at or "/")]
-        return KernelNode(b"".join(b"%d\n" % tid for it in inside for tid in it.groups), 1, None)
+        inside = [task for task in self.tasks.values() if task.cgroup() == (at or "/")]
+        return KernelNode(b"".join(b"%d\n" % tid for task in inside for tid in task.groups), 1, None)
 
 
 def _show_groups(path: str) -> bytes:

@@ -24,7 +24,7 @@ from pyfakefs import helpers
 from pyfakefs.fake_file import FakeDirectory, FakeFile
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from tests.simulator.kernel import RESCTRL, ROOT_CGROUP, Kernel, KernelNode, refused
+from tests.simulator.kernel import RESCTRL, ROOT_CGROUP, Kernel, KernelNode, make_error
 
 RUN = "/run/resctrl-mon-hook"
 NOW = 1_000_000.0
@@ -153,7 +153,7 @@ class SimulatedMachine:
 
     def add(self, path: str, content: bytes) -> str:
         """A file, with the directories above it; of the kernel's, what it shows from now on. Returns its path."""
-        if path.startswith(tuple(f"{it}/" for it in _MOUNTS)):
+        if path.startswith(tuple(f"{mount}/" for mount in _MOUNTS)):
             self.kernel.files[path] = content
         else:
             self.remove(path)
@@ -185,7 +185,7 @@ class SimulatedMachine:
         if self.caller.calls > MOST_CALLS:
             raise EndlessCalls(f"{self.caller.calls} system calls")
         if self.refusals.get(name) and (name not in _OF_GROUPS or path.startswith(RESCTRL)):
-            raise refused(self.refusals[name].pop(0), path)
+            raise make_error(self.refusals[name].pop(0), path)
 
     def wait(self, is_over: Callable[[], bool], until: float) -> None:
         """Wait for that, or until then."""
@@ -208,17 +208,17 @@ class SimulatedMachine:
         node = place.node
         if node is None:
             if not flags & os.O_CREAT:
-                raise refused(errno.ENOENT, path)
+                raise make_error(errno.ENOENT, path)
             node = self._make(place, "create", stat.S_IFREG | mode & 0o755)
         elif flags & os.O_EXCL:
-            raise refused(errno.EEXIST, path)
+            raise make_error(errno.EEXIST, path)
         elif stat.S_ISLNK(node.st_mode):
-            raise refused(errno.ENOTDIR if flags & os.O_DIRECTORY else errno.ELOOP, path)
+            raise make_error(errno.ENOTDIR if flags & os.O_DIRECTORY else errno.ELOOP, path)
         elif stat.S_ISDIR(node.st_mode):
             if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                raise refused(errno.EISDIR, path)
+                raise make_error(errno.EISDIR, path)
         elif flags & os.O_DIRECTORY:
-            raise refused(errno.ENOTDIR, path)
+            raise make_error(errno.ENOTDIR, path)
         elif flags & os.O_TRUNC and isinstance(node, FakeFile):
             self._fill(node, place.path, b"")
         descriptor, self._next = self._next, self._next + 1
@@ -245,10 +245,10 @@ class SimulatedMachine:
         if isinstance(node, KernelNode):
             now = self.kernel.look(file.path)
             if now is None or now.owner is not node.owner:
-                raise refused(errno.ESRCH if file.path.startswith("/proc/") else errno.ENODEV)
+                raise make_error(errno.ESRCH if file.path.startswith("/proc/") else errno.ENODEV)
             node = now
         if stat.S_ISDIR(node.st_mode):
-            raise refused(errno.EISDIR)
+            raise make_error(errno.EISDIR)
         file.offset += size
         return bytes(node.byte_contents or b"")[file.offset - size : file.offset]
 
@@ -267,7 +267,7 @@ class SimulatedMachine:
             if file.path in self.full:
                 data, self.full[file.path] = data[: self.full[file.path]], 0
                 if not data:
-                    raise refused(errno.ENOSPC)
+                    raise make_error(errno.ENOSPC)
             self._fill(file.node, file.path, (file.node.byte_contents or b"") + data)
             file.offset = file.node.st_size
         return len(data)
@@ -278,10 +278,10 @@ class SimulatedMachine:
             action, self.before_put = self.before_put, None
             action()
         if self.refusals.get("put"):
-            raise refused(self.refusals["put"].pop(0))
+            raise make_error(self.refusals["put"].pop(0))
         group = file.path.rpartition("/")[0]
         if self.kernel.groups.get(group) is not file.node.owner:
-            raise refused(errno.ENODEV)
+            raise make_error(errno.ENODEV)
         self.kernel.put(group, data)
         self.changed("put", group)
 
@@ -313,13 +313,13 @@ class SimulatedMachine:
             return
         node = _present(place)
         if not isinstance(node, FakeDirectory) or node.entries:
-            raise refused(errno.ENOTEMPTY if isinstance(node, FakeDirectory) else errno.ENOTDIR, path)
+            raise make_error(errno.ENOTEMPTY if isinstance(node, FakeDirectory) else errno.ENOTDIR, path)
         self._remove(place, "rmdir")
 
     def unlink(self, path: bytes, *, dir_fd: int | None = None) -> None:
         place = self._enter("unlink", path, dir_fd)
         if stat.S_ISDIR(_present(place).st_mode):
-            raise refused(errno.EISDIR, path)
+            raise make_error(errno.EISDIR, path)
         self._remove(place, "unlink")
 
     def rename(self, source: bytes, target: bytes, *, src_dir_fd: int | None, dst_dir_fd: int | None) -> None:
@@ -330,9 +330,9 @@ class SimulatedMachine:
         assert new.parent is not None
         if new.node is not None:
             if isinstance(node, FakeDirectory) != isinstance(new.node, FakeDirectory):
-                raise refused(errno.EISDIR if isinstance(new.node, FakeDirectory) else errno.ENOTDIR, target)
+                raise make_error(errno.EISDIR if isinstance(new.node, FakeDirectory) else errno.ENOTDIR, target)
             if isinstance(new.node, FakeDirectory) and new.node.entries:
-                raise refused(errno.ENOTEMPTY, target)
+                raise make_error(errno.ENOTEMPTY, target)
             self._take_room(new.path, -_count_blocks(new.node), -1)
             new.parent.remove_entry(new.name, recursive=False)
         old.parent.remove_entry(old.name, recursive=False)
@@ -345,14 +345,14 @@ class SimulatedMachine:
         new = self._find(target, dst_dir_fd)
         node = _present(old)
         if new.node is not None or isinstance(node, FakeDirectory):
-            raise refused(errno.EPERM if new.node is None else errno.EEXIST, target)
+            raise make_error(errno.EPERM if new.node is None else errno.EEXIST, target)
         self._add(new, node, "link")
         node.name = old.name
 
     def readlink(self, path: bytes) -> bytes:
         node = _present(self._enter("readlink", path, None))
         if not stat.S_ISLNK(node.st_mode):
-            raise refused(errno.EINVAL, path)
+            raise make_error(errno.EINVAL, path)
         return bytes(node.byte_contents)
 
     def symlink(self, target: bytes, path: bytes, *, dir_fd: int | None = None) -> None:
@@ -422,12 +422,12 @@ class SimulatedMachine:
 
     def _opened(self, descriptor: int | None) -> OpenDescription:
         if descriptor is None or descriptor not in self._open:
-            raise refused(errno.EBADF)
+            raise make_error(errno.EBADF)
         return self._open[descriptor]
 
     def _make(self, place: Place, call: str, mode: int, content: bytes = b"") -> FakeFile:
         if place.node is not None:
-            raise refused(errno.EEXIST, place.path)
+            raise make_error(errno.EEXIST, place.path)
         if stat.S_ISDIR(mode):
             node: FakeFile = FakeDirectory(place.name, mode & 0o7777, filesystem=self.fs)
         else:
@@ -440,7 +440,7 @@ class SimulatedMachine:
     def _add(self, place: Place, node: Any, call: str) -> None:  # noqa: ANN401  as in Place
         """Give a node this name."""
         if place.parent is None or place.parent.st_nlink <= 1:
-            raise refused(errno.EPERM if place.parent is None else errno.ENOENT, place.path)
+            raise make_error(errno.EPERM if place.parent is None else errno.ENOENT, place.path)
         node.name = place.name
         place.parent.add_entry(node)
         node.st_ctime = place.parent.st_mtime = self.kernel.now
@@ -448,7 +448,7 @@ class SimulatedMachine:
 
     def _remove(self, place: Place, call: str) -> None:
         if place.parent is None:
-            raise refused(errno.EPERM, place.path)
+            raise make_error(errno.EPERM, place.path)
         self._take_room(place.path, -_count_blocks(place.node), -1)
         place.parent.remove_entry(place.name, recursive=False)
         place.parent.st_mtime = self.kernel.now
@@ -460,7 +460,7 @@ class SimulatedMachine:
             return
         left = [self.room[0] - blocks, self.room[1] - files]
         if min(left) < 0 and (blocks > 0 or files > 0):
-            raise refused(errno.ENOSPC, path)
+            raise make_error(errno.ENOSPC, path)
         self.room = left
 
     def _fill(self, node: FakeFile, path: str, data: bytes) -> None:
@@ -475,7 +475,7 @@ class SimulatedMachine:
         if "\0" in text:
             raise ValueError("embedded null byte")
         if len(text) >= _PATH_MAX:
-            raise refused(errno.ENAMETOOLONG, path)
+            raise make_error(errno.ENAMETOOLONG, path)
         parent: FakeDirectory | None = None
         node: Any = self.fs.root_dir
         at = name = ""
@@ -484,29 +484,29 @@ class SimulatedMachine:
             at, node = start.path, start.node
             if isinstance(node, KernelNode):
                 return self._find_in_kernel(posixpath.normpath(f"{at}/{text}"), path)
-        names = [it for it in posixpath.normpath(text).split("/") if it not in ("", ".")]
+        names = [part for part in posixpath.normpath(text).split("/") if part not in ("", ".")]
         for number, name in enumerate(names, 1):
             if not isinstance(node, FakeDirectory):
-                raise refused(errno.ENOENT if node is None else errno.ENOTDIR, path)
+                raise make_error(errno.ENOENT if node is None else errno.ENOTDIR, path)
             parent, node, above = node, node.entries.get(name), at
             at = f"{above}/{name}"
             if id(node) in self._mounted:
                 return self._find_in_kernel("/".join([at, *names[number:]]), path)
             if node is not None and stat.S_ISLNK(node.st_mode) and (follow or number < len(names)):
                 if links == _MOST_LINKS:
-                    raise refused(errno.ELOOP, path)
+                    raise make_error(errno.ELOOP, path)
                 target = posixpath.join(above, os.fsdecode(node.byte_contents), *names[number:])
                 return self._find(target, follow=follow, links=links + 1)
         return Place(parent, name, node, at)
 
     def _find_in_kernel(self, text: str, path: bytes | str) -> Place:
         if text in self.kernel.denied:
-            raise refused(self.kernel.denied[text], path)
+            raise make_error(self.kernel.denied[text], path)
         node = self.kernel.look(text)
         if node is None:
             above = self.kernel.look(text.rpartition("/")[0])
             if above is None or not stat.S_ISDIR(above.st_mode):
-                raise refused(errno.ENOENT if above is None else errno.ENOTDIR, path)
+                raise make_error(errno.ENOENT if above is None else errno.ENOTDIR, path)
         return Place(None, text.rpartition("/")[2], node, text)
 
 
@@ -517,7 +517,7 @@ def _count_blocks(node: Any) -> int:  # noqa: ANN401  as in Place
 
 def _present(place: Place) -> Any:  # noqa: ANN401  as in Place
     if place.node is None:
-        raise refused(errno.ENOENT, place.path)
+        raise make_error(errno.ENOENT, place.path)
     return place.node
 
 

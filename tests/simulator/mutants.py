@@ -114,13 +114,13 @@ def break_source(name: str) -> tuple[Path, str]:
     """Return the file that a mutant breaks, and the broken source."""
     changes = MUTANTS[name].changes
     sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "hook").rglob("*.py")}
-    found = [path for path, text in sources.items() if all(text.count(old) == 1 for old in changes)]
-    if len(found) != 1:
-        raise ValueError(f"{name}: {len(found)} modules have {list(changes)!r}")
-    source = sources[found[0]]
+    paths = [path for path, text in sources.items() if all(text.count(old) == 1 for old in changes)]
+    if len(paths) != 1:
+        raise ValueError(f"{name}: {len(paths)} modules have {list(changes)!r}")
+    source = sources[paths[0]]
     for old, new in changes.items():
         source = source.replace(old, new)
-    return found[0], source
+    return paths[0], source
 
 
 def apply(name: str) -> None:

@@ -113,10 +113,10 @@ class SimulatedNode:
     def take(self, steps: str) -> None:
         """Take these steps, one after the other."""
         for step in steps.split():
-            found = STEP.fullmatch(step)
-            if found is None:
+            match = STEP.fullmatch(step)
+            if match is None:
                 raise ValueError(f"no step: {step}")
-            letter, number, group, like = found.groups()
+            letter, number, group, like = match.groups()
             if letter in _WITHOUT_CONTAINER or self._lives_of(int(number)):
                 STEPS[letter](self, int(number or 1), group, int(like) if like else None)
 
@@ -132,16 +132,20 @@ class SimulatedNode:
         first, second = [self.run.live(self._make_reconcile(self.options)) for _ in range(2)]
         for life in (first, second):
             expect(not life.error, life.what, life.error)
-        for it in self.lives:
-            path = self.kernel.group_of(it.pid) if isinstance(it, JobProcess) and it.is_alive else ""
-            if not it.is_member and OURS in path:  # reconcile has let it join the job that it could not join before
-                it.key = path.rpartition("/" + OURS)[2]
+        for container in self.lives:
+            path = (
+                self.kernel.group_of(container.pid) if isinstance(container, JobProcess) and container.is_alive else ""
+            )
+            if (
+                not container.is_member and OURS in path
+            ):  # reconcile has let it join the job that it could not join before
+                container.key = path.rpartition("/" + OURS)[2]
         try:
             LastOracle(self).judge()
         except Violation as problem:
             raise Violation(f"in the end {problem}") from None
         assert isinstance(second.result, reconcile.Repairs)
-        done = [str(it.action) for it in second.result.outcomes if it.problem is None]
+        done = [str(outcome.action) for outcome in second.result.outcomes if outcome.problem is None]
         again = [line for line in second.result.left if "cannot end" in line]
         expect(not done + again, "a second reconcile still finds something to do or to say:", *done, *again)
 
@@ -153,8 +157,8 @@ class SimulatedNode:
         """Whether the last member left a key by its own poststop, or as its job was released."""
         return key not in self.filled and self.emptied_by.get(key, "").startswith(("poststop", "release"))
 
-    def is_in_group(self, it: ContainerLife) -> bool:
-        return self.kernel.group_of(it.pid) == it.group
+    def is_in_group(self, container: ContainerLife) -> bool:
+        return self.kernel.group_of(container.pid) == container.group
 
     def spend(self, path: str) -> None:
         """A group counts a joule."""
@@ -182,13 +186,13 @@ class SimulatedNode:
 
     def create_again(self, number: int, *_: object) -> None:
         """createRuntime of the same life once more."""
-        it = self.find(number)
-        life = self._call(f"createRuntime of {number}", it, "created")
-        it.was_interrupted = life.is_killed or not it.is_alive
-        it.is_member = life.result == 0 and not life.is_killed
-        is_fine = it.is_member or it.was_interrupted or life.had_fault or self._may_fail()
+        container = self.find(number)
+        life = self._call(f"createRuntime of {number}", container, "created")
+        container.was_interrupted = life.is_killed or not container.is_alive
+        container.is_member = life.result == 0 and not life.is_killed
+        is_fine = container.is_member or container.was_interrupted or life.had_fault or self._may_fail()
         expect(is_fine, life.what, "failed:", life.caller.stderr.decode())
-        if it.is_member and it.is_alive:
+        if container.is_member and container.is_alive:
             self.run.after_change("put", RESCTRL)
 
     def stop(self, number: int, *_: object) -> None:
@@ -198,14 +202,14 @@ class SimulatedNode:
 
     def late_stop(self, number: int, *_: object) -> None:
         """poststop is called, whatever runs under that ID then."""
-        it = self.find(number)
-        life = self._call(f"poststop of {number}", it, "stopped")
-        it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
-        may_stay = self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
-        is_over = all(other.is_stopped for other in self.lives if other.key == it.key)
-        is_there = it.group in self.kernel.groups
+        container = self.find(number)
+        life = self._call(f"poststop of {number}", container, "stopped")
+        container.is_stopped = not (container.is_alive or life.is_killed or life.had_fault)
+        may_stay = self.ghosts or self.is_damaged or "linger" in self.options or container.is_out
+        is_over = all(other.is_stopped for other in self.lives if other.key == container.key)
+        is_there = container.group in self.kernel.groups
         is_left = is_there and is_over and not (may_stay or self._may_fail() or self.run.has_errno)
-        expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
+        expect(not is_left, "after", life.what, "the last one of its key,", container.group, "is left")
 
     def assign(self, number: int, group: str | None, *_: object) -> None:
         """A process begins, and `assign` puts it into the job."""
@@ -214,27 +218,36 @@ class SimulatedNode:
 
     def begin_process(self, number: int, group: str | None = None, *_: object) -> None:
         """A process begins that no command has put into a job."""
-        it = self.begin(number, group, kind=JobProcess)
-        it.id = f"job-{it.pid}-{it.born}"
-        it.was_interrupted = True
+        process = self.begin(number, group, kind=JobProcess)
+        process.id = f"job-{process.pid}-{process.born}"
+        process.was_interrupted = True
 
     def assign_again(self, number: int, key: str | None, *_: object, verb: str = "assign") -> bool:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
-        it, key = self.find(number), key or JOB
+        process, key = self.find(number), key or JOB
         life = self._live_of_job(
-            verb, key, [it.pid], lambda context: jobs.assign(context, key, [it.pid], name_job(key))
+            verb, key, [process.pid], lambda context: jobs.assign(context, key, [process.pid], name_job(key))
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
-        expect(not (has_joined and it.is_member and it.key != key), it, "has joined", key, "and is a member of", it.key)
+        expect(
+            not (has_joined and process.is_member and process.key != key),
+            process,
+            "has joined",
+            key,
+            "and is a member of",
+            process.key,
+        )
         if has_joined:
-            it.key = key
-        it.is_member = (it.is_member or has_joined) and it.pid not in self.released
-        is_over = life.is_killed or is_refused or it.pid in self.released
-        it.was_interrupted = not it.is_member and (is_over or life.had_fault)  # which may have cost its record
+            process.key = key
+        process.is_member = (process.is_member or has_joined) and process.pid not in self.released
+        is_over = life.is_killed or is_refused or process.pid in self.released
+        process.was_interrupted = not process.is_member and (
+            is_over or life.had_fault
+        )  # which may have cost its record
         is_fine = has_joined or is_refused or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
-        expect(is_fine or not it.is_alive, life.what, "failed:", life.result)
-        if it.is_member and it.is_alive:
+        expect(is_fine or not process.is_alive, life.what, "failed:", life.result)
+        if process.is_member and process.is_alive:
             self.run.after_change("put", RESCTRL)
         return life.is_killed
 
@@ -246,16 +259,16 @@ class SimulatedNode:
 
     def release(self, *_: object) -> None:
         """The job is released; its processes go on."""
-        for it in self.lives:
-            if it.key == JOB:
-                self.let_go(it)
+        for process in self.lives:
+            if process.key == JOB:
+                self.let_go(process)
         self.released.update(self.ghosts)
         self._live_of_job("release", JOB, [], lambda context: jobs.release(context, JOB))
 
-    def let_go(self, it: ContainerLife) -> None:
+    def let_go(self, process: ContainerLife) -> None:
         """A process is of its job no more."""
-        it.is_member, it.was_interrupted = False, True
-        self.released.update(it.pids)
+        process.is_member, process.was_interrupted = False, True
+        self.released.update(process.pids)
 
     def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[[Context], object]) -> SimulatedProcess:
         """Let a command for jobs live; an error that it would print is its result."""
@@ -308,31 +321,31 @@ class SimulatedNode:
 
     def end(self, number: int, *_: object) -> None:
         """Its processes end."""
-        it = self.find(number)
-        it.is_alive = False
-        for pid in it.pids:
+        container = self.find(number)
+        container.is_alive = False
+        for pid in container.pids:
             self.kernel.die(pid)
 
     def pass_number_on(self, number: int, *_: object) -> None:
         """Its process ends, and a process of nothing on record, in no group, begins with its pid."""
-        it = self.find(number)
-        if it.is_alive:
+        container = self.find(number)
+        if container.is_alive:
             self.end(number)
-            self.spawn("/user.slice", RESCTRL, it.pid)
+            self.spawn("/user.slice", RESCTRL, container.pid)
 
     def exec(self, number: int, *_: object) -> int:
         """A process enters its cgroup from outside; returns its pid."""
-        it = self.find(number)
-        if not it.is_alive:
+        container = self.find(number)
+        if not container.is_alive:
             return self._make_pid()
-        it.pids.append(self.spawn(it.cgroup, it.ctrl_group)[0])
-        return it.pids[-1]
+        container.pids.append(self.spawn(container.cgroup, container.ctrl_group)[0])
+        return container.pids[-1]
 
     def leave_ghost(self, number: int, *_: object) -> None:
         """It forks a child that outlives it."""
-        it = self.find(number)
-        if it.is_alive:
-            self.ghosts.add(self.spawn(it.cgroup, self.kernel.group_of(it.pid))[0])
+        container = self.find(number)
+        if container.is_alive:
+            self.ghosts.add(self.spawn(container.cgroup, self.kernel.group_of(container.pid))[0])
 
     def let_in(self, number: int, *_: object) -> None:
         """A task of none comes into its group, as with an RMID that is used again."""
@@ -347,8 +360,8 @@ class SimulatedNode:
         path = self.find(number).group
         if path in self.kernel.groups:
             self.taken.add(path)
-            for it in self.lives:
-                it.is_out = it.is_out or it.group == path
+            for container in self.lives:
+                container.is_out = container.is_out or container.group == path
             self.kernel.rmdir(path)
 
     def take_empty(self, *_: object) -> None:
@@ -362,38 +375,38 @@ class SimulatedNode:
         """resctrl is unmounted and mounted again; ctrl_groups come back, and inodes are the same as before."""
         classes = [path.rpartition("/")[2] for path in self.kernel.groups if path.count("/") == 4]
         self.taken.update(self.kernel.mon_groups())
-        for it in self.lives:
-            it.is_out, it.ctrl_group = True, RESCTRL
+        for container in self.lives:
+            container.is_out, container.ctrl_group = True, RESCTRL
         self.kernel.mount()
         for name in classes:
             self.kernel.add_class(name)
 
     def move(self, number: int, group: str | None, *_: object) -> None:
         """Another tool moves its processes to another ctrl_group."""
-        it = self.find(number)
+        container = self.find(number)
         path = self._find_class(group)
-        if it.is_alive:
-            it.is_out, it.ctrl_group = True, path
-            for pid in it.pids:
+        if container.is_alive:
+            container.is_out, container.ctrl_group = True, path
+            for pid in container.pids:
                 self.kernel.move(pid, path)
 
     def capture(self, number: int, group: str | None, *_: object) -> None:
         """Another tool moves its processes to its own mon_group, in this ctrl_group."""
-        it = self.find(number)
+        container = self.find(number)
         path = f"{self._find_class(group)}/mon_groups/theirs"
-        if it.is_alive and it.is_member:
+        if container.is_alive and container.is_member:
             if path not in self.kernel.groups:
                 self.kernel.mkdir(path)
-            it.is_out, it.taker, it.taken = True, path, [*it.pids]
-            for pid in it.pids:
+            container.is_out, container.taker, container.taken = True, path, [*container.pids]
+            for pid in container.pids:
                 for place in (path.partition("/mon_groups/")[0], path):  # the kernel takes it from this ctrl_group only
                     self.kernel.move(pid, place)
 
     def give_back(self, number: int, *_: object) -> None:
         """Another tool removes its own group, so that the tasks in it are in no mon_group."""
         path = self.find(number).taker or ""
-        for it in [it for it in self.lives if path and it.taker == path]:
-            it.ctrl_group, it.taker = path.partition("/mon_groups/")[0], None
+        for container in [container for container in self.lives if path and container.taker == path]:
+            container.ctrl_group, container.taker = path.partition("/mon_groups/")[0], None
         if path in self.kernel.groups:
             self.kernel.rmdir(path)
 
@@ -404,8 +417,8 @@ class SimulatedNode:
 
     def lose(self, number: int, *_: object) -> None:
         """The record of its key is lost."""
-        for it in self.lives:
-            it.is_lost = it.is_lost or it.key == self.find(number).key
+        for container in self.lives:
+            container.is_lost = container.is_lost or container.key == self.find(number).key
         self._clear("groups", f"{self.find(number).key}.json")
 
     def lose_index(self, number: int, *_: object) -> None:
@@ -447,18 +460,18 @@ class SimulatedNode:
         self, number: int, group: str | None = None, pid: int | None = None, kind: type[ContainerLife] = ContainerLife
     ) -> ContainerLife:
         """A container begins, or a process of this `kind`; no hook has been called yet."""
-        it = kind(number, self._find_class(group))
-        it.pid, it.born = self.spawn(it.cgroup, it.ctrl_group, pid)
-        it.pids.append(it.pid)
-        self.lives.append(it)
-        return it
+        container = kind(number, self._find_class(group))
+        container.pid, container.born = self.spawn(container.cgroup, container.ctrl_group, pid)
+        container.pids.append(container.pid)
+        self.lives.append(container)
+        return container
 
     def _may_fail(self) -> bool:
         """Whether a hook may fail without a fault in it: RMIDs are few, or time was short."""
         return self.run.may_fail or self.kernel.rmids < 100
 
     def _lives_of(self, number: int) -> list[ContainerLife]:
-        return [it for it in self.lives if it.number == number]
+        return [container for container in self.lives if container.number == number]
 
     def _make_pid(self) -> int:
         self._last_pid += 1
@@ -479,21 +492,24 @@ class SimulatedNode:
         task = self.kernel.spawn(pid or number, f"0::{cgroup}", born=100 + number, group=group)
         return task.pid, task.born
 
-    def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
+    def write_bundle(self, container: ContainerLife, status: str = "") -> dict[str, Any]:
         """Write its config.json; returns the state that a runtime gives to its hooks."""
-        annotations = {"io.container.manager": "cri-o", **({"io.kubernetes.pod.uid": it.uid} if it.uid else {})}
-        linux: dict[str, Any] = {"cgroupsPath": it.cgroup}
-        if it.ctrl_group != RESCTRL:
-            linux["intelRdt"] = {"closID": it.ctrl_group.rpartition("/")[2]}
+        annotations = {
+            "io.container.manager": "cri-o",
+            **({"io.kubernetes.pod.uid": container.uid} if container.uid else {}),
+        }
+        linux: dict[str, Any] = {"cgroupsPath": container.cgroup}
+        if container.ctrl_group != RESCTRL:
+            linux["intelRdt"] = {"closID": container.ctrl_group.rpartition("/")[2]}
         config = json.dumps({"annotations": annotations, "linux": linux})
-        bundle = posixpath.dirname(self.run.add(f"/b/{it.id}/config.json", config.encode()))
-        pid = 0 if status == "stopped" else it.pid
-        state = {"ociVersion": "1.0", "id": it.id, "status": status, "pid": pid}
+        bundle = posixpath.dirname(self.run.add(f"/b/{container.id}/config.json", config.encode()))
+        pid = 0 if status == "stopped" else container.pid
+        state = {"ociVersion": "1.0", "id": container.id, "status": status, "pid": pid}
         return {**state, "bundle": bundle, "annotations": annotations}
 
-    def _call(self, what: str, it: ContainerLife, status: str) -> SimulatedProcess:
+    def _call(self, what: str, container: ContainerLife, status: str) -> SimulatedProcess:
         """Let a runtime call the hook."""
-        state = self.write_bundle(it, status)
+        state = self.write_bundle(container, status)
         options = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
         words = [stage, "--strict", *options]

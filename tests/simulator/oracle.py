@@ -77,9 +77,9 @@ class StepOracle:
             self._node.taken.discard(path)
         key = path.rpartition("/" + OURS)[2]
         state = self._read_state(key)
-        if state is None and any(it.is_lost for it in self._node.lives if it.key == key):
+        if state is None and any(container.is_lost for container in self._node.lives if container.key == key):
             return
-        group: Any = next((it for it in state["groups"] if it["path"] == path), None) if state else None
+        group: Any = next((group for group in state["groups"] if group["path"] == path), None) if state else None
         expect(group or (is_faulty and call == "put"), actor, call, path, "which is on no record")
         if call == "put" and not is_faulty and self._node.options.get("snapshot_ttl") != 0:
             expect(group["begin"], actor, "put a task into", path, "before its initial counters were saved")
@@ -88,42 +88,52 @@ class StepOracle:
 
     def _look_at_tasks(self, actor: str) -> None:
         """No live member is out of its group by our doing."""
-        for it in self._list_members():
-            in_their_group = [pid for pid in it.taken if pid in self._kernel.tasks] if it.taker is not None else []
+        for member in self._list_members():
+            in_their_group = (
+                [pid for pid in member.taken if pid in self._kernel.tasks] if member.taker is not None else []
+            )
             for pid in in_their_group:
-                expect(self._kernel.group_of(pid) == it.taker, actor, "took", pid, "of", it, "away from another tool")
-            if self._node.is_in_group(it):
-                it.is_out = False
-            expect(it.is_out or self._node.is_in_group(it), actor, "took", it, "out of its group")
+                expect(
+                    self._kernel.group_of(pid) == member.taker,
+                    actor,
+                    "took",
+                    pid,
+                    "of",
+                    member,
+                    "away from another tool",
+                )
+            if self._node.is_in_group(member):
+                member.is_out = False
+            expect(member.is_out or self._node.is_in_group(member), actor, "took", member, "out of its group")
 
     def _look_at_records(self, actor: str, is_faulty: bool) -> None:
         """Nor out of its record."""
-        for it in self._list_members():
-            state = self._read_state(it.key)
-            if state is not None and state["completed_at"] is None and it.is_among(state["members"]):
-                it.is_lost = False
-            elif is_faulty and actor == f"poststop of {it.number}":
-                it.is_lost = it.is_out = True  # its namesake's, which looks the same
-            elif actor == f"release of {it.key}":  # which began before this one joined
-                self._node.let_go(it)
+        for member in self._list_members():
+            state = self._read_state(member.key)
+            if state is not None and state["completed_at"] is None and member.is_among(state["members"]):
+                member.is_lost = False
+            elif is_faulty and actor == f"poststop of {member.number}":
+                member.is_lost = member.is_out = True  # its namesake's, which looks the same
+            elif actor == f"release of {member.key}":  # which began before this one joined
+                self._node.let_go(member)
             else:
-                expect(it.is_lost, actor, "took", it, "out of the record of", it.key)
-        for it in self._node.lives:
-            state = self._read_state(it.key)
+                expect(member.is_lost, actor, "took", member, "out of the record of", member.key)
+        for member in self._node.lives:
+            state = self._read_state(member.key)
             if state is not None and state["members"]:
-                self._node.filled.add(it.key)
-            elif state is not None and it.key in self._node.filled:
-                self._node.filled.discard(it.key)
-                if actor not in [f"createRuntime of {of.number}" for of in self._node.lives if of.key == it.key]:
-                    self._node.emptied_by[it.key] = actor  # else it leaves the key as it was before
+                self._node.filled.add(member.key)
+            elif state is not None and member.key in self._node.filled:
+                self._node.filled.discard(member.key)
+                if actor not in [f"createRuntime of {of.number}" for of in self._node.lives if of.key == member.key]:
+                    self._node.emptied_by[member.key] = actor  # else it leaves the key as it was before
 
     def _look_at_index(self, actor: str) -> None:
         """A live member is in the index, by which its poststop finds it."""
-        for it in self._list_members():
-            if self._find(f"{RUN}/members/{it.id}.json") is not None:
-                it.is_unindexed = False
-            elif it is self._node.find(it.number):
-                expect(it.is_unindexed or it.is_lost, actor, "took", it, "out of the index")
+        for member in self._list_members():
+            if self._find(f"{RUN}/members/{member.id}.json") is not None:
+                member.is_unindexed = False
+            elif member is self._node.find(member.number):
+                expect(member.is_unindexed or member.is_lost, actor, "took", member, "out of the index")
 
     def _look_at_views(self, actor: str) -> None:
         """What is shown leads to groups that are there, unless another tool took them away."""
@@ -135,7 +145,11 @@ class StepOracle:
                 expect(is_fine, actor, "left the view of", key, "with links to", path, "which is gone")
 
     def _list_members(self) -> list[ContainerLife]:
-        return [it for it in self._node.lives if it.is_member and it.is_alive and not self._node.is_off]
+        return [
+            container
+            for container in self._node.lives
+            if container.is_member and container.is_alive and not self._node.is_off
+        ]
 
     def _read_state(self, key: str) -> Any:  # noqa: ANN401  JSON
         node = self._find(f"{RUN}/groups/{key}.json")
@@ -155,10 +169,10 @@ class StepOracle:
 
 def read_json(content: bytes | str) -> Any:  # noqa: ANN401  JSON; None: it is none
     try:
-        found = json.loads(content)
+        record = json.loads(content)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 class LastOracle:
@@ -168,15 +182,15 @@ class LastOracle:
         self._node = node
         self._kernel = node.kernel
         self._files = node.run.files()
-        self._states = {it: state for it, state in self._read("groups").items() if ".unreadable-" not in it}
+        self._states = {key: state for key, state in self._read("groups").items() if ".unreadable-" not in key}
         self._failures = self._read("unmonitored")
-        self._open = {it: state for it, state in self._states.items() if state and state["completed_at"] is None}
-        self._living = [it for it in node.lives if it.is_alive]
+        self._open = {key: state for key, state in self._states.items() if state and state["completed_at"] is None}
+        self._living = [container for container in node.lives if container.is_alive]
 
     def judge(self) -> None:
         """Raise Violation if something is left that should not be, or is missing."""
-        for it in self._living:
-            self._judge_container(it)
+        for container in self._living:
+            self._judge_container(container)
         for path in self._kernel.mon_groups():
             self._judge_group(path)
         for key, state in self._states.items():
@@ -184,40 +198,47 @@ class LastOracle:
         members = {name for state in self._open.values() for name in state["members"] if "@" not in name}
         index = set(self._read("members"))
         expect(index == members, "the index is", index, "instead of", members)
-        left = {it for it in self._failures if not it.startswith("bad-")} - {it.id for it in self._living}
+        left = {failure for failure in self._failures if not failure.startswith("bad-")} - {
+            container.id for container in self._living
+        }
         expect(not left, "failures are left of", left)
         self._judge_files()
         self._judge_views()
         self._judge_history()
 
-    def _judge_container(self, it: ContainerLife) -> None:
+    def _judge_container(self, container: ContainerLife) -> None:
         """It is monitored, or has a failure for want of RMIDs, or its hook was killed before it recorded anything."""
-        state = self._open.get(it.key)
-        is_recorded = state is not None and it.is_among(state["members"])
+        state = self._open.get(container.key)
+        is_recorded = state is not None and container.is_among(state["members"])
         if state is not None and is_recorded and state["kind"] == "job" and not self._node.is_damaged:
-            expect(state["job_labels"] == {"job": it.key}, it, "has other labels than its job's:", state["job_labels"])
-        failure = self._failures.get(it.id)
-        if self._node.is_in_group(it):  # on no record: brought in with a namesake in the same cgroup
-            is_known = is_recorded or it.was_interrupted or self._node.is_off
-            expect(is_known, it, "is in its group and on no record")
-            outside = [pid for pid in it.pids if self._kernel.group_of(pid) != it.group]
-            expect(not outside, "of", it, "these are outside its group:", outside)
+            expect(
+                state["job_labels"] == {"job": container.key},
+                container,
+                "has other labels than its job's:",
+                state["job_labels"],
+            )
+        failure = self._failures.get(container.id)
+        if self._node.is_in_group(container):  # on no record: brought in with a namesake in the same cgroup
+            is_known = is_recorded or container.was_interrupted or self._node.is_off
+            expect(is_known, container, "is in its group and on no record")
+            outside = [pid for pid in container.pids if self._kernel.group_of(pid) != container.group]
+            expect(not outside, "of", container, "these are outside its group:", outside)
         elif failure is not None:
             is_short = failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
-            expect(is_short, it, "is not monitored:", failure)
-        elif it.taker is not None:
+            expect(is_short, container, "is not monitored:", failure)
+        elif container.taker is not None:
             expect(
                 state is not None and is_recorded and state["taken"],
-                it,
+                container,
                 "is in a group of another tool, and not noted as that",
             )
         else:
-            expect(not is_recorded, it, "is on record and not in its group")
+            expect(not is_recorded, container, "is on record and not in its group")
             if self._node.is_off:
                 return
-            expect(not it.is_member, it, "was monitored and is not any more")
+            expect(not container.is_member, container, "was monitored and is not any more")
             is_counted = f"{RUN}/runs/unrecorded" in self._files  # a second fault has cost its record
-            expect(it.was_interrupted or is_counted, it, "is not monitored, without a reason")
+            expect(container.was_interrupted or is_counted, container, "is not monitored, without a reason")
 
     def _judge_group(self, path: str) -> None:
         name = path.rpartition("/")[2]
@@ -225,17 +246,22 @@ class LastOracle:
             return
         state = self._open.get(name[len(OURS) :])
         tasks = self._kernel.tids(path)
-        own = {pid for it in self._living if it.group == path and self._node.is_in_group(it) for pid in it.pids}
+        pids = {
+            pid
+            for container in self._living
+            if container.group == path and self._node.is_in_group(container)
+            for pid in container.pids
+        }
         ghosts = tasks & self._node.ghosts
-        expect(tasks - ghosts == own, path, "has the tasks", tasks, "instead of", own)
-        is_recorded = state is not None and path in [it["path"] for it in state["groups"]]
+        expect(tasks - ghosts == pids, path, "has the tasks", tasks, "instead of", pids)
+        is_recorded = state is not None and path in [group["path"] for group in state["groups"]]
         expect(is_recorded or ghosts, path, "is on no record")
-        are_known = is_recorded and state is not None and all(it["cgroup"] for it in state["members"].values())
+        are_known = is_recorded and state is not None and all(member["cgroup"] for member in state["members"].values())
         strangers = tasks & self._node.strangers if are_known else set()
         expect(not strangers, path, "still has tasks of no container", strangers)
-        expect(own or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
+        expect(pids or ghosts or (state is not None and self._is_used(state)), path, "is left, and in no use")
         is_due = state is not None and (state["lingering_until"] or 0.0) <= self._kernel.now
-        is_held = is_due and not own and self._node.is_over(name[len(OURS) :])
+        is_held = is_due and not pids and self._node.is_over(name[len(OURS) :])
         expect(not is_held, path, "is held by what outlived its last poststop:", ghosts)
 
     def _judge_record(self, key: str, state: Any) -> None:  # noqa: ANN401  JSON
@@ -243,9 +269,11 @@ class LastOracle:
         if state["completed_at"] is not None:
             return
         expect(not state["recovering"], "the record of", key, "still lacks members")
-        dead = [name for name, it in state["members"].items() if not any(life.is_it(it) for life in self._living)]
+        dead = [
+            name for name, member in state["members"].items() if not any(life.is_it(member) for life in self._living)
+        ]
         expect(not dead, "these members of", key, "are dead:", dead)
-        tasks = {tid for it in state["groups"] for tid in self._kernel.tids(it["path"])}
+        tasks = {tid for group in state["groups"] for tid in self._kernel.tids(group["path"])}
         expect(tasks or self._is_used(state), "the record of", key, "is left")
 
     def _is_used(self, state: Any) -> bool:  # noqa: ANN401  JSON
@@ -267,12 +295,12 @@ class LastOracle:
         shown = {path[len(RUN) :].split("/")[2] for path in self._files if path.startswith(f"{RUN}/mon_groups/")} - {""}
         expect(shown == set(due), "these are shown:", shown, "instead of", set(due))
         for key, state in due.items():
-            if any(it.key == key and it.id in self._failures for it in self._node.lives):
+            if any(container.key == key and container.id in self._failures for container in self._node.lives):
                 continue
             top = f"{RUN}/mon_groups/{key}"
             wanted = f"{state['created_boottime']:.3f}/{state['generation']}\n".encode()
-            found = self._files.get(f"{top}/generation")
-            expect(found == wanted, top, "shows", found, "instead of", wanted)
+            generation = self._files.get(f"{top}/generation")
+            expect(generation == wanted, top, "shows", generation, "instead of", wanted)
             is_over = f"{top}/completed_at" in self._files
             expect(is_over == bool(state["completed_at"]), top, "is shown as completed:", is_over)
             links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
@@ -284,8 +312,8 @@ class LastOracle:
         if "history" not in self._node.options:
             return
         text = self._node.run.files("/var/log").get(HISTORY, b"")
-        found = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
-        lines = {line["id"]: line for line in found if line is not None}.values()
+        records = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
+        lines = {line["id"]: line for line in records if line is not None}.values()
         owed = {key: state["owed"]["lines"] for key, state in self._states.items() if state["owed"]}
         expect(not owed, "these keys still owe lines of the history:", owed)
         is_disturbed = self._node.is_damaged or f"{RUN}/runs/dropped_lines" in self._files
@@ -299,5 +327,5 @@ class LastOracle:
     def _read(self, part: str) -> dict[str, Any]:
         """The records of a kind, by name."""
         top = f"{RUN}/{part}/"
-        found = {path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)}
-        return {name.removesuffix(".json"): read_json(text) for name, text in found.items() if name and name[0] != "."}
+        files = {path[len(top) :]: text for path, text in self._files.items() if path.startswith(top)}
+        return {name.removesuffix(".json"): read_json(text) for name, text in files.items() if name and name[0] != "."}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from tests.simulator.kernel import Kernel, refused
+from tests.simulator.kernel import Kernel, make_error
 from tests.simulator.machine import Caller, SimulatedMachine
 
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOMEM, errno.EINVAL, errno.EBUSY)
@@ -176,9 +176,9 @@ class SimulatedRun(SimulatedMachine):
     def _list_able(self) -> list[Lane]:
         """Those that can go on; if all wait, time passes until one can."""
         live = [lane for lane in self._lanes if not lane.is_done]
-        able = [it for it in live if it.waits is None or self.kernel.now >= it.waits[1] or it.waits[0]()]
+        able = [lane for lane in live if lane.waits is None or self.kernel.now >= lane.waits[1] or lane.waits[0]()]
         if live and not able:
-            self.kernel.now = min(it.waits[1] for it in live if it.waits is not None)
+            self.kernel.now = min(lane.waits[1] for lane in live if lane.waits is not None)
             return self._list_able()
         return able
 
@@ -219,7 +219,7 @@ class SimulatedRun(SimulatedMachine):
 
     def _let_happen(self, event: Turn, life: SimulatedProcess | None, path: str) -> None:
         if event.kind == "to":
-            others = [it for it in self._list_able() if it is not self.lane]
+            others = [lane for lane in self._list_able() if lane is not self.lane]
             if others:
                 self._switch(others[int(event.value) % len(others)])
         elif event.kind == "sleep":
@@ -231,7 +231,7 @@ class SimulatedRun(SimulatedMachine):
             if life.what.startswith("poststop") and path.startswith("/proc/"):
                 return  # where /proc cannot tell, a poststop is believed
             life.had_fault = self.has_errno = True
-            raise refused(int(event.value))
+            raise make_error(int(event.value))
 
     def _make_event(self) -> Turn | None:
         assert self._random is not None

@@ -86,9 +86,9 @@ def _kill_below(roots: Sequence[Path], deadline: float) -> None:
             raise TimeoutError(f"{roots}: {pids} do not end")
 
 
-def enter_cgroup(own: Cgroup) -> list[str]:
+def enter_cgroup(target: Cgroup) -> list[str]:
     """What a program is started by, to be in a cgroup from its first instruction on."""
-    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
+    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(target.directory / "cgroup.procs")]
 
 
 def path_of(top: str, container: str, annotations: Mapping[str, str]) -> str:
@@ -154,10 +154,10 @@ def cgroup(path: str) -> Iterator[Cgroup]:
 
 
 @contextmanager
-def deep_cgroup(own: Cgroup, pid: int) -> Iterator[int]:
+def deep_cgroup(target: Cgroup, pid: int) -> Iterator[int]:
     """A cgroup below another one, with this process in it, whose path is too long for any call; yields its length."""
-    name, path = "x" * 250, str(own.directory)
-    way = [os.open(own.directory, os.O_RDONLY)]
+    name, path = "x" * 250, str(target.directory)
+    way = [os.open(target.directory, os.O_RDONLY)]
     try:
         while len(path) <= PATH_MAX:
             os.mkdir(name, dir_fd=way[-1])
@@ -168,7 +168,7 @@ def deep_cgroup(own: Cgroup, pid: int) -> Iterator[int]:
         os.close(procs)
         yield len(path)
     finally:
-        own.add(pid)
+        target.add(pid)
         os.close(way.pop())
         while way:
             with suppress(FileNotFoundError):  # the last one is the cgroup itself

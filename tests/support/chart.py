@@ -51,7 +51,9 @@ def render(
     }
     templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").rglob("*.*")}
     files = {path.name: path.read_text(encoding="utf-8") for path in CHART.iterdir() if path.is_file()}
-    there = {f"{it['kind']} {it['metadata']['namespace']}/{it['metadata']['name']}": it for it in cluster or []}
+    there = {
+        f"{item['kind']} {item['metadata']['namespace']}/{item['metadata']['name']}": item for item in cluster or []
+    }
     done = subprocess.run(
         [_renderer()],
         input=json.dumps({"templates": templates, "files": files, "context": context, "cluster": there}),
@@ -64,7 +66,11 @@ def render(
         raise RuntimeError(done.stderr)
     rendered = json.loads(done.stdout).items()
     return [
-        it for name, text in rendered if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it is not None
+        item
+        for name, text in rendered
+        if name.endswith(".yaml")
+        for item in yaml.safe_load_all(text)
+        if item is not None
     ]
 
 

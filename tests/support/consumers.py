@@ -123,20 +123,20 @@ def _opened(place: str | Path, dir_fd: int | None = None) -> Iterator[int]:
 
 def _read_into(entry: Entry, directory: int, above: str, pause: Callable[[], object]) -> None:
     pause()
-    for found in sorted(os.scandir(directory), key=lambda found: found.name):
-        name = above + found.name
+    for item in sorted(os.scandir(directory), key=lambda item: item.name):
+        name = above + item.name
         pause()
-        if found.is_symlink():
-            entry.links[name] = os.readlink(found.name, dir_fd=directory)
+        if item.is_symlink():
+            entry.links[name] = os.readlink(item.name, dir_fd=directory)
             with suppress(FileNotFoundError, OSError):
-                entry.texts[name] = _text(found.name, directory)
+                entry.texts[name] = _text(item.name, directory)
             if name not in entry.texts:
                 entry.gone.add(name)
-        elif found.is_dir():
-            with _opened(found.name, directory) as below:
+        elif item.is_dir():
+            with _opened(item.name, directory) as below:
                 _read_into(entry, below, name + "/", pause)
         elif name != "generation":
-            entry.texts[name] = _text(found.name, directory)
+            entry.texts[name] = _text(item.name, directory)
 
 
 def _text(name: str, directory: int) -> str:

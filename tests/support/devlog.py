@@ -37,12 +37,12 @@ class DevLog:
     def lines(self) -> list[str]:
         """What has come since the last look."""
         self.socket.setblocking(False)
-        found = []
+        messages = []
         while True:
             try:
-                found.append(self.socket.recv(65536).decode())
+                messages.append(self.socket.recv(65536).decode())
             except BlockingIOError:
-                return found
+                return messages
 
     def fill(self) -> None:
         """Send until a sender would have to wait."""

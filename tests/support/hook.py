@@ -146,9 +146,9 @@ class Hook:
     def leftovers(self) -> set[str]:
         """Every file about a key or a container in the run directory, but for what is kept of completed keys."""
         parts = ("groups", "members", "locks", "unmonitored", "building")
-        found = {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")}
-        found |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
-        return {name for name in found if not is_completed(self.run_dir / name)}
+        files = {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")}
+        files |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
+        return {name for name in files if not is_completed(self.run_dir / name)}
 
     def assert_clean(self) -> None:
         left = self.groups(), self.leftovers()

@@ -26,7 +26,9 @@ _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 def sources(top: str) -> dict[str, str]:
     """The Python files below a directory of the project, by path."""
-    return {str(it.relative_to(ROOT)): it.read_text(encoding="utf-8") for it in sorted((ROOT / top).rglob("*.py"))}
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in sorted((ROOT / top).rglob("*.py"))
+    }
 
 
 def count_code(text: str) -> int:

@@ -44,10 +44,10 @@ def find_left(before: set[str]) -> list[str]:
 
 
 def _mounts() -> Iterator[str]:
-    own = f"{os.path.realpath(tempfile.gettempdir())}/"
+    scratch = f"{os.path.realpath(tempfile.gettempdir())}/"
     for line in Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines():
         path = line.split()[1]
-        if path.startswith(own) or "/pytest-of-" in path:
+        if path.startswith(scratch) or "/pytest-of-" in path:
             yield path
 
 

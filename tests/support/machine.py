@@ -78,9 +78,9 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     script += f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
-    own = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
+    cgroup_name = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
     within = 'mkdir "$0" && (echo $BASHPID >"$0/cgroup.procs" && exec "$@"); status=$?; rmdir "$0"; exit $status'
-    return ["bash", "-c", within, own, *alone]
+    return ["bash", "-c", within, cgroup_name, *alone]
 
 
 class ScratchMachine:
@@ -146,12 +146,12 @@ class ScratchMachine:
 
     def written(self) -> dict[str, str]:
         """What was put below /usr and /etc: the text of each file, the target of each link."""
-        found = {}
+        files = {}
         for top in LAYERED:
             for path in (self.directory / top).rglob("*"):
                 name = "/" + str(path.relative_to(self.directory))
                 if path.is_symlink():
-                    found[name] = os.readlink(path)
+                    files[name] = os.readlink(path)
                 elif path.is_file():
-                    found[name] = path.read_text(errors="replace")
-        return found
+                    files[name] = path.read_text(errors="replace")
+        return files

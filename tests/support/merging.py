@@ -49,7 +49,7 @@ def crio(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merged:
 
 def containerd(state: Mapping[str, Any], pod: Mapping[str, str], patterns: Iterable[str] = ("*", "*/*")) -> Merged:
     """containerd with pod_annotations, and the hook-injector: containerd's own keys win in the state."""
-    passed = {key: text for key, text in pod.items() if any(_go_match(it, key) for it in patterns)}
+    passed = {key: text for key, text in pod.items() if any(_go_match(pattern, key) for pattern in patterns)}
     return Merged({**KUBELETS, **pod}, _with(state, {**passed, **state["annotations"]}))
 
 
@@ -60,8 +60,8 @@ def base_runtime_spec(state: Mapping[str, Any], pod: Mapping[str, str]) -> Merge
 
 def podman(state: Mapping[str, Any], author: Mapping[str, str]) -> Merged:
     """Podman: the author's win, but for a few; the same in both."""
-    own = state.get("annotations") or {}
-    annotations = {**own, **author, **{key: text for key, text in own.items() if PODMANS.match(key)}}
+    given = state.get("annotations") or {}
+    annotations = {**given, **author, **{key: text for key, text in given.items() if PODMANS.match(key)}}
     return Merged(annotations, _with(state, annotations))
 
 

@@ -42,8 +42,8 @@ class Observed:
 
     def moves(self, of: Seen | None = None) -> list[tuple[Event, Seen]]:
         """Every pid that was written into a tasks file, or every move of this process, with what it was then."""
-        moves = [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
-        return [it for it in moves if of is None or (it[1].pid, it[1].starttime) == (of.pid, of.starttime)]
+        moves = [(event, process) for event in self.resctrl.events() if event.op == "tasks" for process in event.pids]
+        return [move for move in moves if of is None or (move[1].pid, move[1].starttime) == (of.pid, of.starttime)]
 
     def assert_placed_before_exec(self, now: Seen, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""
@@ -67,12 +67,12 @@ class Observed:
         assert {event.result for event in self.resctrl.events()} <= {"ok", "EEXIST"}
 
 
-def assert_runtime_init(seen: Seen, comm: str = RUNC_INIT) -> None:
+def assert_runtime_init(process: Seen, comm: str = RUNC_INIT) -> None:
     """It was the runtime's own process, stopped before it becomes the container's command.
 
     The exe says nothing but what it is not: the runtimes run from copies of themselves that no path leads to.
     """
-    assert seen.comm == comm
-    assert seen.cmdline[0].endswith(comm.partition(":")[0])
-    assert seen.exe is not None
-    assert "busybox" not in seen.exe
+    assert process.comm == comm
+    assert process.cmdline[0].endswith(comm.partition(":")[0])
+    assert process.exe is not None
+    assert "busybox" not in process.exe

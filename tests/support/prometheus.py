@@ -35,8 +35,8 @@ Labels = dict[str, str]
 def program(name: str) -> str | None:
     """`prometheus` or `promtool` of Debian's newest suite (3.x) if its root is there, or else this machine's; None."""
     root = newest.find()
-    own = None if root is None else root / "usr/bin" / name
-    return str(own) if own is not None and _runs(own) else shutil.which(name)
+    path = None if root is None else root / "usr/bin" / name
+    return str(path) if path is not None and _runs(path) else shutil.which(name)
 
 
 def provide() -> None:
@@ -58,9 +58,9 @@ def version() -> tuple[int, ...]:
     """The version of `program("prometheus")`."""
     words = [str(program("prometheus")), "--version"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE)
-    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
-    assert found is not None, done.stdout + done.stderr
-    return int(found[1]), int(found[2])
+    match = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
+    assert match is not None, done.stdout + done.stderr
+    return int(match[1]), int(match[2])
 
 
 def missing() -> str | None:
@@ -111,23 +111,26 @@ class Prometheus:
         """The value of each series at a time, or now, by its labels."""
         time = {} if at is None else {"time": at}
         result = self._get("query", query=expression, **time)["result"]
-        return {_without_name(it["metric"]): float(it["value"][1]) for it in result}
+        return {_without_name(series["metric"]): float(series["value"][1]) for series in result}
 
     def find_last_scrape(self, selector: str) -> float:
         """The newest time at which each of these series had a sample: a scrape that failed since does not count."""
-        return min(float(it["values"][-1][0]) for it in self._get("query", query=f"{selector}[1h]")["result"])
+        return min(float(series["values"][-1][0]) for series in self._get("query", query=f"{selector}[1h]")["result"])
 
     def ask_range(
         self, expression: str, start: int, end: int, step: int
     ) -> dict[frozenset[tuple[str, str]], dict[int, float]]:
         """The values of each series by time."""
         result = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
-        return {_without_name(it["metric"]): {int(at): float(text) for at, text in it["values"]} for it in result}
+        return {
+            _without_name(series["metric"]): {int(at): float(text) for at, text in series["values"]}
+            for series in result
+        }
 
     def list_series(self, selector: str) -> list[Labels]:
         """The labels of each series that was ever scraped."""
-        found: list[Labels] = self._get("series", **{"match[]": selector})
-        return found
+        series: list[Labels] = self._get("series", **{"match[]": selector})
+        return series
 
     def _get(self, what: str, **query: object) -> Any:  # noqa: ANN401  JSON
         with urlopen(f"{self.url}/api/v1/{what}?{urlencode(query)}", timeout=DEADLINE) as answer:  # noqa: S310  our own

@@ -71,9 +71,9 @@ def link(path: str, target: str) -> Callable[[Path], object]:
 
 def place(root: Path, path: str) -> Path:
     """Where a path of a tenant's lies."""
-    found = root / path.lstrip("/")
-    found.parent.mkdir(parents=True, exist_ok=True)
-    return found
+    target = root / path.lstrip("/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 HOOKS = (f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json", "/etc/containers/oci/hooks.d/50-x.json")
@@ -124,24 +124,24 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
         above = [] if tenant.is_podmans else [f"/tenant-{container[:12]}-pod{POD.replace('-', '_')}.slice"]
         paths = [*above, f"/libpod-{container}.scope" if tenant.is_podmans else f"/cri-containerd-{container}.scope"]
         made = [stack.enter_context(cgroup("".join(paths[: n + 1]))) for n in range(len(paths))]
-        own = made[-1]
-        below = stack.enter_context(cgroup(f"{own.path}/{tenant.below}")) if tenant.below else None
+        innermost = made[-1]
+        below = stack.enter_context(cgroup(f"{innermost.path}/{tenant.below}")) if tenant.below else None
         # It is in its cgroup before it has its name: never is it to be seen as a process of the host of that name.
-        within = [*enter_cgroup(own), *ALONE, "sh", "-ec", MOUNTS, str(root), "env", "-i", *tenant.environment]
+        within = [*enter_cgroup(innermost), *ALONE, "sh", "-ec", MOUNTS, str(root), "env", "-i", *tenant.environment]
         words = [*within, str(program), "--enter", str(root), f"/usr/bin/{tenant.name}", *tenant.words]
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-        stack.callback(end, process, own)
+        stack.callback(end, process, innermost)
         shown = "".join(f"{word}\0" for word in tenant.words).encode()
-        wait(lambda: any(read_words(pid) == shown for pid in own.pids()))
-        pid = next(pid for pid in own.pids() if read_words(pid) == shown)
+        wait(lambda: any(read_words(pid) == shown for pid in innermost.pids()))
+        pid = next(pid for pid in innermost.pids() if read_words(pid) == shown)
         if below is not None:
             below.add(pid)
-        yield RunningTenant(pid, container, own)
+        yield RunningTenant(pid, container, innermost)
 
 
-def end(process: subprocess.Popen[bytes], own: Cgroup) -> None:
+def end(process: subprocess.Popen[bytes], home: Cgroup) -> None:
     """Kill what `process` has started, so that it reaps that and ends, too."""
-    for pid in {*pids_below([own.directory])} - {process.pid} or {process.pid}:
+    for pid in {*pids_below([home.directory])} - {process.pid} or {process.pid}:
         os.kill(pid, signal.SIGKILL)
     process.wait()
 

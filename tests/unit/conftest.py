@@ -66,9 +66,9 @@ def starts_on_the_node(words: Sequence[str]) -> bool:
     for place, word in enumerate(words):
         if word.endswith((".pyz", NATIVE.name)) or list(words[place - 1 : place + 1]) == ["-m", "hook"]:
             verb, *options = words[place + 1 :] or ["--help"]
-            named = {option.partition("=")[0] for option in options}
+            given = {option.partition("=")[0] for option in options}
             needed = {*PLACES, *(["--history"] if verb == "history" else [])}
-            is_away = verb.startswith("-") or {verb, *named} & WITHOUT_PLACES or needed <= named
+            is_away = verb.startswith("-") or {verb, *given} & WITHOUT_PLACES or needed <= given
             return not is_away
     return False
 
@@ -199,8 +199,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def pythons(request: pytest.FixtureRequest) -> list[str]:
     """The interpreters to compile for: only the newest where the slow tests, which start the others, do not run."""
-    found = FOUND[-1:] if request.config.getoption("markexpr") == "not slow" else FOUND
-    return [str(it.path) for it in found]
+    pythons = FOUND[-1:] if request.config.getoption("markexpr") == "not slow" else FOUND
+    return [str(python.path) for python in pythons]
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ FOUND = interpreters.find()
 each_python = pytest.mark.parametrize(
     "python",
     # The newest one shows most; the others are for `build.py test --all`.
-    [pytest.param(str(it.path), marks=[pytest.mark.slow] if it is not FOUND[-1] else []) for it in FOUND],
-    ids=[f"{it.version}" for it in FOUND],
+    [pytest.param(str(python.path), marks=[pytest.mark.slow] if python is not FOUND[-1] else []) for python in FOUND],
+    ids=[f"{python.version}" for python in FOUND],
 )
 ELSEWHERE = ("--run-dir=/proc/nowhere", "--resctrl-root=/proc/nowhere")
 """Options for a start of the program, so that it stays away from the node's own directories."""

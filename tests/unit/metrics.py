@@ -20,9 +20,9 @@ def make_key(state: KeyState) -> SeenKey:
 
 def make_inventory(**parts: object) -> Inventory:
     """A snapshot with these attributes, which no run directory is read for."""
-    seen = object.__new__(Inventory)
-    vars(seen).update(parts)
-    return seen
+    inventory = object.__new__(Inventory)
+    vars(inventory).update(parts)
+    return inventory
 
 
 EVERYTHING = make_inventory(

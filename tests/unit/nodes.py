@@ -27,11 +27,11 @@ PID = 4711
 class FakePosix(FakeOsModule):
     """`posix` on a pyfakefs file system, for hook.system, whose paths are bytes: pyfakefs does not join these."""
 
-    def _path_with_dir_fd(self, path: Any, *others: Any, **named: Any) -> Any:  # noqa: ANN401
-        return super()._path_with_dir_fd(os.fsdecode(path), *others, **named)
+    def _path_with_dir_fd(self, path: Any, *others: Any, **keywords: Any) -> Any:  # noqa: ANN401
+        return super()._path_with_dir_fd(os.fsdecode(path), *others, **keywords)
 
-    def symlink(self, src: AnyStr, dst: AnyStr, *others: Any, **named: Any) -> None:  # noqa: ANN401
-        super().symlink(os.fsdecode(src), os.fsdecode(dst), *others, **named)
+    def symlink(self, src: AnyStr, dst: AnyStr, *others: Any, **keywords: Any) -> None:  # noqa: ANN401
+        super().symlink(os.fsdecode(src), os.fsdecode(dst), *others, **keywords)
 
     def readlink(self, path: Any, dir_fd: int | None = None) -> Any:  # noqa: ANN401
         return os.fsencode(super().readlink(path, dir_fd))
@@ -118,8 +118,8 @@ class NodeFiles:
     def unhooked(self, *containers: str, **fields: Any) -> None:  # noqa: ANN401
         """What reconcile found of containers that were never hooked."""
         pod = {"namespace": "shop", "pod": "web-0", "name": "app"}
-        found = {"since": "2026-01-02T03:04:05Z", "unchecked": 0, "rules": "", "others": [], **fields}
-        self.write("", "unhooked.json", json.dumps({"containers": dict.fromkeys(containers, pod), **found}))
+        record = {"since": "2026-01-02T03:04:05Z", "unchecked": 0, "rules": "", "others": [], **fields}
+        self.write("", "unhooked.json", json.dumps({"containers": dict.fromkeys(containers, pod), **record}))
 
     def reconciled(self, **fields: Any) -> None:  # noqa: ANN401
         """What reconcile has done since boot."""
@@ -138,8 +138,8 @@ class NodeFiles:
     def completed(self, key: str, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key that is over."""
         group = {"path": str(self.path(f"oci-{key}")), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
-        over = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 100.0}
-        return self.record(key, **{"groups": [group], **over, **fields})
+        ended = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 100.0}
+        return self.record(key, **{"groups": [group], **ended, **fields})
 
     def alive(self, group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
         """A member whose process runs."""

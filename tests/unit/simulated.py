@@ -30,8 +30,8 @@ ID, OTHER = "5f3c" * 16, "0123" * 16
 GROUP = f"oci-{UID}"
 
 
-def own(name: str = ID, uid: str = UID) -> str:
-    """The own cgroup of a container of a pod."""
+def cgroup_of(name: str = ID, uid: str = UID) -> str:
+    """Where the cgroup of a container of a pod is."""
     return f"/kubepods/pod{uid}/crio-{name}.scope"
 
 
@@ -45,7 +45,7 @@ class Node:
 
     # --- What happens on it
 
-    def spawn(self, pid: int, cgroup: str = own(), group: str = "", born: int = 100) -> KernelTask:
+    def spawn(self, pid: int, cgroup: str = cgroup_of(), group: str = "", born: int = 100) -> KernelTask:
         """A process begins in a cgroup; `group`: below the root of resctrl."""
         path = f"{RESCTRL}/{group}" if group else RESCTRL
         return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
@@ -53,7 +53,7 @@ class Node:
     def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> Context:  # noqa: ANN401
         """createRuntime of a container that begins now, or runs; the options may have `bundle` and `pod`, its name."""
         if pid not in self.kernel.tasks:
-            self.spawn(pid, cgroup or own(name, uid or "none"))
+            self.spawn(pid, cgroup or cgroup_of(name, uid or "none"))
         said = {"io.kubernetes.pod.uid": uid} if uid else {}
         bundle, pod = options.pop("bundle", "/nowhere"), options.pop("pod", None)
         if pod:
@@ -83,8 +83,8 @@ class Node:
     def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
         """What reconcile does, and nothing of it fails."""
         done = self.repair(**more)
-        assert not [it for it in done.outcomes if it.problem is not None]
-        return [it.action.verb for it in done.outcomes]
+        assert not [outcome for outcome in done.outcomes if outcome.problem is not None]
+        return [outcome.action.verb for outcome in done.outcomes]
 
     def assert_settled(self) -> None:
         assert run.plan_repairs(self.options()).outcomes == []
@@ -94,7 +94,7 @@ class Node:
     def groups(self) -> dict[str, set[int]]:
         """The mon_groups, as `[ctrl_group/]name`, and the threads in each."""
         paths = self.kernel.mon_groups()
-        return {it[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(it) for it in paths}
+        return {path[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(path) for path in paths}
 
     def make_group(self, name: str) -> str:
         """Another program makes a mon_group; returns its path."""
@@ -108,9 +108,9 @@ class Node:
             self.kernel.rmdir(path)
 
     def state(self, key: str = UID) -> KeyState:
-        found = self.find_state(key)
-        assert found is not None
-        return found
+        state = self.find_state(key)
+        assert state is not None
+        return state
 
     def find_state(self, key: str = UID) -> KeyState | None:
         return RunDir(RUN).glance(KeyState, key)
@@ -125,19 +125,19 @@ class Node:
     def failures(self) -> dict[str, str]:
         """The reasons of what is not monitored."""
         run_dir = RunDir(RUN)
-        found = {it: run_dir.glance(Failure, it) for it in run_dir.list_names(Failure)}
-        return {it: failure.reason if failure is not None else "torn" for it, failure in found.items()}
+        failures = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
+        return {name: failure.reason if failure is not None else "torn" for name, failure in failures.items()}
 
     def reconciled(self) -> ReconcileRecord:
-        found = RunDir(RUN).glance(ReconcileRecord, "reconcile")
-        assert found is not None
-        return found
+        record = RunDir(RUN).glance(ReconcileRecord, "reconcile")
+        assert record is not None
+        return record
 
     def files(self) -> set[str]:
         """The records, locks and leftovers in the run directory."""
         parts = ("groups", "members", "locks", "unmonitored", "building", "mon_groups")
-        found = (it[len(RUN) + 1 :] for it in self.machine.files())
-        return {it for it in found if it.startswith(parts) and not it.endswith("/")}
+        paths = (path[len(RUN) + 1 :] for path in self.machine.files())
+        return {path for path in paths if path.startswith(parts) and not path.endswith("/")}
 
     def put(self, path: str, text: str) -> None:
         """Write a file of the run directory."""

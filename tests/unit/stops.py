@@ -14,7 +14,7 @@ import pytest
 
 from hook import system
 from hook.errors import HookError
-from tests.simulator.kernel import refused
+from tests.simulator.kernel import make_error
 from tests.simulator.machine import SimulatedMachine
 
 
@@ -45,7 +45,7 @@ class Stop:
         if self.came and self.number is None:
             raise KilledHere
         if self.calls == self.at and self.number is not None:
-            raise refused(self.number, path)
+            raise make_error(self.number, path)
 
 
 def stops(machine: SimulatedMachine, number: int | None = None) -> Iterator[Stop]:
@@ -76,10 +76,10 @@ class RealCalls:
         if name.startswith("O_"):
             return real
 
-        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+        def call(*arguments: Any, **keywords: Any) -> Any:  # noqa: ANN401
             if name == "close":  # Linux closes, whatever it says; so does the end of a process
                 real(*arguments)
             self.at_call(name, "")
-            return real(*arguments, **named) if name != "close" else None
+            return real(*arguments, **keywords) if name != "close" else None
 
         return call

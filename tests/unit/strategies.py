@@ -54,9 +54,9 @@ def valid(model: type[Any], *, is_full: bool = False) -> st.SearchStrategy[Any]:
             keys, values = of(node["keys_schema"]), of(node["values_schema"])
             return st.dictionaries(keys, values, min_size=int(is_full), max_size=3)
         if kind == "model-fields":
-            by_alias = {it.get("validation_alias", name): it["schema"] for name, it in node["fields"].items()}
-            required = {name: of(it) for name, it in by_alias.items() if is_full or it["type"] != "default"}
-            optional = {name: of(it) for name, it in by_alias.items() if name not in required}
+            by_alias = {field.get("validation_alias", name): field["schema"] for name, field in node["fields"].items()}
+            required = {name: of(schema) for name, schema in by_alias.items() if is_full or schema["type"] != "default"}
+            optional = {name: of(schema) for name, schema in by_alias.items() if name not in required}
             return st.fixed_dictionaries(required, optional=optional)
         return _valid_scalar(node)
 
@@ -132,13 +132,13 @@ def substitutions(model: type[Any]) -> Iterator[Any]:
 def strange_values(model: type[Any]) -> list[Any]:
     """Scalars and small trees that are often wrong, and sometimes right."""
     nodes = list(_walk(model.__pydantic_core_schema__))
-    bounds = {it[key] for it in nodes for key in ("ge", "le") if isinstance(it.get(key), (int, float))}
+    bounds = {node[key] for node in nodes for key in ("ge", "le") if isinstance(node.get(key), (int, float))}
     near = [number for bound in sorted(bounds) for number in _around(bound)]
     some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
     floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
     texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod", "\ud800"]
     trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}, ["a"]]
-    literals = sorted({text for it in nodes for text in it.get("expected", ())})
+    literals = sorted({text for node in nodes for text in node.get("expected", ())})
     return [*some, *floats, *near, *texts, *trees, *literals]
 
 

@@ -49,11 +49,11 @@ def files() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=by_place)
 
 
-def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
+def written(directory: Path, records: dict[str, Any]) -> NodeFiles:
     """A node with these files, in which some records are of the key that they are named for, and some of what lives."""
     node = NodeFiles(directory)
     group = node.make(f"oci-{IDS[0]}", counters=NOW)
-    for place, document in found.items():
+    for place, document in records.items():
         part, _, name = place.rpartition("/")
         if isinstance(document, dict) and part == "groups":
             document["key"] = name[: -len(".json")]
@@ -67,20 +67,24 @@ def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
 
 @examples(60, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large)
 @given(files())
-def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> None:
+def test_each_command_answers(capsys: pytest.CaptureFixture[str], records: dict[str, Any]) -> None:
     complaints: list[str] = []
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "write_line", lambda text, **_: complaints.append(text))
-        node = written(Path(directory), found)
-        strays = {it: it.read_text() for it in node.run.rglob("*.json") if it.stem in STRAYS}
+        node = written(Path(directory), records)
+        strays = {path: path.read_text() for path in node.run.rglob("*.json") if path.stem in STRAYS}
         for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:
             cli.main([*command, *node.places])
             out, _ = capsys.readouterr()
-            assert not [it for it in complaints if "unforeseen" in it or "; see resctrl-mon-hook help " in it]
+            assert not [
+                complaint
+                for complaint in complaints
+                if "unforeseen" in complaint or "; see resctrl-mon-hook help " in complaint
+            ]
             assert out or command[0] != "top" or not node.run.exists()
             assert out.isascii()
             if "--json" in command and out:
                 json.loads(out)
             if command == ["metrics"]:
                 list(parse_metrics(out))
-        assert {it: it.read_text() for it in strays} == strays
+        assert {path: path.read_text() for path in strays} == strays

@@ -22,13 +22,13 @@ from tests.unit.files import ELSEWHERE, FOUND, broken, each_python, start
 
 TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
-each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{found.version}" for found in TOO_OLD])
+each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{python.version}" for python in TOO_OLD])
 
 
 def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
     """What `python build.py` makes of the sources in these circumstances."""
     command = 'umask "$1"; shift; exec "$@"'
-    bytecode = [word for found in FOUND[:2] for word in ("--bytecode", str(found.path))]
+    bytecode = [word for python in FOUND[:2] for word in ("--bytecode", str(python.path))]
     arguments = [python, str(source / "build.py"), "--output", str(output), *bytecode]
     shell = ["sh", "-c", command, "sh", circumstances.pop("umask", "022")]
     done = start([*shell, *arguments], cwd=output.parent, env={"PATH": os.defpath, **circumstances})
@@ -47,13 +47,11 @@ def test_the_bytes_are_the_same_in_other_circumstances_and_by_every_interpreter(
     for path in copy.rglob("*.py"):
         path.chmod(0o600)
         os.utime(path, (1, 1))
-    first = built_by(sys.executable, source, tmp_path / "x.pyz")
-    for python, sources, circumstances in (
-        (sys.executable, source, {"umask": "077", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}),
-        (sys.executable, copy, {"LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1"}),
-        *((str(found.path), source, {}) for found in FOUND),
-    ):
-        assert built_by(python, sources, tmp_path / "x.pyz", **circumstances) == first, python
+    elsewhere = {"LC_ALL": "C", "PYTHONUTF8": "0", "SOURCE_DATE_EPOCH": "1"}
+    elsewhere |= {"umask": "077", "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "1"}
+    first = built_by(sys.executable, copy, tmp_path / "x.pyz", **elsewhere)
+    for python in FOUND:
+        assert built_by(str(python.path), source, tmp_path / "x.pyz") == first, python
 
 
 def test_the_zip_holds_the_sources_with_the_compiled_models_and_what_install_puts_in_place(
@@ -179,7 +177,7 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
         ("hook/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("hook/entry.py", None, "ImportError"),
     ):
-        contents = {it: code for it, code in sources.items() if it != name}
+        contents = {module: code for module, code in sources.items() if module != name}
         contents |= {} if text is None else {name: text.encode()}
         for verb, status in (("createRuntime", 0), ("list", 2)):
             done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb, *ELSEWHERE)

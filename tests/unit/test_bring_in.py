@@ -20,7 +20,7 @@ from hook.store import RunDir
 from hook.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
-from tests.unit.simulated import ID, OTHER_UID, UID, Node, node, own
+from tests.unit.simulated import ID, OTHER_UID, UID, Node, cgroup_of, node
 
 __all__ = ["node"]  # fixture
 
@@ -49,8 +49,8 @@ def bundle_of(node: Node, cgroups_path: str | None, annotations: dict[str, str] 
 
 def adopt(node: Node, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Repairs:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
-    found = State.model_validate({**state, "annotations": annotations} if annotations else state)
-    return node.repair(more, asks=lambda _known: ([found], []))
+    given = State.model_validate({**state, "annotations": annotations} if annotations else state)
+    return node.repair(more, asks=lambda _known: ([given], []))
 
 
 def retry(node: Node, bundle: str, **known: Any) -> Repairs:  # noqa: ANN401
@@ -204,7 +204,7 @@ THEIRS = f"{RESCTRL}/mon_groups/oci-{OTHER_UID}"
 def take_number(node: Node, pid: int = 7, cgroup: str = "", group: str = THEIRS) -> None:
     """The process ends, and one of another container, which is in its group, takes its number."""
     node.kernel.die(pid)
-    node.kernel.spawn(pid, f"0::{cgroup or own(OTHER, OTHER_UID)}", born=900, group=group)
+    node.kernel.spawn(pid, f"0::{cgroup or cgroup_of(OTHER, OTHER_UID)}", born=900, group=group)
 
 
 def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
@@ -216,7 +216,7 @@ def adopt_slowly(node: Node, take: Callable[[], None]) -> None:
         take()
         return [state], []
 
-    enters(node, own())
+    enters(node, cgroup_of())
     node.repair(asks=ask)
 
 
@@ -230,7 +230,7 @@ def retry_slowly(node: Node, take: Callable[[], None]) -> None:
         return read(path)
 
     node.patch.setattr(identity, "read_config", read_slowly)
-    enters(node, own())
+    enters(node, cgroup_of())
     retry(node, bundle)
 
 
@@ -274,7 +274,7 @@ def at_put(node: Node) -> None:
 # What was before, and who puts it into a group.
 PUTS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
     "assign": (lambda node: node.spawn(7, "/user.slice"), assign),
-    "a hook that waited": (lambda node: node.spawn(7, own()), call_hook),
+    "a hook that waited": (lambda node: node.spawn(7, cgroup_of()), call_hook),
     "retry": (of_pod, lambda node: retry(node, of_pod(node), **OF_POD)),
     "adopt": (of_pod, lambda node: adopt(node, of_pod(node, SAID), None)),
     "remake": (lose_group, Node.repair),
@@ -283,7 +283,7 @@ PUTS: dict[str, tuple[Callable[[Node], object], Callable[[Node], object]]] = {
 CASES = [(name, when) for when in (at_mkdir, at_put) for name in PUTS if when is at_mkdir or "hook" not in name]
 
 
-@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda it: it if isinstance(it, str) else it.__name__)
+@pytest.mark.parametrize(("way", "when"), CASES, ids=lambda case: case if isinstance(case, str) else case.__name__)
 def test_a_process_that_has_the_number_by_now_is_not_put_in_or_is_moved_back(
     node: Node, way: str, when: Callable[[Node], object]
 ) -> None:

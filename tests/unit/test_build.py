@@ -58,17 +58,17 @@ def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pyte
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What pytest would be run with, one run a line."""
-    found: list[str] = []
+    commands: list[str] = []
 
     def run_lane(lane: list[list[str]], aloud: bool) -> list[tuple[int, list[str]]]:
         assert aloud in {True, False}
-        found.extend(" ".join(words) for words in lane)
+        commands.extend(" ".join(words) for words in lane)
         return [(0, [])]
 
     monkeypatch.setattr(build, "_run_lane", run_lane)
     monkeypatch.setattr(build, "_say_what_is_built_first", lambda: None)
     monkeypatch.delenv("CI", raising=False)
-    return found
+    return commands
 
 
 def test_all_runs_fuse_lives_and_a_guest_on_both_forms_and_the_rest_on_the_elf_file(
@@ -112,8 +112,8 @@ def test_quick_run_has_tests_of_the_elf_file_if_its_python_is_cached(
 ) -> None:
     monkeypatch.setattr(native, "build", lambda: None)
     files = "tests/fuse/test_native.py tests/fuse/test_both_forms.py"
-    for found, form in ((True, "native"), (None, "pyz")):
-        monkeypatch.setattr(cpython, "find", lambda found=found: found)
+    for path, form in ((True, "native"), (None, "pyz")):
+        monkeypatch.setattr(cpython, "find", lambda path=path: path)
         assert build._run_tests([]) == 0
         assert f"-m not slow tests/podman/test_life.py {files} --form={form}" in runs
 

@@ -135,11 +135,11 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each prefix of each path was kept: a thousand of a thousand names took gigabytes."""
-    own = f":/machine.slice/libpod-{ID}.scope"
-    texts = {pid: f"0:{own}/{pid}" + "/x" * 1000 + "\n" for pid in range(1, 1001)}
+    cgroup = f":/machine.slice/libpod-{ID}.scope"
+    texts = {pid: f"0:{cgroup}/{pid}" + "/x" * 1000 + "\n" for pid in range(1, 1001)}
     monkeypatch.setattr(system, "list_directory", lambda _path: list(map(str, texts)))
     monkeypatch.setattr(system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40)
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
-    found = processes.look()
-    assert len(found.by_pid) == 1000
-    assert found.cgroups() == {own}
+    answer = processes.look()
+    assert len(answer.by_pid) == 1000
+    assert answer.cgroups() == {cgroup}

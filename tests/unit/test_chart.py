@@ -52,14 +52,14 @@ def defaults() -> list[Object]:
     return render()
 
 
-def is_of_test(it: Object) -> bool:
+def is_of_test(item: Object) -> bool:
     """Whether `helm test` makes an object."""
-    return bool(it["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
+    return bool(item["metadata"].get("annotations", {}).get("helm.sh/hook") == "test")
 
 
 def only(objects: list[Object], kind: str, *, of_test: bool = False) -> Object:
-    (found,) = [item for item in objects if item["kind"] == kind and is_of_test(item) is of_test]
-    return found
+    (matching,) = [item for item in objects if item["kind"] == kind and is_of_test(item) is of_test]
+    return matching
 
 
 def plan(objects: list[Object], *, of_test: bool = False) -> Object:
@@ -75,26 +75,28 @@ def with_made(objects: list[Object]) -> list[Object]:
 
 
 def pods(objects: list[Object]) -> Iterator[Object]:
-    for found in with_made(objects):
-        if found["kind"] == "Pod":
-            yield found["spec"]
-        elif "template" in found.get("spec", {}):
-            yield found["spec"]["template"]["spec"]
+    for made in with_made(objects):
+        if made["kind"] == "Pod":
+            yield made["spec"]
+        elif "template" in made.get("spec", {}):
+            yield made["spec"]["template"]["spec"]
 
 
 def containers(objects: list[Object]) -> dict[str, Object]:
-    found = [container for pod in pods(objects) for container in [*pod.get("initContainers", []), *pod["containers"]]]
-    return {container["name"]: container for container in found}
+    every_container = [
+        container for pod in pods(objects) for container in [*pod.get("initContainers", []), *pod["containers"]]
+    ]
+    return {container["name"]: container for container in every_container}
 
 
 def mounts(container: Object) -> dict[str, Object]:
-    return {found["mountPath"]: found for found in container.get("volumeMounts", [])}
+    return {mount["mountPath"]: mount for mount in container.get("volumeMounts", [])}
 
 
 def test_kubernetes_takes_it(objects: list[Object]) -> None:
     for version in (OLDEST, kubernetes_validate.latest_version()):
-        for found in with_made(objects):
-            kubernetes_validate.validate(found, version, strict=True)
+        for made in with_made(objects):
+            kubernetes_validate.validate(made, version, strict=True)
 
 
 def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
@@ -116,9 +118,9 @@ def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -
     expected = chart.load(chart.VALUES)["options"]
     if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
         expected = WORDS
-    found = containers(objects)
-    words = [item["args"][1:] for item in found.values() if "args" in item] + [plan(objects, of_test=True)["options"]]
-    for item in found.values():
+    by_name = containers(objects)
+    words = [item["args"][1:] for item in by_name.values() if "args" in item] + [plan(objects, of_test=True)["options"]]
+    for item in by_name.values():
         if "readinessProbe" in item:
             command = item["readinessProbe"]["exec"]["command"]
             words.append(command[next(at for at, word in enumerate(command) if word.startswith("--prefix")) :])
@@ -200,29 +202,29 @@ def test_an_upgrade_that_moves_a_directory_is_refused_with_the_value_to_set(name
 
 def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Object]) -> None:
     """No end of a pod does anything, and a refusal can be read in its description."""
-    found = containers(objects)
+    by_name = containers(objects)
     capabilities = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE) | {"watch": KEPT | DROPPED_AT_ONCE | OF_WATCH}
-    for name, it in found.items():
-        security = it["securityContext"]
+    for name, container in by_name.items():
+        security = container["securityContext"]
         assert "privileged" not in security, name
         assert security["readOnlyRootFilesystem"] is True, name
         assert security["capabilities"]["drop"] == ["ALL"], name
         assert set(security["capabilities"].get("add", [])) == capabilities.get(name, set()), name
         assert security.get("allowPrivilegeEscalation") is (None if name in capabilities else False), name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-        assert it["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
-        assert name == "load" or it["terminationMessagePolicy"] == "FallbackToLogsOnError", name
-        assert "lifecycle" not in it, name
-    assert set(found) >= RECONCILES
+        assert container["resources"]["limits"] == {"memory": "192Mi" if name == "load" else "1Gi"}, name
+        assert name == "load" or container["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+        assert "lifecycle" not in container, name
+    assert set(by_name) >= RECONCILES
 
 
 def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_the_node(objects: list[Object]) -> None:
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
-    assert {name for name, it in tokens.items() if it} == {"uninstall", "test"}
+    assert {name for name, token in tokens.items() if token} == {"uninstall", "test"}
     for name in ("uninstall", "test", "load"):
-        found = containers(objects)[name]
-        assert found["securityContext"]["runAsNonRoot"] is True
-        assert set(mounts(found)) <= {"/plan"}
+        container = containers(objects)[name]
+        assert container["securityContext"]["runAsNonRoot"] is True
+        assert set(mounts(container)) <= {"/plan"}
     assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding"}
 
 
@@ -240,16 +242,16 @@ def test_the_token_of_a_helm_hook_allows_no_more_than_the_hook_does_and_goes_wit
     objects: list[Object], hook: str
 ) -> None:
     rules = {rule["resources"][0]: rule for rule in only(objects, "Role", of_test=hook == "test")["rules"]}
-    assert {name: set(it["verbs"]) for name, it in rules.items()} == ALLOWED[hook]
+    assert {name: set(rule["verbs"]) for name, rule in rules.items()} == ALLOWED[hook]
     if "daemonsets" in rules:
         assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
-    made = [found for found in objects if found["kind"] != "DaemonSet" and is_of_test(found) == (hook == "test")]
-    annotations = {found["kind"]: found["metadata"]["annotations"] for found in made}
-    first = {kind for kind, it in annotations.items() if it.get("helm.sh/hook-weight") == "-1"}
+    made = [item for item in objects if item["kind"] != "DaemonSet" and is_of_test(item) == (hook == "test")]
+    annotations = {item["kind"]: item["metadata"]["annotations"] for item in made}
+    first = {kind for kind, texts in annotations.items() if texts.get("helm.sh/hook-weight") == "-1"}
     assert first == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
-    for kind, it in annotations.items():
-        assert it["helm.sh/hook"] == hook
-        assert "hook-succeeded" in it["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
+    for kind, texts in annotations.items():
+        assert texts["helm.sh/hook"] == hook
+        assert "hook-succeeded" in texts["helm.sh/hook-delete-policy"] or (kind == "Pod" and hook == "test")
 
 
 def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
@@ -264,7 +266,7 @@ def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for
 
 
 def writable(objects: list[Object], name: str) -> set[str]:
-    return {path for path, it in mounts(containers(objects)[name]).items() if not it.get("readOnly")}
+    return {path for path, mount in mounts(containers(objects)[name]).items() if not mount.get("readOnly")}
 
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
@@ -285,7 +287,7 @@ def test_what_can_be_written_to(defaults: list[Object]) -> None:
 
 
 def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: list[Object]) -> None:
-    paths = [found for pod in pods(objects) for found in pod.get("volumes", []) if "hostPath" in found]
+    paths = [volume for pod in pods(objects) for volume in pod.get("volumes", []) if "hostPath" in volume]
     made = {path["name"] for path in paths if path["hostPath"].get("type") == "DirectoryOrCreate"}
     assert made == {"programs", "hooks", "run", "tmpfiles"}
     assert not [path for path in paths if path["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
@@ -294,17 +296,19 @@ def test_nothing_of_the_host_is_made_but_directories_that_we_write_to(objects: l
 def test_adopt_mounts_what_the_runtimes_keep_read_only_and_only_for_reconcile(defaults: list[Object]) -> None:
     """No bundle, in which a container's file system is mounted, and no directory with a runtime's socket."""
     adopting = render({"adopt": True})
-    for found in with_made(adopting):
-        kubernetes_validate.validate(found, OLDEST, strict=True)
+    for made in with_made(adopting):
+        kubernetes_validate.validate(made, OLDEST, strict=True)
     before, after = (containers(objects) for objects in (defaults, adopting))
     assert {name for name in after if after[name] != before[name]} == {"reconcile"}
-    new = {path: it for path, it in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
-    assert {path for path, it in new.items() if not it.get("readOnly")} == {runtime.BUNDLES}
+    new = {path: mount for path, mount in mounts(after["reconcile"]).items() if path not in mounts(before["reconcile"])}
+    assert {path for path, mount in new.items() if not mount.get("readOnly")} == {runtime.BUNDLES}
     shown = [path for path in new if path != runtime.BUNDLES]
     assert all(any(f"{root}/".startswith(f"{path}/") for path in shown) for root in runtime.ROOTS)
     volumes = only(adopting, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
     paths = {
-        it["hostPath"]["path"] for it in volumes if it["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
+        volume["hostPath"]["path"]
+        for volume in volumes
+        if volume["name"] in {mount["name"] for mount in new.values()} - {"adopt"}
     }
     assert {f"/host{path}" for path in paths} == set(shown)
     assert after["reconcile"]["securityContext"] == before["reconcile"]["securityContext"], "no capability more"
@@ -340,7 +344,7 @@ def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themsel
 
 
 def metrics_arguments(values: Object | None = None) -> list[str]:
-    env = {found["name"]: found for found in containers(render(values))["metrics"]["env"]}
+    env = {variable["name"]: variable for variable in containers(render(values))["metrics"]["env"]}
     assert env["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
     words: list[str] = env["METRICS"]["value"].replace("$(POD_IP)", "10.1.2.3").split()
     return words
@@ -361,8 +365,8 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     with_watch = containers(render({"watch": True}))
     assert mounts(with_watch["watch"]) == mounts(with_watch["reconcile"])
     assert not {made["kind"] for made in defaults} & {"PodMonitor", "PrometheusRule"}
-    found = containers(defaults)
-    assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
+    by_name = containers(defaults)
+    assert set(mounts(by_name["metrics"])) == set(mounts(by_name["reconcile"])) - {"/sys/fs/cgroup"}
     objects = render({"metrics": {"enabled": False, "podMonitor": {"enabled": True}}})
     assert "metrics" not in containers(objects)
     assert "PodMonitor" not in {item["kind"] for item in objects}

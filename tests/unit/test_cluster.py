@@ -30,8 +30,8 @@ def test_a_pod_that_nri_refuses_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     ]
     assert [find_refusal(pod(state)) for state in others] == [None] * 3
     assert find_refusal({"metadata": {"name": "app"}, "status": {}}) is None
-    refused = pod({"waiting": {"reason": "CreateContainerError", "message": SAYS}})
-    monkeypatch.setattr("tests.cluster.pods.items", lambda *_words: [refused])
+    refused_pod = pod({"waiting": {"reason": "CreateContainerError", "message": SAYS}})
+    monkeypatch.setattr("tests.cluster.pods.items", lambda *_words: [refused_pod])
     with pytest.raises(RefusedByNri, match="message length 5404113"):
         Pods().ready(["app"])
 

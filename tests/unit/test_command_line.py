@@ -193,8 +193,8 @@ def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
         "completion": (),
     }
     assert {name: verb.options for name, verb in VERBS.items() if verb.options != SHARED} == others
-    named = HOOK_HELP.partition("also those of ")[2].partition(".\n")[0].replace(" and", ",")
-    assert named.split(", ") == [name for name, options in others.items() if {*HOOK} <= {*options}]
+    names = HOOK_HELP.partition("also those of ")[2].partition(".\n")[0].replace(" and", ",")
+    assert names.split(", ") == [name for name, options in others.items() if {*HOOK} <= {*options}]
 
 
 @pytest.mark.parametrize("text", [HELP, HOOK_HELP, *(command_line.find_help(name) for name in VERBS)])

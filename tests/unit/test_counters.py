@@ -116,8 +116,8 @@ def test_use_is_the_difference_and_energy_of_a_package_on_which_the_rmid_never_r
 def test_a_life_on_one_package_of_two_adds_up_and_is_known() -> None:
     second = ENERGY.replace("00", "01")
     nothing = dict.fromkeys((ENERGY, second), "Unavailable")
-    over = end_group(group(begin=nothing), {**nothing, ENERGY: "2.5"})
-    again = replace(inherit(group(), [over]), begin={ENERGY: "2.5", second: "Unavailable"})
+    ended = end_group(group(begin=nothing), {**nothing, ENERGY: "2.5"})
+    again = replace(inherit(group(), [ended]), begin={ENERGY: "2.5", second: "Unavailable"})
     assert (again.before, again.known) == ({ENERGY: "2.500000", second: "0"}, {})
     moved = {ENERGY: "3.5", second: "4"}
     assert lifetime(again, moved) == {ENERGY: 3_500_000, second: 4 * counters.MILLION}
@@ -154,7 +154,7 @@ def test_traffic_that_is_untracked_counts_as_what_is_on_record(
     begin: str | None, last: str | None, now: str | None, use: tuple[int | None, bool]
 ) -> None:
     """AMD: tests/fuse/test_untracked.py. Not a number of another kind, nor a counter that is gone."""
-    texts = [{TRAFFIC: it} if it is not None else {} for it in (begin, last, now)]
+    texts = [{TRAFFIC: text} if text is not None else {} for text in (begin, last, now)]
     here = replace(group(begin={ENERGY: "1", **texts[0]}), last=texts[1])
     known = None if use[0] is None else use[0] * counters.MILLION
     assert counters.measure(here, texts[2])[TRAFFIC] == (known, use[1])
@@ -284,13 +284,13 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
         begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
         end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
         lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
-        over = [end_group(replace(life_turns.remake(lingered), begin=begin), end)]
+        ended = [end_group(replace(life_turns.remake(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
-        known, unknown = ending._sum_use(state, over)
+        known, unknown = ending._sum_use(state, ended)
         assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())
         assert {known[event] for event in known} <= {0 if what == "unread" else more * counters.MILLION}
         sums = {event: sums.get(event, 0) + use for event, use in known.items()}
-        done = life_end.complete(replace(state, groups=over), {}, (), 0.0, 0.0)
+        done = life_end.complete(replace(state, groups=ended), {}, (), 0.0, 0.0)
         state = life_turns.come_back(done, group(), 0.0, 0.0)
     heir = state.groups[0]
     for counter in events:
@@ -322,9 +322,9 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
     assert lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
-    over = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
-    assert (over.begin, over.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
-    again = replace(inherit(group(), [over]), begin={TRAFFIC: "1", ENERGY: "5"})
+    ended = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
+    assert (ended.begin, ended.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
+    again = replace(inherit(group(), [ended]), begin={TRAFFIC: "1", ENERGY: "5"})
     assert lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 

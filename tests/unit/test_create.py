@@ -22,7 +22,7 @@ from hook.store import LockedKey, RunDir
 from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
-from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
 
 __all__ = ["node"]  # fixture
@@ -30,7 +30,7 @@ ENERGY = "mon_PERF_PKG_00/core_energy"
 ROOT_GROUP, GOLD_GROUP = f"{RESCTRL}/mon_groups/{GROUP}", f"{RESCTRL}/gold/mon_groups/{GROUP}"
 
 
-def refused(action: Callable[[], object]) -> HookError:
+def expect_refusal(action: Callable[[], object]) -> HookError:
     with pytest.raises(HookError) as caught:
         action()
     return caught.value
@@ -48,7 +48,7 @@ def move(node: Node, pid: int, group: str) -> Callable[[], None]:
 
 def assert_over(node: Node) -> None:
     """No key has a group, a member or a lock."""
-    left = [it for it in node.files() if it.startswith(("members/", "locks/", "unmonitored/", "building/"))]
+    left = [file for file in node.files() if file.startswith(("members/", "locks/", "unmonitored/", "building/"))]
     assert (node.groups(), left) == ({}, [])
 
 
@@ -62,10 +62,11 @@ def test_what_is_on_record(node: Node) -> None:
     assert node.state().groups == [MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, begin=COUNTERS)]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {
-            "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{own()}", "taken_from": None, "name": None,
+            "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{cgroup_of()}", "taken_from": None,
+            "name": None,
         }
     }  # fmt: skip
-    assert {it for it in node.files() if not it.startswith("mon_groups/")} == {
+    assert {file for file in node.files() if not file.startswith("mon_groups/")} == {
         f"groups/{UID}.json", f"locks/{UID}", f"members/{ID}.json",
     }  # fmt: skip
 
@@ -96,7 +97,7 @@ def test_a_container_whose_cgroup_cannot_be_read_again_keeps_the_recorded_one(no
     node.start()
     node.patch.setattr(identity, "choose_cgroup", lambda _places, _name: None)
     node.start()
-    assert node.member().cgroup == f":{own()}"
+    assert node.member().cgroup == f":{cgroup_of()}"
     node.kernel.die(7)
     node.spawn(7, born=200)
     node.start()
@@ -122,7 +123,7 @@ def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container
 def test_a_container_that_comes_back_under_another_name_keeps_its_series(node: Node) -> None:
     """It was renamed; or conmon was gone, and its name could not be read."""
     for pid, name, known in ((7, "old", "old"), (8, "new", "new"), (9, None, "new")):
-        node.spawn(pid, own(ID, "none"))
+        node.spawn(pid, cgroup_of(ID, "none"))
         container = Container(ID, pid, "/nowhere", {})
         container.pod.container = name
         create_runtime(node.context(), container)
@@ -190,7 +191,9 @@ def test_what_a_start_is_refused_for(node: Node, arrange: Callable[[Node], objec
     node.spawn(7)
     context = node.context()
     arrange(node)
-    error = refused(lambda: create_runtime(context, Container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID})))
+    error = expect_refusal(
+        lambda: create_runtime(context, Container(ID, 7, "/nowhere", {"io.kubernetes.pod.uid": UID}))
+    )
     assert error.reason == reason
     assert said in str(explain(error))
     assert (node.groups(), node.files()) == ({}, set())
@@ -223,7 +226,7 @@ def test_how_often_is_tried_what_fails(
         node.start()
         assert node.groups() == {GROUP: {7}}
     else:
-        assert refused(node.start).reason == reason
+        assert expect_refusal(node.start).reason == reason
         assert (node.groups(), node.files()) == ({}, set())
     assert len(numbers) - len(left) == tries
     assert node.kernel.now == began
@@ -239,7 +242,7 @@ def test_a_group_that_was_made_in_vain_gives_its_rmid_back_and_what_was_used_in_
     node.machine.before_put = move(node, 8, "gold")
     node.start(pid=8)
     assert node.groups() == {f"gold/{GROUP}": {8}}
-    assert [(it.ctrl_group, it.before) for it in node.state().groups] == [("gold", {ENERGY: "7"})]
+    assert [(group.ctrl_group, group.before) for group in node.state().groups] == [("gold", {ENERGY: "7"})]
 
 
 def test_an_unused_group_that_cannot_be_removed_stays_on_record(node: Node) -> None:
@@ -290,7 +293,7 @@ def test_a_failed_undo_is_reported_beside_the_failure(node: Node) -> None:
     node.machine.refusals["put"] = [errno.EACCES]
     context = node.context()
     container = Container(OTHER, 8, "/nowhere", {"io.kubernetes.pod.uid": UID})
-    assert refused(lambda: create_runtime(context, container)).reason == Reason.DENIED
+    assert expect_refusal(lambda: create_runtime(context, container)).reason == Reason.DENIED
     assert ["ENOSPC" in str(explain(complaint)) for complaint in context.run.complaints] == [True]
     assert node.members() == {ID: 7, OTHER: 8}, "for reconcile"
 
@@ -316,7 +319,7 @@ def test_limbo_is_waited_for_without_a_lock_if_something_was_freed_lately(
             node.start(rmid_wait=1.5)
             assert node.groups() == {GROUP: {7}}
         else:
-            error = refused(lambda: node.start(rmid_wait=1.5))
+            error = expect_refusal(lambda: node.start(rmid_wait=1.5))
             assert "sooner with a higher info/L3_MON/max_threshold_occupancy" in (explain(error).hint or "")
             assert (node.groups(), node.files()) == ({}, set())
     assert node.kernel.now - began == pytest.approx(waits or 0, abs=0.06)
@@ -379,12 +382,12 @@ def test_of_processes_that_share_an_id_each_is_a_member_of_its_own_key(
     for step in steps.split():
         what, pid = step[0], int(step[1:] or 0)
         if what in "+*!" and pid not in node.kernel.tasks:
-            node.spawn(pid, own("x"), born=100 + pid)
+            node.spawn(pid, cgroup_of("x"), born=100 + pid)
         if what in "+*":
             node.start("x", pid, UID, key="auto" if what == "*" else "container")
         elif what == "!":
             node.machine.refusals["put"] = [errno.EIO]
-            refused(lambda pid=pid: node.start("x", pid, UID, key="container"))  # type: ignore[misc]
+            expect_refusal(lambda pid=pid: node.start("x", pid, UID, key="container"))  # type: ignore[misc]
         elif what == "-":
             node.kernel.die(pid)
         else:

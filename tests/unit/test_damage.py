@@ -67,10 +67,10 @@ def test_all_keys_together_have_a_limit_which_bounds_the_files_too(node: Node) -
     for number in range(300):
         fail(node, number, name=f"d{number}")
     assert len(node.machine.syslog) == 200
-    assert len([it for it in node.machine.fs.listdir(RUN) if it.startswith("logged-")]) == 200 + 2
+    assert len([name for name in node.machine.fs.listdir(RUN) if name.startswith("logged-")]) == 200 + 2
     node.kernel.now += 60
     assert report.sum_up_failures(RunDir(RUN)) == [MORE.format(100)]
-    assert not [it for it in node.machine.fs.listdir(RUN) if it.startswith("logged-")]
+    assert not [name for name in node.machine.fs.listdir(RUN) if name.startswith("logged-")]
 
 
 def test_reconcile_logs_the_count(node: Node) -> None:
@@ -151,12 +151,12 @@ def keep(node: Node, *names: str) -> None:
 def kept(node: Node) -> dict[str, bool]:
     """The completed keys, and whether their snapshots are there."""
     states = node.context().run.list_states()
-    return {it.key: bool(it.groups) for it in states if it.completed_at is not None}
+    return {state.key: bool(state.groups) for state in states if state.completed_at is not None}
 
 
 def domains(node: Node, number: int) -> None:
     """Give the machine more counters."""
-    events = {f"mon_PERF_PKG_{it:02}/core_energy": "3.000000" for it in range(number)}
+    events = {f"mon_PERF_PKG_{domain:02}/core_energy": "3.000000" for domain in range(number)}
     node.kernel.groups[RESCTRL].counters.update(events)
     make = node.kernel._new_group
 
@@ -222,12 +222,12 @@ def test_what_owes_lines_goes_last_and_reconcile_counts_the_lines(node: Node) ->
     keep(node, "c0", "c1", "c2")
     owe(node, "c0", "c1", "c2")
     done = node.repair()
-    assert [it.action.verb for it in done.outcomes if it.problem is None] == ["prune"] * 3
+    assert [outcome.action.verb for outcome in done.outcomes if outcome.problem is None] == ["prune"] * 3
     assert (kept(node), count(node, "dropped_lines")) == (dict.fromkeys(("c0", "c1", "c2"), False), 0)
     node.machine.limit(8, 10_000)
     node.machine.room = [0, 50]
     done = node.repair()
-    assert {it.action.verb for it in done.outcomes} == {"write"}
+    assert {outcome.action.verb for outcome in done.outcomes} == {"write"}
     assert kept(node) == {"c1": False, "c2": False}
 
 
@@ -286,7 +286,7 @@ def test_without_an_inode_for_a_lock_a_view_goes_first(node: Node) -> None:
     node.machine.room = [100, 0]
     node.start(ID, 7, None)
     assert node.groups() == {f"oci-{ID}": {7}}
-    assert not [it for it in node.files() if it.startswith(("building", "mon_groups/c0/"))]
+    assert not [file for file in node.files() if file.startswith(("building", "mon_groups/c0/"))]
 
 
 def test_all_that_is_kept_is_looked_at_before_the_oldest_goes(node: Node) -> None:

@@ -172,7 +172,7 @@ def fields_of(value: object) -> set[str]:
     if isinstance(value, list):
         return set().union(*map(fields_of, value))
     if isinstance(value, dict):
-        return set(value).union(*(fields_of(it) for name, it in value.items() if name != "labels"))
+        return set(value).union(*(fields_of(field) for name, field in value.items() if name != "labels"))
     return set()
 
 
@@ -185,12 +185,12 @@ def test_commands_has_every_field_of_the_json(
     node.unhooked("c3")
     with Pause(fs):
         text = page("docs/commands.md", "JSON") + page("docs/history.md", "The file")
-        named = set(re.findall(r"`(\w+)`", text))
+        names = set(re.findall(r"`(\w+)`", text))
     commands = [["list"], ["show", KEY], ["show", "5b6cb0a4"], ["metrics"]]
     commands += [["history"], ["history", "--by=day"]]
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
-    found = fields_of([*lists, json.loads(run("top", "--json"))])
+    fields = fields_of([*lists, json.loads(run("top", "--json"))])
     data = {"core_energy", "mbm_total_bytes", "mbm_local_bytes", ENERGY, TOTAL, LOCAL, CACHE, WEB, LOGS}
-    assert {"unhooked", "failures", "watts", "samples", "from_nothing", "end"} <= found
-    assert found - data - named == set()
+    assert {"unhooked", "failures", "watts", "samples", "from_nothing", "end"} <= fields
+    assert fields - data - names == set()

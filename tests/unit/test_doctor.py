@@ -146,7 +146,7 @@ def with_hook(**fields: object) -> Change:
     return lambda node: node.change(PODMAN, **fields)
 
 
-def refused(pattern: str) -> Change:
+def refuse(pattern: str) -> Change:
     return lambda node: node.write(OTHER, {**THEIRS, "when": {"annotations": {"a": pattern}}})
 
 
@@ -273,7 +273,7 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {KUBERNETES} is not owned by root, or": lambda _node: os.chown(KUBERNETES, 1000, 0),
     f"FAIL hooks.d: {OTHER} is not owned by root, or is": written_by_a_group,
     f"FAIL hooks.d: {SYSTEM} is not owned by root, or is writable": lambda _node: os.chown(SYSTEM, 1000, 0),
-    f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refused("(?=x)"),
+    f"FAIL hooks.d: {OTHER}: invalid: CRI-O, Podman and the NRI hook-injector reject it: '(?=x)'": refuse("(?=x)"),
     f"FAIL hooks.d: {PODMAN}: its args: 'run' is no verb of a hook: containers fail, or": with_hook(args=["x", "run"]),
     f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": with_hook(args=["x", "metrics", "--listen=1"]),
     f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": with_hook(args=["x", "--linger=5"]),

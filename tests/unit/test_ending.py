@@ -32,7 +32,7 @@ from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
-from tests.unit.test_create import ENERGY, move, refused, use
+from tests.unit.test_create import ENERGY, expect_refusal, move, use
 
 __all__ = ["node"]  # fixture
 FILE = "/var/log/jobs/history.jsonl"
@@ -94,7 +94,7 @@ def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node
     node.stop(OTHER, 8, **ON)
     (line,) = read(node)
     assert (line["kind"], line["key"], line["namespace"], line["pod"]) == ("pod", UID, "shop", "web-0")
-    assert [it["id"] for it in line["containers"]] == [ID, OTHER]
+    assert [container["id"] for container in line["containers"]] == [ID, OTHER]
     assert line["use"] == {"core_energy": 3.25}
 
 
@@ -105,7 +105,7 @@ def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
     for pid, name in enumerate(names, 7):
         node.stop(name, pid, **ON)
     (line,) = read(node)
-    assert ([it["id"] for it in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
+    assert ([container["id"] for container in line["containers"]], line["more_containers"]) == (names[:MOST_LEFT], 3)
 
 
 @pytest.mark.parametrize("comes_in", [None, "waits", "is refused"])
@@ -144,7 +144,7 @@ def test_use_of_a_container_that_joins_and_leaves_beside_a_start_that_waits_or_f
         use(node, 5.0, f"{RESCTRL}/gold/mon_groups/oci-{UID}")
         node.stop(ID, 7, **ON)
     else:
-        refused(lambda: node.start(**ON))
+        expect_refusal(lambda: node.start(**ON))
     lines = read(node)
     assert [(line["use"], line["unknown"]) for line in lines] == [
         ({"core_energy": joules}, []) for joules in ([5.0, 2.0] if comes_in == "waits" else [5.0])
@@ -170,12 +170,12 @@ def test_lives_that_linger_joins_are_one_line_which_ends_with_the_last(node: Nod
 def test_a_start_that_failed_is_no_life_and_no_container(node: Node) -> None:
     live(node, 4.0, **LINGER)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(ID, 8, None, **LINGER))
+    expect_refusal(lambda: node.start(ID, 8, None, **LINGER))
     node.start(ID, 9, None, **LINGER)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(OTHER, 10, None, **LINGER))
+    expect_refusal(lambda: node.start(OTHER, 10, None, **LINGER))
     node.stop(ID, 8, 9, **ON)
-    assert [(it["runs"], len(it["containers"])) for it in read(node)] == [(2, 1)]
+    assert [(line["runs"], len(line["containers"])) for line in read(node)] == [(2, 1)]
 
 
 @pytest.mark.parametrize("is_given_back", [True, False])
@@ -205,8 +205,8 @@ def test_use_of_a_run_after_one_that_is_known_in_part_is_known(node: Node, cause
         node.kernel.now += 1
         live(node, 4.5, pid=pid)
         assert node.machine.files()[f"{RUN}/mon_groups/{ID}/mon_data/{ENERGY}.before"] == b"Unavailable\n"
-    assert [it["unknown"] for it in read(node)] == [["core_energy"], [], []]
-    assert [it["use"] for it in read(node)[1:]] == [{"core_energy": 1.5}] * 2
+    assert [line["unknown"] for line in read(node)] == [["core_energy"], [], []]
+    assert [line["use"] for line in read(node)[1:]] == [{"core_energy": 1.5}] * 2
 
 
 def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) -> None:
@@ -224,9 +224,9 @@ def test_events_that_come_with_a_new_mount_are_unknown_until_then(node: Node) ->
     assert sum_key(of_id)["core_energy"].at_least
     node.stop(ID, 7, **ON)
     node.machine.refusals["put"] = [errno.EIO]
-    refused(lambda: node.start(OTHER, 10, None, **ON))  # it has no line
+    expect_refusal(lambda: node.start(OTHER, 10, None, **ON))  # it has no line
     live(node, 6.0, OTHER, 10)
-    assert [(it["use"], it["unknown"]) for it in read(node)[1:]] == [
+    assert [(line["use"], line["unknown"]) for line in read(node)[1:]] == [
         ({"core_energy": 2.0}, ["core_energy"]),
         ({"core_energy": 3.0}, []),
     ]
@@ -242,7 +242,7 @@ def test_late_cpu_time_is_that_of_this_run(node: Node) -> None:
         node.edit(f"groups/{ID}.json", late_cpu=node.state(ID).late_cpu + 0.25)
         node.stop(ID, 7, **ON)
         node.kernel.now += 1
-    assert [it["late_cpu_seconds"] for it in read(node)] == [0.25, 0.25]
+    assert [line["late_cpu_seconds"] for line in read(node)] == [0.25, 0.25]
 
 
 # --- When there is none
@@ -263,10 +263,10 @@ def test_a_key_that_gets_no_member_leaves_none(node: Node, has_lived: bool) -> N
         live(node, 4.0)
     for call in ("put", "mkdir"):
         node.machine.refusals[call] = [errno.EIO]
-        refused(lambda: node.start(ID, 8, None, **ON))
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * has_lived
+        expect_refusal(lambda: node.start(ID, 8, None, **ON))
+    assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}] * has_lived
     live(node, 4.0, pid=9)
-    assert [it["use"] for it in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
+    assert [line["use"] for line in read(node)] == [{"core_energy": 1.0}] * (1 + has_lived)
     assert node.groups() == {}
 
 
@@ -323,7 +323,7 @@ def test_a_reclaim_by_a_hook_of_another_file_writes_the_line_where_it_belongs(no
     node.kernel.rmids = 1
     live(node, 4.0, **LINGER)
     node.start(OTHER, 8, history="/var/log/jobs/other.jsonl")
-    assert [it["key"] for it in read(node)] == [ID]
+    assert [line["key"] for line in read(node)] == [ID]
     assert set(node.machine.files("/var/log/jobs")) == {FILE}
 
 
@@ -358,7 +358,7 @@ def test_a_pod_that_its_hook_could_not_monitor_has_its_line(node: Node, call: st
     assert node.verbs() == ["retry"]
     use(node, 4.5, f"{RESCTRL}/mon_groups/oci-{UID}")
     node.stop(ID, 7)
-    assert [(it["key"], it["use"]) for it in read(node)] == [(UID, {"core_energy": 1.5})]
+    assert [(line["key"], line["use"]) for line in read(node)] == [(UID, {"core_energy": 1.5})]
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"], ids=["lost", "torn", "of another kind"])
@@ -374,7 +374,7 @@ def test_a_pod_whose_record_is_rebuilt_has_its_line(node: Node, text: str | None
     assert node.context().run.read(Index, OTHER) == Index(key=UID, history_file=FILE)
     node.stop(ID, 7)
     node.stop(OTHER, 8)
-    assert [(it["key"], it["unknown"]) for it in read(node)] == [(UID, ["core_energy"])]
+    assert [(line["key"], line["unknown"]) for line in read(node)] == [(UID, ["core_energy"])]
 
 
 def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
@@ -384,7 +384,7 @@ def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
         jobs.assign(node.context(**ON), "nightly", [7], given)
         jobs.release(node.context(**ON), "nightly")
         node.kernel.now += 1
-    assert [(it["kind"], it["labels"]) for it in read(node)] == [("job", labels), ("job", {})]
+    assert [(line["kind"], line["labels"]) for line in read(node)] == [("job", labels), ("job", {})]
 
 
 # --- Lines that wait
@@ -393,7 +393,7 @@ def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
 def owed(node: Node) -> dict[str, int]:
     """How many lines each key owes."""
     states = node.context().run.list_states()
-    return {it.key: len(it.owed.lines) for it in states if it.owed is not None}
+    return {state.key: len(state.owed.lines) for state in states if state.owed is not None}
 
 
 @contextmanager
@@ -416,11 +416,11 @@ def test_twelve_jobs_that_could_not_be_written_are_twelve_lines(node: Node, ttl:
         problems = [str(failed.problem) for failed in done.failed if failed.action.verb == "write"]
         assert ["EPERM" in problem for problem in problems] == [True] * 11
         assert owed(node) == {**dict.fromkeys(names, 1), "c0": 2}
-        assert all(it.completed_at and not it.groups for it in node.context().run.list_states())
+        assert all(state.completed_at and not state.groups for state in node.context().run.list_states())
     assert node.verbs() == ["write"] * 11
-    found = read(node)
-    assert len({it["id"] for it in found}) == len(found) == 12
-    assert sum(it["use"]["core_energy"] for it in found) == sum(1.0 + 2 * pid for pid in range(7, 19))
+    lines = read(node)
+    assert len({line["id"] for line in lines}) == len(lines) == 12
+    assert sum(line["use"]["core_energy"] for line in lines) == sum(1.0 + 2 * pid for pid in range(7, 19))
     assert node.context().run.list_states() == []
     node.assert_settled()
 
@@ -431,7 +431,7 @@ def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it
         node.kernel.die(7)
         context = node.context(**ON)
         poststop(context, ID)
-        assert [it.reason for it in context.run.complaints] == [Reason.IO]
+        assert [complaint.reason for complaint in context.run.complaints] == [Reason.IO]
         assert (node.groups(), node.state(ID).completed_at is None) == ({}, False)
     with broken(node, errno.ENOENT):
         node.repair()
@@ -440,17 +440,17 @@ def test_a_line_that_cannot_be_written_is_a_complaint_and_the_next_end_writes_it
     node.start(ID, 8, None, **ON)
     assert (owed(node), read(node)) == ({ID: 1}, [])
     node.stop(ID, 8)
-    assert (owed(node), len({it["id"] for it in read(node)})) == ({}, 2)
+    assert (owed(node), len({line["id"] for line in read(node)})) == ({}, 2)
 
 
 def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(node: Node) -> None:
     with broken(node):
         live(node, 9.0)
         node.kernel.now += 400
-        assert [it.action.verb for it in node.repair().outcomes] == ["prune", "write"]
-        assert not [it for it in node.files() if it.startswith("mon_groups")]
+        assert [outcome.action.verb for outcome in node.repair().outcomes] == ["prune", "write"]
+        assert not [file for file in node.files() if file.startswith("mon_groups")]
     live(node, 5.0, pid=8)
-    assert [it["use"] for it in read(node)] == [{"core_energy": 6.0}, {"core_energy": 2.0}]
+    assert [line["use"] for line in read(node)] == [{"core_energy": 6.0}, {"core_energy": 2.0}]
     assert node.state(ID).groups[0].before == {}
 
 
@@ -477,7 +477,7 @@ def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_aga
         node.stop(ID, 7)
     assert node.groups() == {}
     assert node.verbs() == ["drop"]
-    assert [it["unknown"] for it in read(node)] == [["core_energy"]]
+    assert [line["unknown"] for line in read(node)] == [["core_energy"]]
 
 
 def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -> None:
@@ -487,7 +487,7 @@ def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -
             live(node, pid, pid=pid)
             node.kernel.now += 1
     lines = node.state(ID).owed.lines  # type: ignore[union-attr]
-    assert [json.loads(it)["use"]["core_energy"] for it in lines] == [5.0, 6.0]
+    assert [json.loads(line)["use"]["core_energy"] for line in lines] == [5.0, 6.0]
     assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b"."
 
 
@@ -500,7 +500,7 @@ def test_too_many_lines_of_a_node_cost_the_oldest_once_they_cannot_be_written(no
         done = node.repair()
         assert owed(node) == {"c1": 2, "c4": 1}
         assert node.machine.files()[f"{RUN}/runs/dropped_lines"] == b".."
-        assert sum("dropped" in str(it.remark) for it in done.outcomes) == 2
+        assert sum("dropped" in str(outcome.remark) for outcome in done.outcomes) == 2
     assert node.verbs() == ["write"] * 2
 
 
@@ -520,12 +520,12 @@ def test_lines_in_the_record_of_a_newer_version_are_written_as_they_are(node: No
     lines = [*node.state(ID).owed.lines, newer]  # type: ignore[union-attr]
     node.edit(f"groups/{ID}.json", version=2, owed={"lines": lines, "why": "", "more": 7})
     done = node.repair()
-    assert [it.action.verb for it in done.outcomes] == ["rebuild", "end", "tidy"]
+    assert [outcome.action.verb for outcome in done.outcomes] == ["rebuild", "end", "tidy"]
     assert "cannot be read" in str(done.outcomes[0].remark)
     text = node.machine.files("/var/log/jobs")[FILE]
     assert isinstance(text, bytes)
     assert text.decode().splitlines() == lines
-    assert [it for it in node.machine.files() if ".unreadable-" in it]
+    assert [file for file in node.machine.files() if ".unreadable-" in file]
 
 
 # --- The end of all keys: an administrator takes the hook off

@@ -20,7 +20,7 @@ from hook.models import Failure, Options, State, ValidationError
 from hook.node.records import Records
 from hook.store import RunDir
 from tests.simulator.machine import RUN
-from tests.unit.simulated import GROUP, UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, UID, Node, cgroup_of, fails, node
 
 __all__ = ["node"]  # fixtures
 
@@ -192,7 +192,7 @@ def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(no
 
 def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(node: Node) -> None:
     """Under each runtime: test_evasion.py."""
-    node.spawn(7, cgroup=own("c1"))
+    node.spawn(7, cgroup=cgroup_of("c1"))
     said = called(node, "--strict", annotations={MANAGER: "cri-o", POD_UID: VICTIM, CRI_UID: VICTIM})
     assert node.groups() == {GROUP: {7}}
     assert (failure().reason, failure().monitored, failure().key) == ("bad_key", True, UID)
@@ -204,8 +204,8 @@ def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(no
 @pytest.mark.parametrize(
     ("cgroup", "said", "kubernetes", "podman", "group"),
     [
-        (own("c1"), {MANAGER: "libpod"}, "--group-prefix=k8s-", "--key=sandbox", f"k8s-{UID}"),
-        (own("c1"), {MANAGER: "libpod"}, "--key=container", "--group-prefix=mine-", "oci-c1"),
+        (cgroup_of("c1"), {MANAGER: "libpod"}, "--group-prefix=k8s-", "--key=sandbox", f"k8s-{UID}"),
+        (cgroup_of("c1"), {MANAGER: "libpod"}, "--key=container", "--group-prefix=mine-", "oci-c1"),
         (IN_PODMAN, {POD_UID: VICTIM, CRI_UID: VICTIM}, "--group-prefix=k8s-", "--key=auto", "oci-c1"),
     ],
 )
@@ -225,15 +225,15 @@ def test_if_both_hooks_d_files_call_only_the_call_that_is_for_a_container_handle
 
 def test_a_call_of_the_other_hooks_d_file_keeps_the_record_of_a_failure(node: Node) -> None:
     called(node, "--containers=kubernetes")  # there is no process 7
-    node.spawn(7, cgroup=own("c1"))
+    node.spawn(7, cgroup=cgroup_of("c1"))
     called(node, "--containers=podman")
     assert (node.failures(), node.groups()) == ({"c1": "task_gone"}, {})
 
 
 def test_a_container_whose_cgroup_cannot_be_read_is_tried_again_and_not_taken_for_one_in_no_pod(node: Node) -> None:
     """The simulator found it: its ID was its key, and the other containers of its pod had another one."""
-    node.spawn(7, cgroup=own("c1"))
-    node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": own("c1")}}).encode())
+    node.spawn(7, cgroup=cgroup_of("c1"))
+    node.machine.add("/b/config.json", json.dumps({"linux": {"cgroupsPath": cgroup_of("c1")}}).encode())
     with node.patch.context() as unreadable:
         unreadable.setattr(system, "cgroups", lambda _pid: [])
         assert "the cgroup of process 7 cannot be read" in called(node, annotations={"io.kubernetes.pod.uid": UID})

@@ -45,7 +45,7 @@ class AuthoredContainer:
 
 
 def cases() -> dict[str, AuthoredContainer]:
-    found: dict[str, AuthoredContainer] = {}
+    containers: dict[str, AuthoredContainer] = {}
     for name, state in STATES.items():
         said, container = state.get("annotations") or {}, state["id"]
         uid = said.get("io.kubernetes.pod.uid") or said.get("io.kubernetes.cri.sandbox-uid")
@@ -58,10 +58,10 @@ def cases() -> dict[str, AuthoredContainer]:
             places = [f"{slices}/{'crio' if is_crio else 'cri-containerd'}-{container}.scope"]
             places += [f"{pod}/{'crio-' if is_crio else ''}{container}"]
             ways = ["crio"] if is_crio else ["containerd", "base_runtime_spec"]
-        found |= {
+        containers |= {
             f"{way} {name} {place}": AuthoredContainer(way, state, uid, place) for way in ways for place in places
         }
-    return found
+    return containers
 
 
 CASES = cases()
@@ -142,6 +142,6 @@ def test_annotations_of_an_author_change_nothing(
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_without_an_author_each_is_monitored(case: AuthoredContainer) -> None:
-    found = decided(case, {}, ((), ()))
-    assert isinstance(found, tuple)
-    assert found[:2] == ((case.uid, "pod") if case.uid else (case.state["id"], "container"))
+    decision = decided(case, {}, ((), ()))
+    assert isinstance(decision, tuple)
+    assert decision[:2] == ((case.uid, "pod") if case.uid else (case.state["id"], "container"))

@@ -137,7 +137,11 @@ DOCUMENTS: dict[str, Any] = {
         "container": CONTAINER, "stage": "createRuntime", "reason": "no_rmids", "problem": "none is left", "key": UID,
     },
 }  # fmt: skip
-KNOWN = {**{path: json.dumps(it).encode() for path, it in DOCUMENTS.items()}, TASKS: b"4711\n", COUNTER: b"4096\n"}
+KNOWN = {
+    **{path: json.dumps(content).encode() for path, content in DOCUMENTS.items()},
+    TASKS: b"4711\n",
+    COUNTER: b"4096\n",
+}
 
 
 def of_pod(state: dict[str, object]) -> dict[str, object]:
@@ -170,14 +174,14 @@ def nearly(model: type[models.Model], *real: object) -> st.SearchStrategy[bytes]
     """A document of this model, nearly as it should be, and anything."""
     fine = st.sampled_from(real)
     some = fine | strategies.nearly_valid(model, fine) | strategies.valid(model)
-    return some.map(lambda it: json.dumps(it, default=str).encode()) | st.binary()
+    return some.map(lambda value: json.dumps(value, default=str).encode()) | st.binary()
 
 
 def cut(*real: bytes) -> st.SearchStrategy[bytes]:
     """A text of the kernel's, as it is, with something in its midst or cut short, and anything."""
     fine = st.sampled_from(real)
     parts = st.tuples(fine, st.integers(0, 200), st.binary(max_size=8), st.integers(0, 200))
-    return fine | parts.map(lambda it: it[0][: it[1]] + it[2] + it[0][it[1] + it[3] :]) | st.binary()
+    return fine | parts.map(lambda part: part[0][: part[1]] + part[2] + part[0][part[1] + part[3] :]) | st.binary()
 
 
 def command_lines() -> st.SearchStrategy[list[str]]:
@@ -236,7 +240,10 @@ def test_hostile_input(
 
 
 def whole(stdin: object, files: dict[str, object] | None = None, *words: str, **process: bytes) -> HostileInput:
-    texts = {path: it if isinstance(it, bytes) else json.dumps(it).encode() for path, it in (files or {}).items()}
+    texts = {
+        path: content if isinstance(content, bytes) else json.dumps(content).encode()
+        for path, content in (files or {}).items()
+    }
     return HostileInput(json.dumps(stdin).encode(), [*words], {**PROCESS, **process}, texts)
 
 

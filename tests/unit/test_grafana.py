@@ -25,14 +25,14 @@ DASHBOARD: dict[str, Any] = json.loads(
 )
 PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
 GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
-VARIABLES: dict[str, dict[str, Any]] = {it["name"]: it for it in DASHBOARD["templating"]["list"]}
-QUERIES: list[str] = [it["query"]["query"] for it in VARIABLES.values() if it["type"] == "query"]
+VARIABLES: dict[str, dict[str, Any]] = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+QUERIES: list[str] = [variable["query"]["query"] for variable in VARIABLES.values() if variable["type"] == "query"]
 EXPRESSIONS: list[str] = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
 ADDED_BY_PROMETHEUS = {"instance", "job", "exported_namespace", "exported_pod"}
 BUILT_IN = {"__rate_interval", "__range", "1"}  # $1 is label_replace's
 
 
-def named(expression: str) -> set[str]:
+def list_metrics(expression: str) -> set[str]:
     return set(re.findall(r"\bresctrl_mon_\w+", expression))
 
 
@@ -49,7 +49,7 @@ def test_grafana_knows_every_field() -> None:
     """The models of its SDK leave out what they do not know. They lack `definition`, a query as the editor shows it."""
     plugins.register_default_plugins()
     understood = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
-    assert {it for it in _list_lost(DASHBOARD, understood) if not it.endswith(".definition")} == set()
+    assert {place for place in _list_lost(DASHBOARD, understood) if not place.endswith(".definition")} == set()
 
 
 def _list_lost(whole: object, understood: object, at: str = "") -> Iterator[str]:
@@ -80,7 +80,7 @@ def test_expressions_have_variables_that_there_are_and_the_choices_are_labels_th
     for expression in EXPRESSIONS + QUERIES:
         assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
     for query in QUERIES:
-        (name,) = named(query)
+        (name,) = list_metrics(query)
         has = {label for labels in FAMILIES[name].samples for label, _ in labels}
         assert {*re.findall(r"label_values\(.*, (\w+)\)", query)} <= has | ADDED_BY_PROMETHEUS
 
@@ -95,7 +95,7 @@ def test_one_job_is_shown_so_that_a_node_that_is_scraped_twice_counts_once_and_t
 
 
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
-    shown = set().union(*map(named, EXPRESSIONS))
+    shown = set().union(*map(list_metrics, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
     assert shown >= {f"resctrl_mon_{part}{EVENTS[event].metric}" for event in events for part in ("", "node_")}
     assert shown >= FAMILIES.keys() - OF_EVENTS - {"resctrl_mon_endpoint_dropped_connections_total"}

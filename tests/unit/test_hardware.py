@@ -73,7 +73,7 @@ def test_groups_without_a_hardware_counter_are_in_json(node: NodeFiles, capsys: 
     (text,) = list_lines(capsys, node, "--json")
     answer = json.loads(text)
     assert answer["unassigned"] == [str(node.path("oci-db"))]
-    assert [it["use"]["mbm_total_bytes"]["value"] for it in answer["keys"] if it["key"] == "db"] == [None]
+    assert [key["use"]["mbm_total_bytes"]["value"] for key in answer["keys"] if key["key"] == "db"] == [None]
 
 
 @pytest.mark.parametrize(

@@ -97,15 +97,15 @@ LINES: list[tuple[str, bytes, list[int], int]] = [
 
 
 @pytest.mark.usefixtures("fs")
-@pytest.mark.parametrize(("content", "found", "skipped"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
+@pytest.mark.parametrize(("content", "counts", "skipped"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
 @pytest.mark.parametrize("name", ["history.jsonl", "history.jsonl.1.gz"])
 def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
-    content: bytes, found: list[int], skipped: int, name: str
+    content: bytes, counts: list[int], skipped: int, name: str
 ) -> None:
     write_lines(name, content)
     numbers, read_ = read()
-    expected = (skipped, []) if found else (0, [f"{name}: none of its lines can be read"])
-    assert (numbers, sum(read_.skipped.values()), read_.problems) == (found, *expected)
+    expected = (skipped, []) if counts else (0, [f"{name}: none of its lines can be read"])
+    assert (numbers, sum(read_.skipped.values()), read_.problems) == (counts, *expected)
 
 
 def test_a_long_line_takes_little_memory() -> None:

@@ -40,7 +40,7 @@ def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
     return key.name, key.kind
 
 
-def refused(mode: str, said: Said, *places: str) -> HookError:
+def expect_refusal(mode: str, said: Said, *places: str) -> HookError:
     with pytest.raises(HookError) as caught:
         key(mode, said, *places)
     assert caught.value.reason == Reason.BAD_KEY
@@ -85,9 +85,9 @@ SANDBOX_MODE: dict[str, tuple[str, Said, tuple[str, str]]] = {
     "containerd's container, too": (BY_CONTAINERD, {CRI_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
 }
 MODES = {
-    f"{mode}: {name}": (mode, *it)
+    f"{mode}: {name}": (mode, *case)
     for mode, of in (("auto", AUTO), ("sandbox", SANDBOX_MODE))
-    for name, it in of.items()
+    for name, case in of.items()
 }
 
 
@@ -123,7 +123,7 @@ def test_invalid_pod_uid_is_a_bad_key(uid: str, mode: str) -> None:
         (BY_CONTAINERD, {CRI_UID: uid}),
         (BY_CONTAINERD, {CRI_UID: uid, POD_UID: UID}),
     ):
-        error = refused(mode, said, place)
+        error = expect_refusal(mode, said, place)
         assert "\n" not in str(explain(error))
         assert len(str(explain(error))) < 400
 
@@ -131,7 +131,7 @@ def test_invalid_pod_uid_is_a_bad_key(uid: str, mode: str) -> None:
 @pytest.mark.parametrize("forged", [OTHER, "../x"])
 @pytest.mark.parametrize("places", [[f":/crictl/crio-{ID}"], [":/", BY_CONTAINERD]])
 def test_contradicting_annotations_are_a_bad_key_where_the_cgroup_names_no_pod(forged: str, places: Places) -> None:
-    error = refused("auto", {MANAGER: "cri-o", POD_UID: UID, CRI_UID: forged}, *places)
+    error = expect_refusal("auto", {MANAGER: "cri-o", POD_UID: UID, CRI_UID: forged}, *places)
     assert UID in str(explain(error))
     assert forged in str(explain(error))
 
@@ -293,14 +293,16 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize(("pod", "own", "another", "opt_in", "opt_out"), CHOICES)
-def test_opting_in_and_out(pod: str | None, own: str | None, another: str | None, opt_in: bool, opt_out: bool) -> None:
+@pytest.mark.parametrize(("pod", "of_container", "another", "opt_in", "opt_out"), CHOICES)
+def test_opting_in_and_out(
+    pod: str | None, of_container: str | None, another: str | None, opt_in: bool, opt_out: bool
+) -> None:
     prefix = "monitor.resctrl-mon.io"
-    said = {prefix: pod, prefix + "/app": own, prefix + "/": another, prefix + "/sidecar": another}
+    said = {prefix: pod, prefix + "/app": of_container, prefix + "/": another, prefix + "/sidecar": another}
     annotations = {name: value for name, value in said.items() if value is not None}
     assert wanted(annotations, container="app", monitor="opt-in") is opt_in
     assert wanted(annotations, container="app", monitor="opt-out") is opt_out
-    if own is None:
+    if of_container is None:
         assert wanted(annotations, container=None, monitor="opt-in") is opt_in
 
 

@@ -33,7 +33,7 @@ __all__ = ["node"]  # fixture
 STAT = "9 (kworker/0:1) S 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0"
 
 
-def refused(node: Node, key: str | None, *pids: int) -> HookError:
+def expect_refusal(node: Node, key: str | None, *pids: int) -> HookError:
     with pytest.raises(HookError) as caught:
         jobs.assign(node.context(), key, [*pids])
     return caught.value
@@ -48,7 +48,7 @@ def refused(node: Node, key: str | None, *pids: int) -> HookError:
 )
 def test_key_that_is_none_or_may_be_of_a_pod_or_container_is_refused(node: Node, key: str) -> None:
     node.spawn(7, "/user.slice")
-    assert refused(node, key, 7).reason == Reason.BAD_KEY
+    assert expect_refusal(node, key, 7).reason == Reason.BAD_KEY
     assert (node.groups(), node.files()) == ({}, set())
 
 
@@ -70,7 +70,7 @@ def test_key_and_id_of_a_container_on_record_are_refused_with_what_failed(node: 
     )
     groups = node.groups()
     for key in ("web", "cache", "broken"):
-        assert refused(node, key, 8).reason == Reason.BAD_KEY
+        assert expect_refusal(node, key, 8).reason == Reason.BAD_KEY
     with pytest.raises(HookError, match="other kind"):
         jobs.release(node.context(), "web")
     assert node.groups() == groups
@@ -227,14 +227,14 @@ def test_process_that_cannot_join_is_named_and_the_others_do_not_join_either(
     node.spawn(9, "/user.slice")
     happens(node)
     groups, files = node.groups(), node.files()
-    error = refused(node, "a", 7, 9)
+    error = expect_refusal(node, "a", 7, 9)
     assert (error.reason, "9" in error.kind, words in error.kind) == (reason, True, True)
     assert (node.groups(), node.files()) == (groups, files)
 
 
 def test_first_process_is_refused(node: Node) -> None:
     node.spawn(1, "/init.scope")
-    assert refused(node, "a", 1).reason == Reason.USAGE
+    assert expect_refusal(node, "a", 1).reason == Reason.USAGE
 
 
 @pytest.mark.parametrize("verb", ["run", "assign", "release"])
@@ -262,7 +262,7 @@ def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
     jobs.assign(node.context(), "a", [7])
     jobs.assign(node.context(), "a", [8])
     assert node.groups() == {"gold/oci-a": {7, 8}}
-    assert refused(node, "a", 9).reason == Reason.NO_CTRL_GROUP
+    assert expect_refusal(node, "a", 9).reason == Reason.NO_CTRL_GROUP
 
 
 # --- Failures: the traces, and another try
@@ -296,8 +296,8 @@ def refuse(node: Node) -> Callable[[], object]:
 
 def read_failures(node: Node) -> dict[str, Failure]:
     run_dir = node.context().run
-    found = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
-    return {name: failure for name, failure in found.items() if failure is not None}
+    failures = {name: run_dir.glance(Failure, name) for name in run_dir.list_names(Failure)}
+    return {name: failure for name, failure in failures.items() if failure is not None}
 
 
 def assign(node: Node, key: str | None, *pids: int, **options: Any) -> Exception | None:  # noqa: ANN401
@@ -338,9 +338,12 @@ def test_failed_assign_is_logged_and_recorded_and_reconcile_lets_the_process_joi
     error = assign(node, "a", 7, 8, 9, lock_timeout=0.0, history="/var/log/jobs.jsonl")
     assert isinstance(error, HookError)
     assert (error.reason, [line.startswith(f"assign of a: {reason}: ") for line in log]) == (reason, [True])
-    found = read_failures(node)
-    assert found.keys() == {f"job-{pid}-100" for pid in (7, 8, 9) if pid in node.kernel.tasks}
-    known = {(it.stage, it.reason, it.key, it.kind, it.history_file, it.monitored) for it in found.values()}
+    failures = read_failures(node)
+    assert failures.keys() == {f"job-{pid}-100" for pid in (7, 8, 9) if pid in node.kernel.tasks}
+    known = {
+        (failure.stage, failure.reason, failure.key, failure.kind, failure.history_file, failure.monitored)
+        for failure in failures.values()
+    }
     assert known == {("assign", reason, "a", "job", "/var/log/jobs.jsonl", False)}
     assert (node.groups(), node.find_state("a")) == ({}, None)
     assert "a (job-7-100)" in map(name_failed, take_snapshot(node.options()).failures)
@@ -467,7 +470,7 @@ def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None
         return place
 
     node.patch.setattr(jobs, "check_job_processes", come_between)
-    error = refused(node, "a", 7)
+    error = expect_refusal(node, "a", 7)
     assert (others, error.reason, "a member of key b" in error.kind) == ([None, None], Reason.USAGE, True)
     assert node.groups() == {"oci-b": {7}}
     node.assert_settled()
@@ -500,7 +503,7 @@ def test_process_that_ends_before_its_turn_takes_the_others_out_again(node: Node
         put(path, data)
 
     node.kernel.put = end_before_its_turn  # type: ignore[method-assign]
-    assert refused(node, "a", 7, 9).reason == Reason.TASK_GONE
+    assert expect_refusal(node, "a", 7, 9).reason == Reason.TASK_GONE
     assert node.groups() == before
     assert node.kernel.group_of(7) == node.kernel.group_of(70) == RESCTRL
     state = node.find_state("a")
@@ -561,7 +564,7 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     group = group or become(node)
     node.repair()
     assert node.groups() == {"oci-a": {9, 91, 10}, group: {8}}
-    assert refused(node, "c", 9).kind == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
+    assert expect_refusal(node, "c", 9).kind == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
     jobs.assign(node.context(), "a", [9])
     assert node.members("a") == {"job-9-200": 9}
     node.assert_settled()
@@ -660,7 +663,7 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
-        assert refused(node, "session-3", 8).kind == "not rebuilt"
+        assert expect_refusal(node, "session-3", 8).kind == "not rebuilt"
         assert isinstance(assign(node, "session-3", 8), HookError)
         joins = {8}
     else:
@@ -720,11 +723,11 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
     monkeypatch.setattr(os, "umask", lambda _: 0)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(system, "set_umask", lambda: None)
-    seen: list[object] = []
+    states: list[object] = []
     find = jobs._find
 
     def execute(*_: object) -> None:
-        seen.extend((node.groups(), node.failures()))
+        states.extend((node.groups(), node.failures()))
         # asked once more, /proc would hide why it cannot start
         monkeypatch.setattr(jobs, "_find", fails(HookError(Reason.TASK_GONE, "gone")))
         fails(8)()
@@ -735,8 +738,8 @@ def test_process_of_a_command_that_cannot_be_started_is_in_no_group(
         monkeypatch.setattr(jobs, "_find", find)
         with pytest.raises(jobs.Unstartable) as caught:
             jobs.run(node.options(), "a", ["/bin/sh"], {})
-        assert (caught.value.status, seen, node.groups(), node.failures()) == (126, then, {}, {})
-        seen.clear()
+        assert (caught.value.status, states, node.groups(), node.failures()) == (126, then, {}, {})
+        states.clear()
 
 
 @pytest.mark.parametrize("error", [OSError(5, "of the disk"), ValueError("a defect")])

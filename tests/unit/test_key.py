@@ -25,7 +25,7 @@ from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
 from tests.unit.stops import stops
-from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, move, refused, use
+from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, expect_refusal, move, use
 
 __all__ = ["node"]  # fixture
 RECORD = f"groups/{UID}.json"
@@ -61,7 +61,7 @@ def test_a_container_whose_key_has_lost_its_record_goes_all_the_same(node: Node)
     node.start()
     node.remove(f"groups/{UID}.json")
     node.stop(ID, 7)
-    assert not [it for it in node.files() if it.startswith(("members/", "groups/"))]
+    assert not [file for file in node.files() if file.startswith(("members/", "groups/"))]
 
 
 def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(node: Node) -> None:
@@ -115,7 +115,7 @@ def test_one_group_that_cannot_be_removed_does_not_keep_the_others(node: Node) -
     use(node, 5, f"{RESCTRL}/gold/mon_groups/{GROUP}")
     node.stop(ID, 7)
     node.machine.refusals["rmdir"] = [errno.EACCES]
-    assert refused(lambda: node.stop(OTHER, 8)).reason == Reason.DENIED
+    assert expect_refusal(lambda: node.stop(OTHER, 8)).reason == Reason.DENIED
     assert node.groups() == {GROUP: set()}
     assert [group.before for group in node.state().groups] == [{ENERGY: "2"}]
     assert node.context().view.is_current(node.state())
@@ -150,15 +150,15 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
 
 def test_the_view_shows_since_when_a_key_lingers_and_with_another_generation_that_it_came_back(node: Node) -> None:
     view = f"{RUN}/mon_groups/{UID}/"
-    seen = []
+    states = []
     for happens in (node.start, node.stop, node.start):
         happens(ID, 7, **LINGER)
-        seen.append({name[len(view) :]: text for name, text in node.machine.files(view[:-1]).items()})
-    since = [files.pop("lingering_since", None) for files in seen]
+        states.append({name[len(view) :]: text for name, text in node.machine.files(view[:-1]).items()})
+    since = [files.pop("lingering_since", None) for files in states]
     assert since == [None, system.now_utc().encode() + b"\n", None]
-    assert len({files.pop("generation") for files in seen}) == 3
-    assert seen[0] == seen[1] == seen[2]
-    assert {"created_at", "tasks"} < {*seen[0]}
+    assert len({files.pop("generation") for files in states}) == 3
+    assert states[0] == states[1] == states[2]
+    assert {"created_at", "tasks"} < {*states[0]}
 
 
 def test_reconcile_shows_that_a_key_lingers_if_poststop_could_not(node: Node) -> None:
@@ -259,7 +259,7 @@ def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_i
     node.start()
     node.kernel.fork(7, 9)
     node.machine.refusals["rmdir"] = [errno.EACCES]
-    assert refused(lambda: node.stop(ID, 7)).reason == Reason.DENIED
+    assert expect_refusal(lambda: node.stop(ID, 7)).reason == Reason.DENIED
     assert (node.verbs(), node.groups()) == (["end", "forget"], {})
 
 
@@ -379,9 +379,9 @@ def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     fill(node)
-    found = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
-    assert [name for name, went in found.items() if went] == ["oci-lost"]
-    assert found.keys() - node.groups().keys() == {"oci-lost"}
+    removed = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
+    assert [name for name, went in removed.items() if went] == ["oci-lost"]
+    assert removed.keys() - node.groups().keys() == {"oci-lost"}
 
 
 def test_an_orphan_leaves_the_view_of_its_key_to_the_groups_on_record(node: Node) -> None:
@@ -469,7 +469,7 @@ def test_a_lock_that_is_held_for_a_moment_after_a_long_reclaim_is_waited_for(nod
     if has_freed:
         node.start(OTHER, 20, OTHER_UID)
     else:
-        assert refused(lambda: node.start(OTHER, 20, OTHER_UID)).reason == Reason.NO_RMIDS
+        assert expect_refusal(lambda: node.start(OTHER, 20, OTHER_UID)).reason == Reason.NO_RMIDS
     assert (held == []) is has_freed, "it was waited for"
     assert node.groups() == ({f"oci-{OTHER_UID}": {20}} if has_freed else {})
     assert (node.find_state(OTHER_UID) is not None) is has_freed
@@ -489,9 +489,9 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node
     node.kernel.die(7)  # as it looks from there
     context = node.context()
     assert reclaim.reclaim(context, OTHER) is False
-    assert [(it.reason, "on the host" in (explain(it).hint or "")) for it in context.run.complaints] == [
-        ("denied", True)
-    ]
+    assert [
+        (complaint.reason, "on the host" in (explain(complaint).hint or "")) for complaint in context.run.complaints
+    ] == [("denied", True)]
     assert node.groups() == {GROUP: set()}
 
 
@@ -516,7 +516,7 @@ def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -
     node.patch.undo()
     node.stop()
     assert node.failures() == {}
-    assert not [it for it in node.files() if it.startswith("locks/")]
+    assert not [file for file in node.files() if file.startswith("locks/")]
 
 
 def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: Node) -> None:
@@ -528,7 +528,7 @@ def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: N
         locked.commit(unshown)
         node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
         key.end(context, locked, by_order=True)
-    assert not [it for it in node.files() if it.startswith("mon_groups/")]
+    assert not [file for file in node.files() if file.startswith("mon_groups/")]
 
 
 # --- Room for records
@@ -574,7 +574,7 @@ def test_a_start_that_fails_leaves_its_key_as_it_was(node: Node, was: str, call:
     before, groups = node.state(), node.groups()
     node.kernel.now += 1
     node.machine.refusals[call] = [errno.EACCES]
-    assert refused(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
+    assert expect_refusal(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
     assert (replace(node.state(), generation=before.generation), node.groups()) == (before, groups)
     assert node.context().view.is_current(node.state())
     assert node.context().run.read_index(ID) is None
@@ -589,7 +589,7 @@ def test_a_group_that_a_failed_start_has_made_again_is_its_keys(node: Node, ling
         node.stop(OTHER, 7, linger=60)
     node.remove_groups()
     node.machine.refusals["put"] = [errno.EACCES]
-    assert refused(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
+    assert expect_refusal(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
     assert (node.groups(), node.members()) == ({GROUP: set()}, {} if lingers else {OTHER: 7})
     assert (node.state().lingering_since is not None, node.context().view.is_current(node.state())) == (lingers, True)
     assert [group.before for group in node.state().groups] == [{ENERGY: "7" if lingers else "Unavailable"}]

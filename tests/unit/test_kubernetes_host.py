@@ -233,7 +233,7 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
     """Containers take the program's path from each JSON that is there, and live to the end of the test."""
     at(FAR).mkdir(parents=True)
     random = Random(seed)
-    named: set[str] = set()
+    paths: set[str] = set()
     done: list[str] = []
     for _ in range(30):
         name = random.choice(sorted(STEPS))
@@ -242,8 +242,8 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
         with suppress(Refused):
             getattr(of(release), verb)()
         files = {item: hooksd.read_entry(str(json_of(item))).file for item in (A, SAME, B)}
-        named |= {file.hook.path for file in files.values() if file is not None}
-        assert not [path for path in named if not os.access(at(path), os.X_OK)], done
+        paths |= {file.hook.path for file in files.values() if file is not None}
+        assert not [path for path in paths if not os.access(at(path), os.X_OK)], done
         assert len({item[1] for item, file in files.items() if file is not None}) <= 1, f"two JSONs: {done}"
         if any(file is not None for file in files.values()) and verb == "install":
             assert not is_stub(str(at(PROGRAM))), done
@@ -252,7 +252,7 @@ def test_in_no_order_of_releases_and_jobs_is_a_program_missing_that_a_json_or_a_
         with suppress(Refused):
             of(release).remove_json()
         of(release).remove_program()
-    assert is_stub(str(at(PROGRAM))) is (PROGRAM in named)
+    assert is_stub(str(at(PROGRAM))) is (PROGRAM in paths)
     assert [json_of(item).exists() for item in (A, SAME, B)] == [False] * 3
 
 

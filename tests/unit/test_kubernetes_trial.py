@@ -240,9 +240,9 @@ def test_a_node_that_fails_is_named_with_the_reason(
         trial.run(api, plan, "hook-test")
     printed = capsys.readouterr().out
     assert printed.startswith(f"a: FAILED: {said}")
-    named = re.findall(r"docs/troubleshooting\.md#([a-z-]+)", printed)
-    assert set(named) <= anchors(page("docs/troubleshooting.md"))
-    assert named or ill <= {"metrics", "counter", "image"}
+    headings = re.findall(r"docs/troubleshooting\.md#([a-z-]+)", printed)
+    assert set(headings) <= anchors(page("docs/troubleshooting.md"))
+    assert headings or ill <= {"metrics", "counter", "image"}
     assert kube.pods == {}
 
 

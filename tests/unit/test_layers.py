@@ -65,8 +65,12 @@ def running(node: ast.AST, *, lazily: bool) -> Iterator[ast.AST]:
             yield from running(child, lazily=lazily)
 
 
-EAGER = {name: {it for node in running(tree, lazily=False) for it in imported(node)} for name, tree in TREES.items()}
-EVER = {name: {it for node in running(tree, lazily=True) for it in imported(node)} for name, tree in TREES.items()}
+EAGER = {
+    name: {module for node in running(tree, lazily=False) for module in imported(node)} for name, tree in TREES.items()
+}
+EVER = {
+    name: {module for node in running(tree, lazily=True) for module in imported(node)} for name, tree in TREES.items()
+}
 """The modules that each module imports: when it is imported, and at any time."""
 NAMED = {name: {module for node in ast.walk(tree) for module in imported(node)} for name, tree in TREES.items()}
 """The modules that each module imports at any time, or for type checkers."""
@@ -76,7 +80,7 @@ FOR_TYPES = {"names": {"models"}}
 
 def users(*names: str) -> set[str]:
     """The modules that import one of these, at any place."""
-    return {module for module, found in EVER.items() if found & {*names}}
+    return {module for module, imported_modules in EVER.items() if imported_modules & {*names}}
 
 
 def test_docstring_of_hook_lists_every_package_and_each_module_says_what_it_is_for() -> None:
@@ -86,7 +90,7 @@ def test_docstring_of_hook_lists_every_package_and_each_module_says_what_it_is_f
 
 def test_core_imports_builtin_modules_and_no_tool_and_nothing_in_circles() -> None:
     offenders = {name: EVER[name] - CORE - BUILTIN - {"__future__", "hook"} for name in CORE - PYDANTIC}
-    assert {name: found for name, found in offenders.items() if found} == {}
+    assert {name: modules for name, modules in offenders.items() if modules} == {}
     assert BUILTIN - {"_json", "_socket", "fcntl", "select"} <= {*sys.builtin_module_names}, "these four may be shared"
     assert {*TopologicalSorter({name: EVER[name] & CORE for name in CORE}).static_order()} == CORE
 
@@ -121,9 +125,11 @@ def test_packages_import_only_the_core_and_packages_before_them() -> None:
     offenders = {}
     for name in TOOLS:
         before = PACKAGES[: PACKAGES.index(name.split("/")[0]) + 1]
-        strangers = {it for it in EVER[name] & TREES.keys() if it not in CORE and it.split("/")[0] not in before}
+        strangers = {
+            module for module in EVER[name] & TREES.keys() if module not in CORE and module.split("/")[0] not in before
+        }
         offenders[name] = strangers - {"__init__"}
-    assert {name: found for name, found in offenders.items() if found} == {}
+    assert {name: modules for name, modules in offenders.items() if modules} == {}
     graph = {name: EAGER[name] & TREES.keys() for name in TREES}
     assert {*TopologicalSorter(graph).static_order()} >= TREES.keys()
 
@@ -178,10 +184,12 @@ def opened_by(module: str) -> Iterator[str]:
     """What a module opens files with, or could; the functions of `files` are the door's."""
     for node in ast.walk(SOURCES[module]):
         if isinstance(node, ast.Import):
-            yield from {it.name.partition(".")[0] for it in node.names} & MODULES
+            yield from {alias.name.partition(".")[0] for alias in node.names} & MODULES
         elif isinstance(node, ast.ImportFrom):
             yield from {(node.module or "").partition(".")[0]} & MODULES
-            yield from ({it.name for it in node.names} & OPENERS if not (node.module or "").startswith("hook") else ())
+            yield from (
+                {alias.name for alias in node.names} & OPENERS if not (node.module or "").startswith("hook") else ()
+            )
         elif isinstance(node, ast.Name) and node.id == "open":
             yield "open"
         elif isinstance(node, ast.Attribute) and node.attr in OPENERS and ast.unparse(node.value) != "files":
@@ -189,17 +197,17 @@ def opened_by(module: str) -> Iterator[str]:
 
 
 def test_only_the_doors_open_files_and_each_exception_is_needed() -> None:
-    found = {module: {*opened_by(module)} for module in SOURCES.keys() - {"system", "node/files"}}
-    assert {module: names for module, names in found.items() if names} == ELSEWHERE
+    openers = {module: {*opened_by(module)} for module in SOURCES.keys() - {"system", "node/files"}}
+    assert {module: names for module, names in openers.items() if names} == ELSEWHERE
 
 
 def test_tools_do_not_read_files_of_others_as_our_own() -> None:
     """But the one that reads the program's records."""
-    named = {
+    names = {
         module: {ast.unparse(node) for node in ast.walk(TREES[module]) if isinstance(node, ast.Attribute)}
         for module in TOOLS - {"node/records"}
     }
-    assert {module for module, names in named.items() if names & OWN} == OF_THE_KERNEL
+    assert {module for module, names in names.items() if names & OWN} == OF_THE_KERNEL
 
 
 OF_PROCESSES = {

@@ -107,7 +107,7 @@ def test_comments_and_docstrings_name_what_exists() -> None:
         path: find_wrong_mentions("\n".join(find_texts(text)), in_tests=path.startswith("tests/"))
         for path, text in SOURCES.items()
     }
-    assert {path: found for path, found in wrong.items() if found} == {}
+    assert {path: mentions for path, mentions in wrong.items() if mentions} == {}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,12 @@ def test_a_name_of_what_does_not_exist_is_found(text: str, wrong: set[str]) -> N
 
 def test_units_chart_and_man_page_name_files_that_exist() -> None:
     paths = [path for path in (ROOT / "packaging").rglob("*") if path.is_file()]
-    texts = {it: it.read_text("utf-8") for it in paths if it.suffix not in {".py", ".pyc", ".json"}}
-    wrong = {path: [it for it in PATHS.findall(text) if not (ROOT / it).exists()] for path, text in texts.items()}
-    assert {path: found for path, found in wrong.items() if found} == {}
+    texts = {path: path.read_text("utf-8") for path in paths if path.suffix not in {".py", ".pyc", ".json"}}
+    wrong = {
+        path: [mention for mention in PATHS.findall(text) if not (ROOT / mention).exists()]
+        for path, text in texts.items()
+    }
+    assert {path: mentions for path, mentions in wrong.items() if mentions} == {}
 
 
 def find_counts(source: str) -> Iterator[str]:

@@ -111,8 +111,8 @@ def test_valid_documents_are_accepted_alike_and_a_dump_reads_back_as_the_same_va
 
 
 def test_substitutions_go_beyond_each_bound() -> None:
-    documents = [it for it in strategies.substitutions(models.State) if isinstance(it, dict)]
-    assert {0, -1, 2**31 - 1, 2**31} <= {it["pid"] for it in documents if type(it.get("pid")) is int}
+    documents = [document for document in strategies.substitutions(models.State) if isinstance(document, dict)]
+    assert {0, -1, 2**31 - 1, 2**31} <= {document["pid"] for document in documents if type(document.get("pid")) is int}
 
 
 # --- What else both forms do
@@ -147,9 +147,9 @@ def test_fields_of_a_later_version_are_ignored(form: Any) -> None:  # noqa: ANN4
 def test_mutable_defaults_are_fresh(form: Any) -> None:  # noqa: ANN401
     one, other = ((form.Options(), form.KeyState(key="a", kind="pod")) for _ in range(2))
     for mine, theirs in zip(one, other):
-        mutable = [found for found in mine.model_dump() if isinstance(getattr(mine, found), (list, dict))]
+        mutable = [name for name in mine.model_dump() if isinstance(getattr(mine, name), (list, dict))]
         assert len(mutable) >= 2
-        assert not [found for found in mutable if getattr(mine, found) is getattr(theirs, found)]
+        assert not [name for name in mutable if getattr(mine, name) is getattr(theirs, name)]
 
 
 def test_models_are_frozen_and_equal_by_type_and_fields(form: Any) -> None:  # noqa: ANN401
@@ -210,8 +210,8 @@ def test_the_schema_of_a_line_is_that_of_its_model() -> None:
 def test_the_schema_of_a_line_accepts_what_the_model_does(fields: dict[str, Any], place: list[object] | None) -> None:
     line = lines.make(1, "db", **fields)
     schema = json.loads((ROOT / pyz.SCHEMA).read_text(encoding="ascii"))
-    found = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(schema).iter_errors(line)]
-    assert found == ([place] if place is not None else [])
+    paths = [list(error.absolute_path) for error in jsonschema.Draft202012Validator(schema).iter_errors(line)]
+    assert paths == ([place] if place is not None else [])
     assert (outcome(node_models, "Job", line)[0] == "accepted") == (place is None)
 
 

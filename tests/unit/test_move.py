@@ -16,7 +16,7 @@ from hook.reconcile.record import LateCpu
 from hook.resctrl import Resctrl
 from hook.words import explain
 from tests.simulator.kernel import RESCTRL
-from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 
 __all__ = ["node"]  # fixture
 INIT = 7
@@ -333,7 +333,7 @@ def take_over(chain: Chain, pid: int) -> Callable[[], None]:
 
     def act() -> None:
         chain.kernel.die(1000)
-        chain.node.spawn(1000, own(OTHER), f"mon_groups/{OTHER_GROUP}", born=900).parent = pid
+        chain.node.spawn(1000, cgroup_of(OTHER), f"mon_groups/{OTHER_GROUP}", born=900).parent = pid
 
     return act
 

@@ -45,7 +45,7 @@ def start(node: Node, *containers: str, annotations: dict[str, str] | None = Non
         )
 
 
-def named(node: Node) -> tuple[str | None, str | None, dict[str, str | None]]:
+def read_names(node: Node) -> tuple[str | None, str | None, dict[str, str | None]]:
     state = node.state()
     return state.pod_namespace, state.pod_name, {container: member.name for container, member in state.members.items()}
 
@@ -57,9 +57,9 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
     start(node, *IDS)
     for part in ("groups", "members"):
         node.remove(part)
-    found = node.verbs()
-    assert (found[0], found.count("name")) == ("rebuild", 0), "at once: its metrics have the labels of before"
-    assert named(node) == WHOLE
+    actions = node.verbs()
+    assert (actions[0], actions.count("name")) == ("rebuild", 0), "at once: its metrics have the labels of before"
+    assert read_names(node) == WHOLE
     assert node.state().labels == {}
     assert node.verbs() == []
 
@@ -67,7 +67,7 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(node: Node) -> None:
 def test_labels_of_a_key_that_was_exported_without_names_stay_empty(node: Node) -> None:
     start(node, IDS[0])
     assert node.verbs() == ["name"]
-    assert named(node)[:2] == ("shop", "web")
+    assert read_names(node)[:2] == ("shop", "web")
     assert node.state().labels == {"namespace": "", "pod": "", "container": ""}
 
 
@@ -81,38 +81,38 @@ def test_names_on_record_stay(node: Node) -> None:
     assert node.verbs() == []
     start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": ""})
     assert node.verbs() == ["name"]
-    assert named(node) == ("ns", "another", {IDS[0]: "x", IDS[1]: "side-car"})
+    assert read_names(node) == ("ns", "another", {IDS[0]: "x", IDS[1]: "side-car"})
 
 
 def test_each_name_is_taken_as_far_as_it_is_known(node: Node) -> None:
     node.machine.fs.remove_object(f"/var/log/containers/web_shop_side-car-{IDS[1]}.log")
     start(node, *IDS)
     assert node.verbs() == ["name"]
-    assert named(node) == ("shop", "web", {IDS[0]: "app", IDS[1]: None})
+    assert read_names(node) == ("shop", "web", {IDS[0]: "app", IDS[1]: None})
     assert node.verbs() == []
 
 
-def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def note_listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is listed of the kubelet's from now on."""
-    found: list[str] = []
+    lines: list[str] = []
     real = files.list_names
 
     def note(directory: str) -> list[str]:
-        found.append(directory)
+        lines.append(directory)
         return real(directory)
 
     monkeypatch.setattr(files, "list_names", note)
-    return found
+    return lines
 
 
 def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = listed(monkeypatch)
+    lines = note_listings(monkeypatch)
     node.start("alone", 20, uid=None)
     start(node, IDS[0], annotations={**ANNOTATIONS, **NAMES, "io.kubernetes.container.name": "app"})
-    assert (node.verbs(), found) == ([], [])
+    assert (node.verbs(), lines) == ([], [])
     start(node, *IDS, annotations={**ANNOTATIONS, **NAMES})
     assert node.verbs() == ["name"]
-    assert found == ["/var/log/containers"]
+    assert lines == ["/var/log/containers"]
 
 
 def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,15 +120,15 @@ def test_naming_looks_at_the_record_again_under_the_lock(node: Node, monkeypatch
     start(node, IDS[0])
     real = acting.act
 
-    def act(seen: Survey, action: Action) -> bool | Mover:
+    def act(survey: Survey, action: Action) -> bool | Mover:
         monkeypatch.setattr("hook.reconcile.run.act", real)
         annotations = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(node, *IDS, annotations={**ANNOTATIONS, **annotations, "io.kubernetes.container.name": "new"})
-        return real(seen, action)
+        return real(survey, action)
 
     monkeypatch.setattr("hook.reconcile.run.act", act)
     assert node.verbs() == []
-    assert named(node) == ("ns", "hooked", {IDS[0]: "new", IDS[1]: "new"})
+    assert read_names(node) == ("ns", "hooked", {IDS[0]: "new", IDS[1]: "new"})
 
 
 def test_reconcile_marks_that_podman_is_to_be_asked_and_its_dry_run_does_not(

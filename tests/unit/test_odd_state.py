@@ -111,9 +111,9 @@ def test_names_of_a_state_that_is_too_large_are_those_of_its_bundle(node: Node) 
 
 
 def test_annotations_that_a_state_begins_with_are_its_own(node: Node) -> None:
-    named = {**NAMES, "io.kubernetes.pod.uid": UID}
+    annotations = {**NAMES, "io.kubernetes.pod.uid": UID}
     node.spawn(7)
-    said = called(node, {**STATE, "annotations": named, "more": BIG}, "--namespace=shop", config={})
+    said = called(node, {**STATE, "annotations": annotations, "more": BIG}, "--namespace=shop", config={})
     assert node.state().pod_name == "web"
     assert "only the beginning is used" in said
     assert "annotations" not in said

@@ -38,7 +38,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What Butane is given for --files-dir."""
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
-    fitting = [str(found.path) for found in interpreters.find() if found.version[:2] in RHEL_COREOS]
+    fitting = [str(python.path) for python in interpreters.find() if python.version[:2] in RHEL_COREOS]
     archive.build(output=root / "dist" / "resctrl-mon-hook.pyz", interpreters=fitting)
     return root
 
@@ -68,28 +68,28 @@ def content(file: dict[str, Any]) -> bytes:
 def test_every_file_has_its_content_and_lies_where_the_program_knows_it_and_the_json_is_last(
     made: dict[str, Any], tree: Path
 ) -> None:
-    found = files(made)
-    assert {*found} == {PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON}
-    assert list(found)[-1] == JSON
+    by_path = files(made)
+    assert {*by_path} == {PLACES.owner, PLACES.program, PLACES.tmpfiles, JSON}
+    assert list(by_path)[-1] == JSON
     for file in BUTANE["storage"]["files"]:
-        local, made_file = file["contents"].get("local"), found[file["path"]]
+        local, made_file = file["contents"].get("local"), by_path[file["path"]]
         expected = (tree / local).read_bytes() if local else file["contents"]["inline"].encode()
         mode = 0o755 if file["path"] == PLACES.program else 0o644
         assert (content(made_file), made_file["mode"], made_file["overwrite"]) == (expected, mode, file["overwrite"])
-    assert content(found[PLACES.owner]).decode().strip() in OWNERS
+    assert content(by_path[PLACES.owner]).decode().strip() in OWNERS
     shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
-    assert json.loads(content(found[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
+    assert json.loads(content(by_path[JSON])) == {**shipped, "hook": {**shipped["hook"], "path": PLACES.program}}
 
 
 def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
     assert list(units(made)) == [unit["name"] for unit in BUTANE["systemd"]["units"]]
     for unit in BUTANE["systemd"]["units"]:
-        found = units(made)[unit["name"]]
+        made_unit = units(made)[unit["name"]]
         local = unit.get("contents_local")
-        assert found["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else unit["contents"])
+        assert made_unit["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else unit["contents"])
         for name in ("enabled", "dropins"):
-            assert found.get(name) == unit.get(name)
-        assert not found.keys() - {"name", "enabled", "contents", "dropins"}
+            assert made_unit.get(name) == unit.get(name)
+        assert not made_unit.keys() - {"name", "enabled", "contents", "dropins"}
 
 
 def test_what_is_not_known_is_refused_and_not_left_out(tree: Path) -> None:
@@ -195,10 +195,10 @@ def test_the_policy_is_the_clusters_own_and_covers_every_file_and_every_unit(mad
 def test_the_policy_neither_reboots_nor_unmounts() -> None:
     """openshift/api allows the action None only alone, and Restart only with a service."""
     policy = POLICY["spec"]["nodeDisruptionPolicy"]
-    for found in (*policy["files"], *policy["units"]):
-        kinds = [action["type"] for action in found["actions"]]
+    for item in (*policy["files"], *policy["units"]):
+        kinds = [action["type"] for action in item["actions"]]
         assert set(kinds) <= {"None", "DaemonReload", "Restart"}
         assert "None" not in kinds or len(kinds) == 1
-        for action in found["actions"]:
+        for action in item["actions"]:
             assert (action["type"] == "Restart") == ("restart" in action)
             assert action.get("restart", {}).get("serviceName") != "sys-fs-resctrl.mount"

@@ -307,9 +307,9 @@ def test_a_pods_digits_stay_its_label(known: podman.PodmanNames) -> None:
         ({"pod_name": "stack"}, {}),
         ({"member": ELSEWHERE}, {}),
     ):
-        named = podman.add_names(state(**fields), known)
-        assert named.labels == labels, fields
-        assert podman.add_names(named, known) is named
+        state_with_names = podman.add_names(state(**fields), known)
+        assert state_with_names.labels == labels, fields
+        assert podman.add_names(state_with_names, known) is state_with_names
 
 
 def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: podman.PodmanNames) -> None:

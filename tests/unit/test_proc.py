@@ -157,7 +157,7 @@ def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: st
 
 @pytest.mark.parametrize("below", ["", "/init.scope", "/libpod-c1.scope", "/x/c1"])
 @pytest.mark.parametrize(
-    "own",
+    "cgroup",
     [
         ":/machine.slice/libpod-c1.scope",
         "cpu,cpuacct:/kubepods/pod1/c1",
@@ -166,11 +166,11 @@ def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: st
         ":/c1",
     ],
 )
-def test_what_is_below_a_containers_own_cgroup_is_not_recorded(own: str, below: str) -> None:
+def test_what_is_below_a_containers_own_cgroup_is_not_recorded(cgroup: str, below: str) -> None:
     """systemd in a container moves its init to init.scope: the rest of the container is not within that."""
-    assert identity.choose_cgroup([own + below], "c1") == own
-    assert identity.choose_cgroup([own + below], "c1@7-100") == own
-    assert identity.find_own(own + below, "c2") is None
+    assert identity.choose_cgroup([cgroup + below], "c1") == cgroup
+    assert identity.choose_cgroup([cgroup + below], "c1@7-100") == cgroup
+    assert identity.find_own(cgroup + below, "c2") is None
 
 
 @pytest.mark.parametrize(

@@ -223,12 +223,12 @@ def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest
 
 
 def test_more_cgroups_than_are_read_are_not_even_listed(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: list[str] = []
+    directories: list[str] = []
     monkeypatch.setattr(system, "count_links", lambda _path: 100_002)
-    monkeypatch.setattr(system, "list_directory", lambda path, _above: listed.append(path))
+    monkeypatch.setattr(system, "list_directory", lambda path, _above: directories.append(path))
     add(mount / OWN[1:], 7)
     assert read_threads(":" + OWN, none_is) == Reading({7}, 100_000)
-    assert listed == []
+    assert directories == []
 
 
 def count_directories(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,11 +294,11 @@ def test_cgroup_that_vanishes_leads_to_another_reading_and_is_counted_if_that_is
     opened = node.machine.open
     tries = []
 
-    def open_noted(path: bytes, *arguments: int, **named: int) -> int:
+    def open_noted(path: bytes, *arguments: int, **keywords: int) -> int:
         tries.append(path) if path == b"below" else None
         if len(tries) > times:
             node.kernel.files.clear()
-        return opened(path, *arguments, **named)
+        return opened(path, *arguments, **keywords)
 
     node.machine.open = open_noted  # type: ignore[method-assign,assignment]
     assert read_threads(":" + OWN, none_is) == (Reading({7, 8}, 0) if times == 1 else Reading({7}, 1))

@@ -57,7 +57,9 @@ def scraped(node: NodeFiles) -> Samples:
 def values(samples: Samples, name: str, **labels: str) -> list[float]:
     """Those of the series of this name with these labels among its own, in order."""
     wanted = set(labels.items())
-    return sorted(it for (found, own), it in samples.items() if found == "resctrl_mon_" + name and wanted <= own)
+    return sorted(
+        value for (metric, labels), value in samples.items() if metric == "resctrl_mon_" + name and wanted <= labels
+    )
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
@@ -198,8 +200,8 @@ def test_a_key_that_got_another_name_keeps_its_series_and_has_an_info(node: Node
     state = node.live("c1", pod_name=POD, name="app")
     expected = {"namespace": "", "pod": POD, "container": "app", "key": "c1"}
     assert labels_of(node) == expected
-    named = labels.keep_labels(state, replace(state, pod_name="keep"))
-    for again in (state, named, labels.keep_labels(named, replace(named, pod_name="kept", name="new"))):
+    labelled = labels.keep_labels(state, replace(state, pod_name="keep"))
+    for again in (state, labelled, labels.keep_labels(labelled, replace(labelled, pod_name="kept", name="new"))):
         node.record(**again.model_dump())
         assert labels_of(node) == expected
         infos = {series for series in scraped(node) if series[0] == "resctrl_mon_key_info"}
@@ -213,10 +215,10 @@ def test_a_job_has_an_info_with_its_labels(node: NodeFiles) -> None:
     node.live("nightly", kind="job", job_labels={"user": "alice", "name": text})
     node.live("plain", kind="job")
     none = dict.fromkeys(NAMES, "")
-    named = {**none, "key": "nightly", "name": "nightly", "label_user": "alice", "label_name": printable(text)}
+    labelled = {**none, "key": "nightly", "name": "nightly", "label_user": "alice", "label_name": printable(text)}
     plain = {**none, "key": "plain", "name": "plain"}
     infos = {labels for name, labels in scraped(node) if name == "resctrl_mon_key_info"}
-    assert infos == {frozenset(named.items()), frozenset(plain.items())}
+    assert infos == {frozenset(labelled.items()), frozenset(plain.items())}
     assert text_of(node).count("label_user=") == 1
 
 

@@ -34,7 +34,7 @@ from hook.words import explain
 from tests.simulator import machine
 from tests.simulator.kernel import COUNTERS, RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN
-from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node, own
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, cgroup_of, fails, node
 from tests.unit.stops import stops
 
 __all__ = ["node"]  # fixture
@@ -185,7 +185,7 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling_is_not_the_first_contain
     node.start()
     node.kernel.rmdir(gold)
     node.kernel.add_class("gold")
-    node.spawn(8, own(OTHER), group="gold")
+    node.spawn(8, cgroup_of(OTHER), group="gold")
     node.start(OTHER, 8)
     node.repair()
     assert node.groups() == {GROUP: {7}, f"gold/{GROUP}": {8}}
@@ -319,12 +319,12 @@ def test_a_container_whose_runtime_does_not_answer_for_adopt_is_a_failed_action(
 
 def test_what_is_in_a_cgroup_of_another_container_is_that_ones(node: Node) -> None:
     """Its processes were moved into the group of the container above, and back."""
-    inner = f"{own()}/libpod-{OTHER}.scope"
+    inner = f"{cgroup_of()}/libpod-{OTHER}.scope"
     node.start()
     node.start(OTHER, 8, None, cgroup=inner)
     assert node.verbs() == []
     node.spawn(9, f"{inner}/init.scope")
-    node.spawn(10, f"{own()}/init.scope")
+    node.spawn(10, f"{cgroup_of()}/init.scope")
     assert node.verbs() == ["adopt", "adopt"]
     assert node.groups() == {GROUP: {7, 10}, f"oci-{OTHER}": {8, 9}}
 
@@ -338,14 +338,14 @@ def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
     node: Node, below: str, is_recorded: bool
 ) -> None:
     node.start()
-    node.spawn(8, own() + below.removesuffix("/init.scope"))
-    node.spawn(9, own() + below)
+    node.spawn(8, cgroup_of() + below.removesuffix("/init.scope"))
+    node.spawn(9, cgroup_of() + below)
     if is_recorded:
         known = Failure(container=OTHER, stage="createRuntime", reason="bad_key", problem="", pid=8, starttime=100)
         RunDir(RUN).write(Failure, OTHER, known)
     done = node.repair()
     assert (done.outcomes, done.is_whole, node.groups()) == ([], True, {GROUP: {7}})
-    said = f"below another one's, with processes in no group: {own()}/"
+    said = f"below another one's, with processes in no group: {cgroup_of()}/"
     assert [said in line for line in done.left] == ([] if is_recorded else [True])
 
 
@@ -353,14 +353,14 @@ def test_a_container_that_is_not_monitored_is_not_brought_in_with_the_one_above(
 def test_what_a_container_has_begun_itself_is_its_own_whatever_it_calls_its_cgroup(node: Node, below: str) -> None:
     """Podman in a container makes cgroups as the host's Podman does. Also after another tool has removed the group."""
     node.start()
-    node.kernel.fork(7, 8).places = [f"0::{own()}{below}"]
+    node.kernel.fork(7, 8).places = [f"0::{cgroup_of()}{below}"]
     assert (node.verbs(), node.repair().left) == ([], [])
     node.remove_groups()
     assert (node.verbs(), node.groups()) == (["remake"], {GROUP: {7, 8}})
     node.put(f"groups/{UID}.json", "{")
     node.kernel.tasks[8].parent = 1
     assert node.verbs() == ["rebuild"]
-    assert (node.groups(), node.member().cgroup) == ({GROUP: {7, 8}}, f":{own()}")
+    assert (node.groups(), node.member().cgroup) == ({GROUP: {7, 8}}, f":{cgroup_of()}")
 
 
 # --- CPU time before a task was in its group
@@ -371,7 +371,7 @@ SECOND = os.sysconf("SC_CLK_TCK")
 def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> None:
     node.spawn(7).user_ticks = SECOND
     node.start()
-    node.spawn(8, own()).user_ticks = 2 * SECOND
+    node.spawn(8, cgroup_of()).user_ticks = 2 * SECOND
     for verb in ("adopt", "remake"):
         assert node.verbs() == [verb]
         assert (node.state().late_cpu, node.reconciled().late_cpu) == (2, 2)
@@ -382,7 +382,7 @@ def test_what_exec_used_before_it_was_adopted_is_counted_once(node: Node) -> Non
 def test_a_thread_that_another_tool_takes_and_gives_up_again_and_again_is_counted_once(node: Node, runs: int) -> None:
     """Each time all of its life was counted: 2.0 s were 4.0."""
     node.start()
-    node.spawn(8, own()).user_ticks = 2 * SECOND
+    node.spawn(8, cgroup_of()).user_ticks = 2 * SECOND
     theirs = node.make_group("theirs")
     for number in range(3):
         assert node.verbs() == ["adopt"]
@@ -400,15 +400,15 @@ def test_a_thread_older_than_the_last_look_counts_no_more_than_the_time_since_if
     node: Node, has_left: bool
 ) -> None:
     node.start()
-    node.spawn(8, own(), GROUP and f"mon_groups/{GROUP}").user_ticks = 100 * SECOND
+    node.spawn(8, cgroup_of(), GROUP and f"mon_groups/{GROUP}").user_ticks = 100 * SECOND
     if has_left:
-        node.spawn(9, own())
+        node.spawn(9, cgroup_of())
         node.machine.refusals["put"] = [errno.EACCES] * 20
     assert node.repair().is_whole is not has_left
     node.machine.refusals.clear()
     node.kernel.now += 60
     node.kernel.move(8, RESCTRL)
-    young = node.spawn(10, own(), born=int((node.kernel.now - 5) * SECOND))
+    young = node.spawn(10, cgroup_of(), born=int((node.kernel.now - 5) * SECOND))
     young.user_ticks = 4 * SECOND
     node.repair()
     assert node.state().late_cpu == pytest.approx(4 + 60 * has_left, abs=1)
@@ -430,10 +430,10 @@ def count_reads(node: Node, expected: set[str]) -> int:
     paths: list[bytes] = []
     real = node.machine.open
 
-    def open_noted(path: bytes, *arguments: int, **named: int) -> int:
+    def open_noted(path: bytes, *arguments: int, **keywords: int) -> int:
         if path.startswith(b"/proc"):
             paths.append(path)
-        return real(path, *arguments, **named)
+        return real(path, *arguments, **keywords)
 
     node.machine.open = open_noted  # type: ignore[method-assign,assignment]
     assert {*node.verbs()} == expected
@@ -447,13 +447,13 @@ def measure(node: Node, first: int, members: int) -> list[int]:
     for pid in range(first, first + members):
         node.start(f"{pid:064d}", pid, f"{pid:08d}{UID[8:]}")
         node.spawn(pid + members, "/system.slice")
-    found = [count_reads(node, set())]
+    counts = [count_reads(node, set())]
     node.remove_groups()
-    found.append(count_reads(node, {"remake"}))
+    counts.append(count_reads(node, {"remake"}))
     for key in RunDir(RUN).list_names(KeyState):
         node.put(f"groups/{key}.json", "{")
-    found.append(count_reads(node, {"rebuild"}))
-    return found
+    counts.append(count_reads(node, {"rebuild"}))
+    return counts
 
 
 def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(node: Node) -> None:
@@ -532,7 +532,7 @@ def test_a_rebuild_in_which_any_call_fails_takes_nobody_out_and_is_repeated(node
     """Where one of its groups could not be read, a key was complete without it, and its task was taken out."""
     node.kernel.add_class("gold")
     node.start()
-    node.spawn(8, own(OTHER), group="gold")
+    node.spawn(8, cgroup_of(OTHER), group="gold")
     node.start(OTHER, 8)
     for stop in stops(node.machine, errno.EIO):
         node.put(f"groups/{UID}.json", "{")
@@ -665,10 +665,10 @@ def test_a_list_of_live_keys_never_costs_a_live_task_its_group(node: Node) -> No
 
 
 def test_named_linger_shortens_and_never_prolongs_a_recorded_one(node: Node) -> None:
-    for named, is_ended in ((0, True), (300, False), (3600, False), (None, False)):
+    for seconds, is_ended in ((0, True), (300, False), (3600, False), (None, False)):
         node.start("c1", uid=None, linger=600)
         node.stop("c1", 7, linger=600)
-        assert node.verbs(linger=named) == (["end"] if is_ended else [])
+        assert node.verbs(linger=seconds) == (["end"] if is_ended else [])
     node.kernel.now += 601
     assert node.verbs(linger=3600) == ["end"]
     assert node.groups() == {}
@@ -709,11 +709,11 @@ def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, ling
     assert node.verbs(options={"linger": linger}) == ["drop"] if linger else True
     node.kernel.now += linger
     runs = [node.repair() for _ in range(3)]
-    said = [[line for line in it.left if "cannot end yet" in line] for it in runs]
+    said = [[line for line in run.left if "cannot end yet" in line] for run in runs]
     assert [len(lines) for lines in said] == [1, 0, 0]
     assert UID[:12] in said[0][0]
-    assert [outcome.action.verb for it in runs for outcome in it.outcomes] == ([] if linger else ["drop"])
-    assert all(it.is_whole for it in runs)
+    assert [outcome.action.verb for run in runs for outcome in run.outcomes] == ([] if linger else ["drop"])
+    assert all(run.is_whole for run in runs)
     assert (node.reconciled().left, node.groups()) == (1, {GROUP: {9}})
     node.kernel.die(9)
     assert (node.verbs(), node.groups()) == (["end"], {})
@@ -721,7 +721,7 @@ def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, ling
 
 
 def fail_to_monitor(node: Node) -> None:
-    node.spawn(9, own(OTHER))
+    node.spawn(9, cgroup_of(OTHER))
     process = {"pid": 9, "starttime": 100, "key": UID, "kind": "pod"}
     failure = Failure(container=OTHER, stage="createRuntime", reason="io", problem="", **process)  # type: ignore[arg-type]
     node.context().run.write(Failure, OTHER, failure)
@@ -729,7 +729,7 @@ def fail_to_monitor(node: Node) -> None:
 
 def lose_class(node: Node) -> None:
     node.kernel.add_class("gold")
-    node.spawn(8, own(OTHER), "gold")
+    node.spawn(8, cgroup_of(OTHER), "gold")
     node.start(OTHER, 8)
     node.kernel.rmdir(f"{RESCTRL}/gold")
     node.stop(OTHER, 8)
@@ -784,7 +784,7 @@ def test_action_that_changes_nothing_has_failed(node: Node, monkeypatch: pytest.
     node.kernel.die(7)
     monkeypatch.setattr(acting, "leave", lambda *_: None)
     outcomes = node.repair().outcomes
-    assert [(it.action.verb, it.problem) for it in outcomes] == [
+    assert [(outcome.action.verb, outcome.problem) for outcome in outcomes] == [
         ("drop", None), ("drop", "it was done, and is needed again"),
     ]  # fmt: skip
 
@@ -837,8 +837,8 @@ class ChainOfForks:
         self._open, self._read = node.machine.open, node.machine.read
         node.machine.open, node.machine.read = self.open, self.read  # type: ignore[method-assign,assignment]
 
-    def open(self, path: bytes, *arguments: int, **named: int) -> int:
-        descriptor = self._open(path, *arguments, **named)
+    def open(self, path: bytes, *arguments: int, **keywords: int) -> int:
+        descriptor = self._open(path, *arguments, **keywords)
         if path == b"cgroup.threads":
             self._lists.add(descriptor)
             self._node.kernel.now += self._seconds
@@ -976,13 +976,13 @@ each_refusal = pytest.mark.parametrize("number", UNREAD)
 def other(node: Node) -> None:
     """Another pod, into which exec has brought a process."""
     node.start(OTHER, 90, OTHER_UID)
-    node.spawn(91, own(OTHER, OTHER_UID))
+    node.spawn(91, cgroup_of(OTHER, OTHER_UID))
 
 
 def test_exec_whose_cgroup_proc_refuses_is_adopted_and_reported(node: Node) -> None:
     """As kernels do for such a path. A process without a cgroup may be in any container's."""
     node.start()
-    node.spawn(8, own() + DEEP)
+    node.spawn(8, cgroup_of() + DEEP)
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
     done = node.repair()
     assert node.groups() == {GROUP: {7, 8}}
@@ -996,8 +996,8 @@ def test_exec_in_a_cgroup_that_cannot_be_read_is_looked_for_in_proc_and_reported
     node: Node, what: str, number: int
 ) -> None:
     node.start()
-    node.spawn(8, own() + "/below")
-    node.kernel.denied[f"{ROOT_CGROUP}{own()}{what}"] = number
+    node.spawn(8, cgroup_of() + "/below")
+    node.kernel.denied[f"{ROOT_CGROUP}{cgroup_of()}{what}"] = number
     done = node.repair()
     assert node.groups() == {GROUP: {7, 8}}
     assert [line.partition(":")[0] for line in done.left] == [f"1 cgroup of {ID[:12]} of {UID} not read"]
@@ -1065,7 +1065,7 @@ def test_pod_whose_cgroup_cannot_be_looked_at_is_not_deleted(node: Node, number:
 
 def test_record_is_rebuilt_whose_task_is_in_a_cgroup_that_proc_does_not_show(node: Node) -> None:
     node.start()
-    node.spawn(8, own() + DEEP, group=f"mon_groups/{GROUP}")
+    node.spawn(8, cgroup_of() + DEEP, group=f"mon_groups/{GROUP}")
     node.put(f"groups/{UID}.json", "{")
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
     node.repair()
@@ -1085,9 +1085,9 @@ def crowd(node: Node, state: str, number: int = WAITS) -> None:
     """So many containers, each with a process of exec that may be in a fork for ever; in the last one it sleeps."""
     for pid in range(1000, 1000 + number):
         node.start(f"{pid:064d}", pid, uid_of(pid))
-        node.spawn(pid + 1000, own(f"{pid:064d}", uid_of(pid))).state = state
+        node.spawn(pid + 1000, cgroup_of(f"{pid:064d}", uid_of(pid))).state = state
     node.start(OTHER, 90, OTHER_UID)
-    node.spawn(91, own(OTHER, OTHER_UID))
+    node.spawn(91, cgroup_of(OTHER, OTHER_UID))
 
 
 def left_over(node: Node) -> None:
@@ -1151,8 +1151,8 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
     }
     assert (len(late), done.is_whole) == (4, False)
     assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {"adopt", "show", "prune"}
-    named, total = count_outside(node)
-    assert (len(named), total) == (2, 3)
+    places, total = count_outside(node)
+    assert (len(places), total) == (2, 3)
     first = set()
     for _ in range(40):
         node.kernel.now += 60.001
@@ -1191,7 +1191,7 @@ def test_lock_of_a_failure_is_not_waited_for(node: Node) -> None:
 def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
     node.start()
     for number in range(300):
-        node.kernel.cgroups.add(f"{own()}/{number}")
+        node.kernel.cgroups.add(f"{cgroup_of()}/{number}")
     node.spawn(8)
     done: Repairs = node.repair()
     assert done.left == [
@@ -1229,7 +1229,7 @@ def test_all_keys_end_whatever_their_members_do_and_the_run_directory_goes(node:
 
 def test_the_end_of_all_keys_goes_on_after_a_kill_at_each_step(node: Node) -> None:
     for name, pid in ((ID, 7), (OTHER, 8)):
-        node.spawn(pid, own(name))
+        node.spawn(pid, cgroup_of(name))
 
     def begin() -> None:
         node.start(ID, 7)

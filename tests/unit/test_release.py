@@ -68,8 +68,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_release_has_the_files_that_install_names_and_no_other(made: Path) -> None:
-    named = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
-    assert sorted(path.name for path in made.iterdir()) == sorted(named)
+    names = [name.replace("VERSION", __version__) for name in first_words(page("docs/install.md"), "file")]
+    assert sorted(path.name for path in made.iterdir()) == sorted(names)
 
 
 def test_sums_are_those_of_all_other_files(made: Path) -> None:
@@ -131,7 +131,9 @@ def test_bill_has_the_required_fields(bill: dict[str, Any]) -> None:
 def test_identifiers_of_the_bill_are_unique_and_relations_use_no_other(bill: dict[str, Any]) -> None:
     identifiers = [bill["SPDXID"], *(part["SPDXID"] for part in bill["packages"])]
     assert len({*identifiers}) == len(identifiers)
-    ends = {it[end] for it in bill["relationships"] for end in ("spdxElementId", "relatedSpdxElement")}
+    ends = {
+        relationship[end] for relationship in bill["relationships"] for end in ("spdxElementId", "relatedSpdxElement")
+    }
     assert ends == {*identifiers}
 
 
@@ -141,12 +143,18 @@ def test_bill_has_each_file_with_its_sum_and_its_libraries_as_they_were_built_in
     names = {part["SPDXID"]: f"{part['name']} {part['versionInfo']}" for part in bill["packages"]}
     names |= {part["SPDXID"]: part["name"] for part in bill["packages"] if "packageFileName" in part}
     triples = [
-        (names.get(it["spdxElementId"], "document"), it["relationshipType"], names[it["relatedSpdxElement"]])
-        for it in bill["relationships"]
+        (
+            names.get(relationship["spdxElementId"], "document"),
+            relationship["relationshipType"],
+            names[relationship["relatedSpdxElement"]],
+        )
+        for relationship in bill["relationships"]
     ]
     files = {path.name for path in made.iterdir()} - {"SHA256SUMS", release.SBOM}
     assert {other for one, kind, other in triples if kind == "DESCRIBES" and one == "document"} == files
-    linked = {one: [it for program, kind, it in triples if program == one and kind == "STATIC_LINK"] for one in files}
+    linked = {
+        one: [part for program, kind, part in triples if program == one and kind == "STATIC_LINK"] for one in files
+    }
     assert linked["resctrl-mon-hook-x86_64"] == LIBRARIES
     assert linked["resctrl-mon-hook-aarch64"] == [LIBRARIES[0], "glibc 2.36-9", LIBRARIES[2]]
     assert (f"resctrl-mon-hook_{__version__}_arm64.deb", "CONTAINS", "resctrl-mon-hook-aarch64") in triples
@@ -163,9 +171,9 @@ def test_bill_names_the_license_of_each_part_and_of_the_whole(bill: dict[str, An
     whole = "Apache-2.0 AND Python-2.0 AND MIT AND LGPL-2.1-or-later AND Zlib"
     assert licenses["resctrl-mon-hook-x86_64"] == licenses[f"resctrl-mon-hook_{__version__}_amd64.deb"] == whole
     # Debian's names of the same licenses
-    named = re.search(r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE)
-    assert named is not None
-    debian = named[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
+    names = re.search(r"^License: (.+ and .+)$", (ROOT / "packaging/copyright").read_text(), re.MULTILINE)
+    assert names is not None
+    debian = names[1].replace("LGPL-2.1+", "LGPL-2.1-or-later").replace("Expat", "MIT").split(" and ")
     assert sorted(debian) == sorted(whole.split(" AND "))
 
 

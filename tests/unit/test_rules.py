@@ -48,19 +48,19 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
 
 
 def test_every_alert_is_tested_in_both_ways() -> None:
-    tried = [it for case in CASES for it in case["alert_rule_test"]]
-    assert {it["alertname"] for it in tried if it["exp_alerts"]} == set(ALERTS)
-    assert {it["alertname"] for it in tried if not it["exp_alerts"]} == set(ALERTS)
+    tried = [trial for case in CASES for trial in case["alert_rule_test"]]
+    assert {trial["alertname"] for trial in tried if trial["exp_alerts"]} == set(ALERTS)
+    assert {trial["alertname"] for trial in tried if not trial["exp_alerts"]} == set(ALERTS)
 
 
 def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_leads_to_its_heading() -> None:
     for rule in RULES:
         expression = re.sub("|".join(RECORDED), lambda name: RECORDED[name[0]], rule["expr"])
-        named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", expression))
-        assert named
-        assert named <= {*FAMILIES, "node_textfile_mtime_seconds"}
-        has = {label for name in named & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
-        asked = {it for group in re.findall(r"\b(?:by|on) \(([^)]+)\)", expression) for it in group.split(", ")}
+        metrics = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", expression))
+        assert metrics
+        assert metrics <= {*FAMILIES, "node_textfile_mtime_seconds"}
+        has = {label for name in metrics & FAMILIES.keys() for labels in FAMILIES[name].samples for label, _ in labels}
+        asked = {label for group in re.findall(r"\b(?:by|on) \(([^)]+)\)", expression) for label in group.split(", ")}
         asked |= set(re.findall(r"[{,](\w+)=", expression))
         assert asked <= has | OTHER_LABELS
         assert rule["for"]
@@ -73,7 +73,7 @@ def test_an_alert_is_about_metrics_and_labels_that_exist_and_its_runbook_url_lea
 
 def test_the_units_write_the_file_whose_age_is_watched() -> None:
     unit = (ROOT / "packaging/systemd/resctrl-mon-hook-textfile.service").read_text(encoding="ascii")
-    (watched,) = {it for rule in EVERY_RULE for it in re.findall(r'file=~"([^"]+)"', rule["expr"])}
+    (watched,) = {pattern for rule in EVERY_RULE for pattern in re.findall(r'file=~"([^"]+)"', rule["expr"])}
     written = re.findall(r"TEXTFILE=(/\S+)", unit)
     assert len(written) == 2
     assert all(re.fullmatch(watched, path) for path in written)

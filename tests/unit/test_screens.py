@@ -359,7 +359,7 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "shown"),
     [
         ("ab", "ab"),
         ("abcd", "abcde"),
@@ -377,7 +377,7 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
     ],
 )
 def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
-    node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[str], name: str, found: str
+    node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[str], name: str, shown: str
 ) -> None:
     for key in ("ab", "abc", "abcde", "a-1", "else"):
         node.record(key)
@@ -388,10 +388,10 @@ def test_a_whole_name_comes_first_and_one_of_none_or_several_is_an_error(
     node.fail("c9")
     status = cli.main(["show", "--json", *node.places, name])
     if status == 0:
-        assert json.loads(capsys.readouterr().out)["key"] == found
+        assert json.loads(capsys.readouterr().out)["key"] == shown
     else:
         assert status == 2
-        assert found in "".join(complaints)
+        assert shown in "".join(complaints)
 
 
 def test_show_of_a_key_that_has_ended_names_the_command_that_shows_its_line(
@@ -415,8 +415,8 @@ def test_show_of_a_completed_key_names_that_command_once_its_line_is_written(
 ) -> None:
     for owed in ({}, {"owed": {"lines": ["{}"], "why": "no room"}}):
         node.completed("c1", history_file=file, **owed)
-        named = [row.split(maxsplit=1)[1] for row in run("show", "c1").splitlines() if row.startswith("history ")]
-        assert named == ([] if more is None or owed else [f"resctrl-mon-hook history c1{more}"])
+        names = [row.split(maxsplit=1)[1] for row in run("show", "c1").splitlines() if row.startswith("history ")]
+        assert names == ([] if more is None or owed else [f"resctrl-mon-hook history c1{more}"])
     node.live("c2", history_file=file)
     assert "resctrl-mon-hook history" not in run("show", "c2")
 

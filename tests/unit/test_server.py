@@ -34,7 +34,7 @@ OPENED: list[socket.socket] = []
 """The clients of the server that runs."""
 
 
-def x(value: float, meaning: str = "a number") -> list[Family]:
+def make_x(value: float, meaning: str = "a number") -> list[Family]:
     """A measurement: one number."""
     return [Family("x", meaning, {(): value})]
 
@@ -55,7 +55,9 @@ class Running(server.Server):
 
 
 @contextmanager
-def serving(measure: Callable[[], list[Family]] = lambda: x(1), address: tuple[str, int] = LOCAL) -> Iterator[Running]:
+def serving(
+    measure: Callable[[], list[Family]] = lambda: make_x(1), address: tuple[str, int] = LOCAL
+) -> Iterator[Running]:
     with Running(address, lambda _former: measure()) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
@@ -154,7 +156,7 @@ class Measure:
         self.calls += 1
         self.begun.set()
         assert self.go_on.wait(DEADLINE)
-        return x(self.calls)
+        return make_x(self.calls)
 
 
 # --- What is answered
@@ -162,7 +164,7 @@ class Measure:
 
 def test_a_measurement_answers_the_requests_of_the_next_second(clock: list[float]) -> None:
     numbers = iter(range(9))
-    with serving(lambda: x(next(numbers))) as running:
+    with serving(lambda: make_x(next(numbers))) as running:
         ages = []
         for _ in range(4):
             status, kind, text = get(running, "/metrics?a=b")
@@ -180,7 +182,7 @@ def test_a_measurement_gets_what_was_exported_before_and_how_old_that_is(clock: 
         formers.append(former)
         if len(formers) == 2:
             raise OSError
-        return x(5)
+        return make_x(5)
 
     with Running(LOCAL, measure) as running:
         for _ in range(3):
@@ -269,7 +271,7 @@ WHOLE = ("", "*;q=0", "gzip;q=0, *", "gzip;q=0.0", "identity", "br, zstd", "gzip
 
 def test_format_and_compression_are_those_that_the_client_asks_for() -> None:
     meaning = "x" * 1000
-    with serving(lambda: x(1, meaning)) as running:
+    with serving(lambda: make_x(1, meaning)) as running:
         for accept, kind in PREFERRED.items():
             answer, content = send_request(running, "/metrics", **({"Accept": accept} if accept else {}))
             assert answer.getheader("Content-Type") == kind, accept
@@ -312,7 +314,7 @@ def test_a_failed_measurement_is_answered_and_reported(
     def measure() -> list[Family]:
         if (problem := next(answers)) is not None:
             raise problem
-        return x(1)
+        return make_x(1)
 
     with serving(measure) as running:
         for _ in range(2):
@@ -387,7 +389,7 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
     with serving() as running:
         port = running.server_port
         with pytest.raises(HookError) as caught:
-            server.serve(("127.0.0.1", port), lambda _former: x(1), lambda _text: None)
+            server.serve(("127.0.0.1", port), lambda _former: make_x(1), lambda _text: None)
         assert re.search(rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE", str(explain(caught.value)))
 
 
@@ -455,7 +457,7 @@ SOURCES = {"one": ["127.0.0.1"] * 16, "many": [f"127.0.1.{number}" for number in
 def test_slow_clients_keep_no_scraper_waiting(way: str, sources: str, limit: int, limits: Callable[..., None]) -> None:
     limits(MOST=limit)
     meaning = "x" * (1 << 20)
-    with serving(lambda: x(1, meaning)) as running:
+    with serving(lambda: make_x(1, meaning)) as running:
         slow = Slow(running, way, SOURCES[sources])
         for _ in range(SCRAPES):
             slow.go_on()
@@ -524,7 +526,7 @@ def test_who_waits_for_a_measurement_is_not_cut_off_and_takes_no_place_of_other_
 def test_an_answer_that_is_not_read_keeps_its_place() -> None:
     """What waits in our kernel is bounded by the number of connections, even if their clients say that they end."""
     meaning = "x" * 30_000
-    with serving(lambda: x(1, meaning)) as running:
+    with serving(lambda: make_x(1, meaning)) as running:
         slow = connect(running, data=ASK, ahead=4096)
         slow.shutdown(socket.SHUT_WR)
         assert get(running)[0] == 200

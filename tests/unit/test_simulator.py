@@ -39,8 +39,8 @@ def test_each_broken_rule_fits_the_program() -> None:
 
 
 def test_failure_is_printed_as_a_command_that_repeats_it() -> None:
-    found = simulate("--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "5", "--most", "1")
-    by_seed, by_plan, problem = found.stdout.splitlines()
+    done = simulate("--mutant", "M10", "--scenario", MUTANTS["M10"].scenario, "--random", "5", "--most", "1")
+    by_seed, by_plan, problem = done.stdout.splitlines()
     for command in (by_seed, by_plan):
         words = command.replace("python3", sys.executable, 1)
         again = subprocess.run(words, shell=True, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S602

@@ -80,11 +80,13 @@ KEYS = st.builds(
 POD = {"namespace": NAMES, "pod": NAMES, "name": NAMES}
 FAILURE = {"stage": st.just("createRuntime"), "problem": st.just("no RMID is left"), "container": IDS}
 UNHOOKED = st.builds(
-    lambda found, number: Unhooked(containers=found, unchecked=number, since="2026", rules="", others=[]),
+    lambda containers, number: Unhooked(containers=containers, unchecked=number, since="2026", rules="", others=[]),
     *(st.dictionaries(IDS, st.fixed_dictionaries(POD)), COUNTS),
 )
 RECONCILED = st.dictionaries(IDS, st.integers(1, 2)).map(
-    lambda it: ReconcileRecord(**{**vars(EVERYTHING.reconciled), "outside": it, "outside_total": sum(it.values())})
+    lambda outside: ReconcileRecord(
+        **{**vars(EVERYTHING.reconciled), "outside": outside, "outside_total": sum(outside.values())}
+    )
 )
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "keys": st.lists(KEYS, max_size=2),
@@ -97,17 +99,17 @@ PARTS: dict[str, st.SearchStrategy[Any]] = {
     "unrecorded": COUNTS,
     **dict.fromkeys(("host_pids", "is_supported", "is_full"), st.booleans()),
 }
-INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda it: make_inventory(**{**vars(EVERYTHING), **it}))
+INVENTORIES = st.fixed_dictionaries(PARTS).map(lambda parts: make_inventory(**{**vars(EVERYTHING), **parts}))
 
 
 @examples(300)
-@given(seen=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
-def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
-    selected = lists.select_keys(seen.keys, [], [], "energy")
-    lines = lists.format_list(seen, selected, limit, screen) + lists.format_unmonitored(seen)
-    lines += lists.format_rates(compare(seen, seen, "2026"), "energy", screen)
-    for key in seen.keys:
-        lines += lists.format_key(key, seen.failures)
+@given(inventory=INVENTORIES, screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
+def test_screens_have_no_slip(inventory: Inventory, screen: Screen, limit: int | None) -> None:
+    selected = lists.select_keys(inventory.keys, [], [], "energy")
+    lines = lists.format_list(inventory, selected, limit, screen) + lists.format_unmonitored(inventory)
+    lines += lists.format_rates(compare(inventory, inventory, "2026"), "energy", screen)
+    for key in inventory.keys:
+        lines += lists.format_key(key, inventory.failures)
     assert find_slips(lines) == []
 
 
@@ -124,9 +126,9 @@ def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None
     by=st.sampled_from([None, "namespace", "pod", "name", "day"]),
 )
 def test_history_has_no_slip(job: Job, screen: Screen, by: str | None) -> None:
-    found = history.Jobs("/x", skipped={"x": 1})
+    jobs = history.Jobs("/x", skipped={"x": 1})
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(history.Jobs, "_list_files", dict)
         patched.setattr(history.Jobs, "_read", lambda _: iter([job]))
-        rows = history.make_rows(found, by)
-        assert find_slips([*history.format_rows(found, rows, screen), found.explain()]) == []
+        rows = history.make_rows(jobs, by)
+        assert find_slips([*history.format_rows(jobs, rows, screen), jobs.explain()]) == []

@@ -42,19 +42,19 @@ Unit = dict[str, dict[str, list[str]]]
 
 def unit(path: Path) -> Unit:
     """A unit by section and name; what can be said twice is a list, and nothing else is said twice."""
-    found: Unit = {}
+    unit: Unit = {}
     section: dict[str, list[str]] = {}
     for line in path.read_text(encoding="ascii").replace("\\\n", "").splitlines():
         if line.startswith("["):
             assert line.endswith("]")
-            section = found.setdefault(line[1:-1], {})
+            section = unit.setdefault(line[1:-1], {})
         elif line and not line.startswith("#"):
             name, equals, value = line.partition("=")
             assert equals, line
             assert re.fullmatch("[A-Za-z]+", name), line
             assert value == value.strip(), line
             section.setdefault(name, []).append(value)
-    return found
+    return unit
 
 
 def only(path: Path, section: str, name: str) -> str:
@@ -110,10 +110,11 @@ SETTINGS = [
 
 
 def test_settings_have_their_values() -> None:
-    found = [
-        (it, name, only(it, "Unit" if name.startswith("Condition") else "Service", name)) for it, name, _ in SETTINGS
+    values = [
+        (unit, name, only(unit, "Unit" if name.startswith("Condition") else "Service", name))
+        for unit, name, _ in SETTINGS
     ]
-    assert found == SETTINGS
+    assert values == SETTINGS
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
@@ -233,6 +234,6 @@ def test_it_is_no_more_exposed_than_it_was(installed: Path, service: Path) -> No
     done = analyze(installed, "security", "--offline=true", "--no-pager", str(installed / service.name))
     if "unrecognized option" in done.stderr:
         pytest.skip("systemd-analyze is too old for --offline")
-    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
-    assert found is not None, done.stderr
-    assert float(found[1]) <= MOST_EXPOSED[service], done.stdout
+    match = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    assert match is not None, done.stderr
+    assert float(match[1]) <= MOST_EXPOSED[service], done.stdout

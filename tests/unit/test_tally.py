@@ -35,9 +35,9 @@ def test_a_run_leaves_its_start_its_end_and_what_it_did_and_counts_add_up(node: 
     for number in (1, 2):
         began = system.unix_time()
         forget_one(node)
-        found = node.reconciled()
-        assert (found.actions, found.failures, found.failed) == ({"forget": number}, {}, 0)
-        assert began <= (found.started_at or 0) <= (found.ended_at or 0) <= system.unix_time()
+        result = node.reconciled()
+        assert (result.actions, result.failures, result.failed) == ({"forget": number}, {}, 0)
+        assert began <= (result.started_at or 0) <= (result.ended_at or 0) <= system.unix_time()
 
 
 def test_failed_actions_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +45,8 @@ def test_failed_actions_are_counted(node: Node, monkeypatch: pytest.MonkeyPatch)
     node.kernel.die(7)
     monkeypatch.setattr(act, "drop", fails(errno.EIO))
     assert not node.repair().is_whole
-    found = node.reconciled()
-    assert (found.actions, found.failures, found.failed) == ({}, {"drop": 1}, 1)
+    result = node.reconciled()
+    assert (result.actions, result.failures, result.failed) == ({}, {"drop": 1}, 1)
 
 
 def test_a_run_that_is_ended_by_a_signal_or_an_error_has_a_start_and_its_counts(
@@ -63,9 +63,9 @@ def test_a_run_that_is_ended_by_a_signal_or_an_error_has_a_start_and_its_counts(
     node.kernel.die(7)
     with pytest.raises(Ended):
         node.repair(repairs=Repairs(end))
-    found = node.reconciled()
-    assert (found.actions, found.ended_at) == ({"forget": 1, "drop": 1}, ended_at)
-    assert (found.started_at or 0) > (ended_at or 0)
+    result = node.reconciled()
+    assert (result.actions, result.ended_at) == ({"forget": 1, "drop": 1}, ended_at)
+    assert (result.started_at or 0) > (ended_at or 0)
     monkeypatch.setattr(run, "Survey", fails(HookError("io", "the run directory cannot be read")))
     with pytest.raises(HookError):
         node.repair()

@@ -52,7 +52,7 @@ def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(no
     assert "half" not in shown(node)
     node.stop(ID, 7, snapshot_ttl=0)
     assert (context.run.list_part("mon_groups"), context.run.complaints) == ([], [])
-    assert not [it for it in node.files() if it.startswith("building/")]
+    assert not [file for file in node.files() if file.startswith("building/")]
 
 
 def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> None:
@@ -80,37 +80,41 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> Non
 def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, object]) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
     node.context().view.show(make_state(UID, groups=[group], generation=1))
-    found = {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")}
-    assert {name: text for name, text in found.items() if text != ""} == files
+    texts = {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")}
+    assert {name: text for name, text in texts.items() if text != ""} == files
 
 
 @pytest.mark.parametrize(("first", "second", "name"), [("/", "gold", "@gold"), ("gold", "/", "@")])
 def test_a_further_ctrl_group_has_names_of_its_own(node: Node, first: str, second: str, name: str) -> None:
     paths = {"/": "/r/mon_groups/g", "gold": "/r/gold/mon_groups/g"}
-    groups = [MonGroup(path=paths[it], ctrl_group=it, begin={"d/e": "1"}) for it in (first, second)]
+    groups = [
+        MonGroup(path=paths[ctrl_group], ctrl_group=ctrl_group, begin={"d/e": "1"}) for ctrl_group in (first, second)
+    ]
     node.context().view.show(make_state(UID, groups=groups, generation=1))
-    found = shown(node)
-    assert [found["tasks"], found["mon_data/d/e"]] == [f"-> {paths[first]}/{it}" for it in ("tasks", "mon_data/d/e")]
-    further = [found[f"tasks{name}"], found[f"mon_data/d{name}/e"]]
-    assert further == [f"-> {paths[second]}/{it}" for it in ("tasks", "mon_data/d/e")]
+    texts = shown(node)
+    assert [texts["tasks"], texts["mon_data/d/e"]] == [
+        f"-> {paths[first]}/{name}" for name in ("tasks", "mon_data/d/e")
+    ]
+    further = [texts[f"tasks{name}"], texts[f"mon_data/d{name}/e"]]
+    assert further == [f"-> {paths[second]}/{name}" for name in ("tasks", "mon_data/d/e")]
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(node: Node) -> None:
     """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
     node.start(ID, 7)
     assert "generation" in shown(node)
-    seen: list[bool] = []
+    states: list[bool] = []
     mkdir = node.kernel.mkdir
 
     def made(path: str) -> None:
         mkdir(path)
-        seen.append("generation" in shown(node))
+        states.append("generation" in shown(node))
 
     node.patch.setattr(node.kernel, "mkdir", made)
     node.remove_groups()
     node.kernel.energy = 1000
     node.start(OTHER, 8)
-    assert seen == [False]
+    assert states == [False]
     assert shown(node)["mon_data/mon_PERF_PKG_00/core_energy.before"] == b"Unavailable\n"
 
 
@@ -139,7 +143,7 @@ def test_a_begin_that_cannot_be_hidden_keeps_no_group_from_being_made_again(node
     else:
         node.remove(f"mon_groups/{UID}/generation")
         node.machine.fs.create_dir(f"{RUN}/mon_groups/{UID}/generation")
-    said = "\n".join(str(explain(it)) for it in node.start(OTHER, 8).run.complaints)
+    said = "\n".join(str(explain(complaint)) for complaint in node.start(OTHER, 8).run.complaints)
     assert ("could not hide the outdated counters" in said) is is_refused
     assert node.groups() == {GROUP: {8}}
     assert isinstance(shown(node)["generation"], bytes)
@@ -193,11 +197,11 @@ class ViewChange:
 
     def wholes(self) -> list[Entry | None]:
         """What a reader may see: what it sees while nobody changes anything."""
-        found = []
+        calls = []
         for make in (lambda: self.show(self.live), self.make):
             make()
-            found.append(read(self.place))
-        return [*found, None]
+            calls.append(read(self.place))
+        return [*calls, None]
 
     def overtakes(self, look: Callable[[Callable[[], object]], object]) -> None:
         """Look at the live key while at each pause of the look, in turn, the hook is stopped at each of its calls.

@@ -16,7 +16,7 @@ from hook.watch import Watch
 from hook.watch.connector import Lost
 from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, fails, own
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails
 from tests.unit.simulated import node as empty
 
 __all__ = ["empty"]  # fixture
@@ -34,13 +34,13 @@ class WatchedNode(Node):
         self._open = machine.open
         machine.open = self.open  # type: ignore[method-assign]
 
-    def open(self, path: bytes, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
+    def open(self, path: bytes, *arguments: Any, **keywords: Any) -> int:  # noqa: ANN401
         if path == b"cgroup.threads":
-            self.reads.append(self.machine._opened(named["dir_fd"]).path)
+            self.reads.append(self.machine._opened(keywords["dir_fd"]).path)
             self.kernel.now += self.seconds
         if path.endswith(b"/cpu_resctrl_groups") and b"/self/" not in path:
             self.asked.append(int(path.split(b"/")[2]))
-        return self._open(path, *arguments, **named)
+        return self._open(path, *arguments, **keywords)
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def moved(node: WatchedNode, pid: int = 8) -> set[int]:
 # --- What is moved
 
 
-@pytest.mark.parametrize("cgroup", [own(), own() + "/init.scope"])
+@pytest.mark.parametrize("cgroup", [cgroup_of(), cgroup_of() + "/init.scope"])
 def test_exec_in_or_below_a_containers_own_cgroup_is_moved_in(node: WatchedNode, cgroup: str) -> None:
     node.spawn(8, cgroup)
     assert moved(node) == {8}
@@ -115,7 +115,7 @@ def test_exec_in_or_below_a_containers_own_cgroup_is_moved_in(node: WatchedNode,
 
 def test_exec_in_one_hierarchy_of_several_is_moved_in(node: WatchedNode) -> None:
     node.spawn(8)
-    node.kernel.tasks[8].places = ["1:cpu,cpuacct:/", f"0::{own()}"]
+    node.kernel.tasks[8].places = ["1:cpu,cpuacct:/", f"0::{cgroup_of()}"]
     assert moved(node) == {8}
 
 
@@ -129,7 +129,7 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
     node.start(OTHER, 70)
     node.spawn(8)
     node.spawn(9)
-    node.spawn(90, own(OTHER))
+    node.spawn(90, cgroup_of(OTHER))
     node.machine.before_put = lambda: node.spawn(10)
     watch = move_until(node)
     for _ in range(3):
@@ -204,8 +204,8 @@ def test_no_lock_is_needed(node: WatchedNode) -> None:
         {"cgroup": "/system.slice/ssh.service"},
         {"cgroup": "/kubepods/pod" + UID},
         {"cgroup": f"/kubepods/pod{UID}/crio-conmon-{ID}.scope"},
-        {"cgroup": own(OTHER)},
-        {"cgroup": f"{own()}/x/crio-{OTHER}.scope"},
+        {"cgroup": cgroup_of(OTHER)},
+        {"cgroup": f"{cgroup_of()}/x/crio-{OTHER}.scope"},
         {"cgroup": f"/elsewhere/crio-{ID}.scope"},
         {"cgroup": "/../" + ID},
         {"group": "gold"},
@@ -390,13 +390,13 @@ def test_records_are_read_once_until_one_changes(node: WatchedNode, reads: list[
     node.kernel.now += 1
     watch = move_until(node)
     for _ in range(3):
-        assert watch.find([":" + own()]) is not None
+        assert watch.find([":" + cgroup_of()]) is not None
         assert watch.find([":/system.slice/ssh.service"]) is None
     assert reads.count(UID) == 1
-    node.spawn(9, own(OTHER))
-    assert watch.find([":" + own(OTHER)]) is None
+    node.spawn(9, cgroup_of(OTHER))
+    assert watch.find([":" + cgroup_of(OTHER)]) is None
     node.start(OTHER, 9)
-    place = watch.find([":" + own(OTHER)])
+    place = watch.find([":" + cgroup_of(OTHER)])
     assert place is not None
     assert (place.key, place.container, place.member.pid) == (UID, OTHER, 9)
 
@@ -405,7 +405,7 @@ def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_comm
     node: WatchedNode, reads: list[str]
 ) -> None:
     watch = move_until(node)
-    assert watch.find([":" + own()]) == watch.find([":" + own()])
+    assert watch.find([":" + cgroup_of()]) == watch.find([":" + cgroup_of()])
     assert reads.count(UID) == 2
 
 
@@ -414,7 +414,7 @@ def test_a_container_is_found_by_few_looks_up_however_it_names_its_cgroups(
     node: WatchedNode, reads: list[str], below: str
 ) -> None:
     """Each split of each name was looked up: 7 ms for each exec."""
-    node.spawn(8, own() + f"/{below}" * 400)
+    node.spawn(8, cgroup_of() + f"/{below}" * 400)
     assert moved(node) == {8}
     assert ID in reads
     assert len(reads) <= 64 + 3, "of the container itself a look needs some more"
@@ -436,7 +436,7 @@ DEEP = "".join(f"/{number}{'x' * 240}" for number in range(20))
 
 
 def test_exec_in_a_cgroup_whose_path_no_call_takes_is_found_by_a_look_at_all(node: WatchedNode) -> None:
-    node.spawn(8, own() + DEEP)
+    node.spawn(8, cgroup_of() + DEEP)
     node.kernel.denied["/proc/8/cgroup"] = errno.ENAMETOOLONG
     watch = move_until(node)
     watch.bring_in(8)
@@ -479,8 +479,8 @@ def test_group_of_a_thread_that_cannot_be_read_is_logged_and_nothing_is_moved(
 
 
 def test_cgroups_that_cannot_be_read_are_logged_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
-    node.spawn(8, own() + "/below")
-    node.kernel.denied[f"{ROOT_CGROUP}{own()}/below"] = errno.EACCES
+    node.spawn(8, cgroup_of() + "/below")
+    node.kernel.denied[f"{ROOT_CGROUP}{cgroup_of()}/below"] = errno.EACCES
     watch = move_until(node)
     for _ in range(2):
         look_at_all(watch)
@@ -512,7 +512,7 @@ def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones
     watch.look()
     assert (watch.moved, watch.wait()) == (1, None)
     node.start(OTHER, 70)
-    node.spawn(90, own(OTHER))
+    node.spawn(90, cgroup_of(OTHER))
     watch.bring_in(99)
     watch.look()
     assert node.groups() == {GROUP: {7, 9, 70, 90}}
@@ -599,7 +599,7 @@ def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: Watched
     """Each may be in a fork, and held up all others for a second."""
     for pid in range(1000, 1022):
         node.start(f"{pid:064d}", pid)
-        node.spawn(pid + 1000, own(f"{pid:064d}")).state = "D"
+        node.spawn(pid + 1000, cgroup_of(f"{pid:064d}")).state = "D"
     node.spawn(8)
     before = node.kernel.now
     watch = move_until(node)
@@ -611,9 +611,11 @@ def test_threads_that_run_in_the_kernel_hold_up_no_other_container(node: Watched
 
 def test_container_that_stays_outside_gives_the_others_a_look_first(node: WatchedNode) -> None:
     node.start(OTHER, 70)
-    node.spawn(80, own(OTHER))
-    for place in (own(), own(OTHER)):
-        node.kernel.files[f"{ROOT_CGROUP}{place}/cgroup.threads"] = b"7\n99\n" if place == own() else b"70\n80\n98\n"
+    node.spawn(80, cgroup_of(OTHER))
+    for place in (cgroup_of(), cgroup_of(OTHER)):
+        node.kernel.files[f"{ROOT_CGROUP}{place}/cgroup.threads"] = (
+            b"7\n99\n" if place == cgroup_of() else b"70\n80\n98\n"
+        )
     watch = move_until(node)
     before = node.kernel.now
     node.seconds = 0.01
@@ -624,7 +626,7 @@ def test_container_that_stays_outside_gives_the_others_a_look_first(node: Watche
 
 def test_container_that_stays_outside_is_logged_and_chased_again(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(9)
-    node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
+    node.kernel.files[f"{ROOT_CGROUP}{cgroup_of()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
     node.seconds = 0.05
     watch = move_until(node)
     look_at_all(watch)

@@ -40,23 +40,23 @@ class ChainedContainer(NamedTuple):
     """A container that was created: its group and its cgroup."""
 
     group: str
-    own: Cgroup
+    cgroup: Cgroup
 
 
 @contextmanager
 def container(hook: Hook, number: int = 0) -> Iterator[ChainedContainer]:
     uid, name = f"{number:08d}{UID[8:]}", f"{number:08d}" * 8
-    with container_cgroup(uid, name) as own, task() as init:
-        own.add(init.pid)
+    with container_cgroup(uid, name) as cgroup, task() as init:
+        cgroup.add(init.pid)
         assert hook(created(name, init.pid, pod_uid=uid)).stderr == ""
-        yield ChainedContainer(f"oci-{uid}", own)
+        yield ChainedContainer(f"oci-{uid}", cgroup)
 
 
 @contextmanager
-def running(chain: Path, own: Cgroup) -> Iterator[None]:
+def running(chain: Path, cgroup: Cgroup) -> Iterator[None]:
     """A chain in the container, beside its init."""
-    init = threads(own)
-    words = [str(chain), str(own.directory / "cgroup.procs"), "1", str(LINK), str(SECONDS)]
+    init = threads(cgroup)
+    words = [str(chain), str(cgroup.directory / "cgroup.procs"), "1", str(LINK), str(SECONDS)]
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     assert process.stdout is not None
     try:
@@ -64,64 +64,66 @@ def running(chain: Path, own: Cgroup) -> Iterator[None]:
             assert entered.read(1) == b"e"
         yield
     finally:
-        with frozen(own):
-            for tid in threads(own) - init:
+        with frozen(cgroup):
+            for tid in threads(cgroup) - init:
                 os.kill(tid, signal.SIGKILL)
         process.wait(DEADLINE)
 
 
-def threads(own: Cgroup) -> set[int]:
-    return set(map(int, (own.directory / "cgroup.threads").read_text().split()))
+def threads(cgroup: Cgroup) -> set[int]:
+    return set(map(int, (cgroup.directory / "cgroup.threads").read_text().split()))
 
 
 @contextmanager
-def frozen(own: Cgroup) -> Iterator[None]:
+def frozen(cgroup: Cgroup) -> Iterator[None]:
     """Nothing in the cgroup runs meanwhile."""
-    freeze = own.directory / "cgroup.freeze"
+    freeze = cgroup.directory / "cgroup.freeze"
     freeze.write_text("1")
-    wait(lambda: "frozen 1" in (own.directory / "cgroup.events").read_text())
+    wait(lambda: "frozen 1" in (cgroup.directory / "cgroup.events").read_text())
     yield
     freeze.write_text("0")
 
 
-def outside(hook: Hook, it: ChainedContainer) -> set[int]:
+def outside(hook: Hook, target: ChainedContainer) -> set[int]:
     """What is in the cgroup and not in the group, at one moment."""
-    with frozen(it.own):
-        return threads(it.own) - hook.tasks(it.group)
+    with frozen(target.cgroup):
+        return threads(target.cgroup) - hook.tasks(target.group)
 
 
 def reconcile(hook: Hook) -> tuple[int, dict[str, Any]]:
     """Its status, and what it did. One that its time limit ended, as on an emulator, is followed by another."""
-    found: dict[str, Any] = {"ended": "not begun"}
+    result: dict[str, Any] = {"ended": "not begun"}
     status, runs = 1, 0
-    while found["ended"] is not None and runs < MOST:
+    while result["ended"] is not None and runs < MOST:
         outcome = hook.ask("reconcile", "--json")
         assert outcome.stderr == ""
-        status, found, runs = outcome.status, json.loads(outcome.stdout), runs + 1
-    return status, found
+        status, result, runs = outcome.status, json.loads(outcome.stdout), runs + 1
+    return status, result
 
 
 def test_chain_of_forks_in_each_of_four_containers_is_in_its_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
     with ExitStack() as stack:
         containers = [stack.enter_context(container(hook, number)) for number in range(CONTAINERS)]
-        for it in containers:
-            stack.enter_context(running(chain, it.own))
+        for target in containers:
+            stack.enter_context(running(chain, target.cgroup))
         status, result = reconcile(hook)
-        assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(result)
+        assert ([outside(hook, target) for target in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(
+            result
+        )
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 def test_chain_of_forks_is_brought_in_by_watch(hook: Hook, chain: Path) -> None:
-    with container(hook) as it, watching.watching(hook):
-        init = threads(it.own)
+    with container(hook) as target, watching.watching(hook):
+        init = threads(target.cgroup)
         for _ in range(CHAINS):
-            with running(chain, it.own):
+            with running(chain, target.cgroup):
                 links: set[int] = set()
 
-                def has_links_inside(seen: set[int] = links) -> bool:
+                def has_links_inside(links_inside: set[int] = links) -> bool:
                     """Not frozen: that would hold a link until it is found. The first links inside were moved there."""
-                    seen |= (hook.tasks(it.group) & threads(it.own)) - init
-                    return len(seen) >= 10
+                    links_inside |= (hook.tasks(target.group) & threads(target.cgroup)) - init
+                    return len(links_inside) >= 10
 
                 wait(has_links_inside)
-                assert outside(hook, it) == set()
+                assert outside(hook, target) == set()

@@ -21,8 +21,8 @@ def uid(number: int) -> str:
 def reconcile(hook: Hook) -> list[str]:
     outcome = hook.ask("reconcile", "--json")
     actions = json.loads(outcome.stdout)["actions"]
-    assert (outcome.status <= any(it["problem"] for it in actions), outcome.stderr) == (True, "")
-    return [it["action"] for it in actions if it["problem"] is None]
+    assert (outcome.status <= any(action["problem"] for action in actions), outcome.stderr) == (True, "")
+    return [action["action"] for action in actions if action["problem"] is None]
 
 
 def test_pods_whose_poststops_never_come_are_all_monitored(hook: Hook) -> None:

@@ -42,15 +42,15 @@ def test_a_container_that_another_tool_takes_later_is_left_there_and_named(
         (hook.resctrl_root / ctrl_group / "tasks").write_text(str(init.pid))
     (theirs / "tasks").write_text(str(init.pid))
     for expected in (["note"], []):
-        found = hook.answer("reconcile")
-        assert [it["action"] for it in found["actions"]] == expected
-        assert [line for line in found["left"] if f"to {theirs}, where it stays" in line]
+        answer = hook.answer("reconcile")
+        assert [action["action"] for action in answer["actions"]] == expected
+        assert [line for line in answer["left"] if f"to {theirs}, where it stays" in line]
         assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:theirs\n"
     (key,) = hook.answer("list")["keys"]
     assert (key["state"], key["taken"]) == ("taken", {"c1": str(theirs)})
     theirs.rmdir()
-    found = hook.answer("reconcile")
-    assert [it["action"] for it in found["actions"]] == ["remake" if ctrl_group else "adopt"]
+    answer = hook.answer("reconcile")
+    assert [action["action"] for action in answer["actions"]] == ["remake" if ctrl_group else "adopt"]
     assert groups_of(init.pid) == f"res:{ctrl_group or '/'}\nmon:{GROUP}\n"
     end(init)
     hook(stopped("c1"))

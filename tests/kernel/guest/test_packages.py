@@ -30,7 +30,7 @@ def test_a_pod_uses_nothing_and_known_on_a_package_where_it_never_ran(hook: Hook
     entry = live_on(hook, package=0)
     for event in EVENTS:
         other = f"mon_PERF_PKG_01/{event}"
-        assert [entry.texts[f"mon_data/{other}.{it}"] for it in ("begin", "end")] == ["Unavailable"] * 2
+        assert [entry.texts[f"mon_data/{other}.{part}"] for part in ("begin", "end")] == ["Unavailable"] * 2
         assert entry.use()[other] == 0
     (key,) = hook.answer("list")["keys"]
     of_energy = key["use"]["core_energy"]

@@ -55,10 +55,10 @@ class OnSystemd(OfBaseSpec):
         assert systemctl("stop", _slice(uid)) == ""
 
     def _configure(self) -> None:
-        own = self._work / "root"
-        own.mkdir()
-        seen = (self.base, self._work, Path("/run/dbus"), Path("/run/systemd"))
-        self._root = Root(newest.ready(), own, {str(path): path for path in seen})
+        root = self._work / "root"
+        root.mkdir()
+        shared = (self.base, self._work, Path("/run/dbus"), Path("/run/systemd"))
+        self._root = Root(newest.ready(), root, {str(path): path for path in shared})
         super()._configure()
 
     def close(self) -> None:

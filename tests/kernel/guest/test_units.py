@@ -56,7 +56,7 @@ def watch() -> None:
 
 
 @pytest.fixture
-def own() -> Iterator[Cgroup]:
+def cgroup() -> Iterator[Cgroup]:
     """The cgroup of a container that runs."""
     with container_cgroup(UID, ID) as made, task() as init:
         made.add(init.pid)
@@ -66,15 +66,15 @@ def own() -> Iterator[Cgroup]:
         HOOK(stopped(ID))
 
 
-def is_charged(own: Cgroup) -> bool:
+def is_charged(cgroup: Cgroup) -> bool:
     """Whether what exec brought in is there, and all of the container is in its group."""
-    return len(own.pids()) == 2 and HOOK.tasks(GROUP) == own.pids()
+    return len(cgroup.pids()) == 2 and HOOK.tasks(GROUP) == cgroup.pids()
 
 
 @pytest.mark.usefixtures("watch")
-def test_watch_has_the_rights_that_it_needs(own: Cgroup) -> None:
-    with exec_into(own):
-        wait(lambda: is_charged(own))
+def test_watch_has_the_rights_that_it_needs(cgroup: Cgroup) -> None:
+    with exec_into(cgroup):
+        wait(lambda: is_charged(cgroup))
 
 
 @pytest.mark.usefixtures("watch")
@@ -84,13 +84,13 @@ def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
     assert not RECORD.exists()
 
 
-def test_reconcile_has_the_rights_that_it_needs(own: Cgroup) -> None:
+def test_reconcile_has_the_rights_that_it_needs(cgroup: Cgroup) -> None:
     systemctl("stop", WATCH)
-    with exec_into(own):
-        wait(lambda: len(own.pids()) == 2)
+    with exec_into(cgroup):
+        wait(lambda: len(cgroup.pids()) == 2)
         (HOOK.resctrl_root / "mon_groups" / GROUP).rmdir()
         assert systemctl("start", RECONCILE) == ""
-        assert is_charged(own)
+        assert is_charged(cgroup)
     assert state(RECONCILE, "Result") == "success"
 
 
@@ -110,15 +110,15 @@ def test_reconciles_unit_asks_podman_with_full_rights_if_the_mark_is_there() -> 
     podman.unlink()
 
 
-def test_the_textfile_is_written(own: Cgroup) -> None:
+def test_the_textfile_is_written(cgroup: Cgroup) -> None:
     PROM.parent.mkdir(parents=True, exist_ok=True)
     shutil.chown(PROM.parent, "nobody")
     assert systemctl("start", TEXTFILE) == ""
     assert f'uid="{UID}"' in PROM.read_text()
-    assert own.pids()
+    assert cgroup.pids()
 
 
-@pytest.mark.usefixtures("own")
+@pytest.mark.usefixtures("cgroup")
 def test_the_metrics_are_served() -> None:
     assert systemctl("start", METRICS) == ""
     wait(lambda: f'uid="{UID}"' in fetch_metrics())
