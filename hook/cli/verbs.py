@@ -630,7 +630,8 @@ def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:
     """Make the object that `reconcile --json` prints."""
     actions = []
     for outcome in result.outcomes:
-        about = {name: getattr(outcome.action, name) or None for name in _ABOUT}
+        done = outcome.action
+        about = zip(_ABOUT, (done.key, done.container, done.path, *done.names, done.why))
         problems = {"problem": outcome.problem, "remark": outcome.remark}
-        actions.append({"action": outcome.action.verb, **about, **problems})
+        actions.append({"action": done.verb, **{name: text or None for name, text in about}, **problems})
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}

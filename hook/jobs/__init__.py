@@ -21,12 +21,12 @@ from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
-from hook.key import finish_end, leave
+from hook.key import leave
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files, processes
 from hook.node.processes import parse_job_process, read_status
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_with_members, lock_process
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
 from hook.reconcile.move import move_until
 from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
@@ -160,12 +160,10 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
             return False
         if state.kind != "job":
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
-        if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
-            return finish_end(context, state, by_order=True)
-        if outcomes is not None:
-            _release_members(context, locked, state, outcomes)
-        else:
-            end_with_members(context, locked, state)
+        # Of a completed job: an earlier call may have been killed before it removed the groups.
+        if outcomes is None or state.completed_at is not None:
+            return end_key(context, locked, state, by_order=True)
+        _release_members(context, locked, state, outcomes)
     return True
 
 

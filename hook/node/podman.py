@@ -108,10 +108,6 @@ def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> No
         pod.name = conmon.find_pod(places, container)
 
 
-def _is_podmans(cgroup: str | None, container: str) -> bool:
-    return identity.find_maker(identity.find_own(cgroup or "", container), container) == "libpod"
-
-
 def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     """Add Podman's names to a key that lacks some. Return the same state if there is nothing to add.
 
@@ -120,7 +116,7 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     members = dict(state.members)
     digits = state.pod_name
     for key, member in state.members.items():
-        if _is_podmans(member.cgroup, key):
+        if identity.find_maker(identity.find_own(member.cgroup or "", key), key) == "libpod":
             container = names.get_container_id(key)
             if member.name is None and container in known.containers:
                 members[key] = replace(member, name=identity.shorten(known.containers[container]))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hook import identity, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
-from hook.models import Member
+from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
 from hook.resctrl import Resctrl
 from hook.system import is_gone
@@ -203,12 +203,6 @@ def cpu_seconds(tid: int) -> float:
     """Return the CPU time of a thread, user and system, or 0 if it is gone: proc_pid_stat(5), fields 14 and 15."""
     fields = system.stat_fields(f"{tid}/task/{tid}")
     return (int(fields[11]) + int(fields[12])) / system.TICKS if fields is not None else 0.0
-
-
-def had_pid(pid: int, boottime: float) -> bool:
-    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
-    fields = system.stat_fields(pid)
-    return fields is not None and int(fields[19]) <= boottime * system.TICKS
 
 
 def check_namespaces() -> None:
@@ -483,10 +477,11 @@ def possible_ids(cgroup: str) -> list[str]:
     return ids[:_MOST_IDS]
 
 
-def find_container(cgroup: str, known: Collection[str]) -> str | None:
+def find_container(cgroup: str, known: Collection[str] = ()) -> str | None:
     """Return the container that a cgroup belongs to: the first component of its path, from the root, that names one.
 
-    It is a `known` container, or looks like a container ID.
+    It is a `known` container, or looks like a container ID: 64 hex digits, by which Podman or a runtime of Kubernetes
+    named its cgroup.
 
     A container with a writable cgroup can name the cgroups below its own after another container.
     """
@@ -502,29 +497,23 @@ def find_container(cgroup: str, known: Collection[str]) -> str | None:
     return None
 
 
-def find_container_id(cgroup: str) -> str | None:
-    """Find the ID of 64 hex digits in the outermost cgroup that Podman or a runtime of Kubernetes named by one."""
-    return find_container(cgroup, ())
-
-
 def cut_below_container(cgroup: str) -> str:
     """Return the container's own cgroup for one below it, since a container can make any number of those."""
-    container = find_container_id(cgroup) if len(cgroup) > ID_LENGTH else None  # most: other hierarchies' roots
+    container = find_container(cgroup) if len(cgroup) > ID_LENGTH else None  # most: other hierarchies' roots
     return (identity.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
-def cgroup_of_config(path: str | None) -> str | None:
-    """The cgroup that `linux.cgroupsPath` of a bundle's config.json asks for; None: the runtime chooses.
+def list_requested(config: Config | None) -> list[str]:
+    """List the cgroup that `linux.cgroupsPath` of a bundle's config.json asks for, or none: the runtime chooses.
 
     The path is absolute, or `SLICE:MARK:ID` for systemd; the result then lacks the slices above SLICE. Source:
     runtime-spec, config-linux.md "Cgroups Path"; runc, docs/systemd.md.
     """
-    if not path:
-        return None
+    path = (config.linux.cgroups_path if config is not None and config.linux is not None else None) or ""
     if path.count(":") == 2 and not path.startswith("/"):
         above, mark, name = path.split(":")
-        return f":/{above}/{mark}-{name}.scope"
-    return f":/{path.strip('/')}" if path.startswith("/") else None
+        return [f":/{above}/{mark}-{name}.scope"]
+    return [f":/{path.strip('/')}"] if path.startswith("/") else []
 
 
 def is_within(cgroup: str, outer: str) -> bool:

@@ -141,14 +141,6 @@ def glance_index(run: Reader, container: str) -> str | None:
     return index.key if index is not None else None
 
 
-def peek(run: Reader, model: type[ModelT], name: str) -> ModelT | None:
-    """Read a record as Reader.glance does, but raise OSError if the file cannot be read: it is not taken for absent."""
-    try:
-        return run.read(model, name)
-    except ValueError:
-        return None
-
-
 # --- What is kept of completed keys
 
 
@@ -260,13 +252,7 @@ def _cut(files: list[str], start: str, end: str) -> list[str]:
 def has_leftovers(run: Reader, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
     places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
-    for place in places:
-        try:
-            system.inode(place, run.descriptor)
-        except FileNotFoundError:
-            continue
-        return True
-    return False
+    return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
 
 
 def remove_leftovers(run: RunDir, key: str) -> None:
@@ -319,7 +305,7 @@ def remove_all(run: RunDir) -> None:
             system.unlink(f"groups/{name}", run.descriptor)
     if "groups" in names:
         system.rmdir("groups", run.descriptor)
-    ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
+    ours = {*PARTS, "mon_groups", "mon_data", "building"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
         for key in run.list_part("locks") if name == "locks" else ():

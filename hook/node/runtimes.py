@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from hook import identity, names, system
 from hook.models import State, ValidationError
 from hook.node import files, programs
-from hook.words import explain_invalid
+from hook.words import explain_exception
 
 T = TypeVar("T")
 
@@ -101,10 +101,9 @@ class Runtimes(NamedTuple):
             command = [program, "--root", root, "state", container]
             try:
                 return _ask_program(command, container, deadline)
-            except ValidationError as error:
-                problem = f"{' '.join(command)}: invalid state: {explain_invalid(error.errors())}"
             except ValueError as error:
-                problem = f"{' '.join(command)}: {error}"
+                kind = "invalid state: " if isinstance(error, ValidationError) else ""
+                problem = f"{' '.join(command)}: {kind}{explain_exception(error)}"
         return problem if _find_makers(root, container) else None
 
 

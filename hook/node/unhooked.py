@@ -21,7 +21,7 @@ from hook.node import engines, files, hooksd
 from hook.node.hooksd import find_our_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
-from hook.node.processes import Process, Processes, cgroup_of_config, find_container_id, read_status
+from hook.node.processes import Process, Processes, find_container, list_requested, read_status
 from hook.node.runtimes import Runtimes, find_runtimes, is_sandbox
 from hook.validation import replace
 
@@ -39,7 +39,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """
     run, options = context.run, context.options
     marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
-    running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
+    running = marked.union(filter(None, map(find_container, processes.cgroups())))
     candidates = running.difference(run.list_names(Index), run.list_names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
@@ -102,7 +102,7 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     """
     for place in places:
         for cgroup, container in identity.find_marked(place)[:1]:
-            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container_id(place)
+            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container(place)
             uid = identity.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
             if uid is not None:
                 return uid, container
@@ -162,8 +162,7 @@ def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
     path = f"{state.bundle}/config.json"
     whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
-    place = cgroup_of_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
-    places = [place] if place is not None else []
+    places = list_requested(bundle)
     pod = identity.identify_pod(state.id, Annotations.model_validate(state.annotations or {}), places)
     name_running(pod, state.id, state.bundle, places)
     given = [parse_options(hook)[0] for hook in find_our_hooks(list_hooks(path, whole))]  # a container with the hook

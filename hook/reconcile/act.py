@@ -91,13 +91,6 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
 # --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if none is readable
 
 
-def _end(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    if state.completed_at is None:
-        end(survey.context, locked)
-    else:
-        finish_end(survey.context, state)
-
-
 def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
     reclaim.forget(survey.context.view, locked)
     if action.why == EARLY:
@@ -147,12 +140,18 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: Ma
         raise error
 
 
-def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> None:
-    """End a key at once, whether or not its members live, with all its groups. Raises HookError, OSError."""
-    end(context, locked, by_order=True)
-    if state.recovering:  # its record may lack groups, which have its name
+def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:
+    """End a key, or finish an end that was killed; return whether anything was to do. Raises HookError, OSError.
+
+    `by_order` says that all of its groups go, whether or not its members live.
+    """
+    if state.completed_at is not None:
+        return finish_end(context, state, by_order=by_order)
+    end(context, locked, by_order=by_order)
+    if by_order and state.recovering:  # its record may lack groups, which have its name
         for above in resctrl.list_ctrl_groups(context.resctrl.root):
             remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+    return True
 
 
 def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
@@ -258,7 +257,7 @@ def _has_unknown(survey: Survey, state: KeyState) -> bool:
 _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _rebuild,
     "drop": lambda survey, locked, _, action: leave(survey.context, locked, [action.container]),
-    "end": _end,
+    "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
     "evict": _evict,
     "retire": lambda survey, locked, *_: retire(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
@@ -285,14 +284,12 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     config = identity.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
-    linux = config.linux if config is not None else None
-    place = processes.cgroup_of_config(linux.cgroups_path) if linux is not None else None
-    places = [place] if place is not None else []
+    places = processes.list_requested(config)
     container = Container(name, pid, bundle, annotations, places)
     podman.name_running(container.pod, name, bundle, places)
     parsed = container.annotations
     names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
-    if place is None and (annotations is None or names_pod):
+    if not places and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
         hint = "restart the container, so that its hook runs; --key=container works without it"
         container.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)

@@ -18,12 +18,11 @@ from typing import Any, NamedTuple
 from hook import reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.key import finish_end
 from hook.labels import name_key
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_with_members, write_owed
+from hook.reconcile.act import act, end_key, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
@@ -317,9 +316,9 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
     why = "a task that outlived its containers is in its group, which stays until then"
-    yield from (f"{_name_key(survey, key)} cannot end yet: {why}" for key in sorted(held))
+    yield from (f"{_name(survey, key)} cannot end yet: {why}" for key in sorted(held))
     for (key, container), look in survey.looks.items():
-        name = partial(_name_place, survey, key, container)  # for a few of thousands
+        name = partial(_name, survey, key, container)  # for a few of thousands
         if look.taker is not None:
             yield f"another tool has moved {name()} to {printable(look.taker)}, where it stays"
         for path, number in look.elsewhere:
@@ -329,7 +328,7 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
             cgroups = f"{format_count(look.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
-        yield f"{_name_key(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
+        yield f"{_name(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
     if unknown := survey.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
@@ -337,16 +336,11 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
         yield f"{survey.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
 
-def _name_key(survey: Survey, key: str) -> str:
-    """Name a key for people."""
+def _name(survey: Survey, key: str, container: str = "") -> str:
+    """Name a key, or a container and its key, for people. What was recorded since the survey has no other names."""
     state = survey.states.get(key)
-    return who(key, *name_key(state)) if state is not None else short_id(key)
-
-
-def _name_place(survey: Survey, key: str, container: str) -> str:
-    """Name a container and its key for people. A container that was recorded since the survey has no other names."""
-    state = survey.states.get(key)
-    return f"{who(container, *(name_key(state, container) if state is not None else ()))} of {short_id(key)}"
+    name = who(container or key, *(name_key(state, container) if state is not None else ()))
+    return f"{name} of {short_id(key)}" if container else name
 
 
 def _list_unhooked(survey: Survey) -> Iterator[str]:
@@ -416,10 +410,9 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
-            if state is not None and state.completed_at is None:
-                end_with_members(context, locked, state)
-            elif state is not None:
-                finish_end(context, state, by_order=True)
+            if state is not None:
+                end_key(context, locked, state, by_order=True)
+            if state is not None and state.completed_at is not None:
                 write_owed(context, locked, state)
             if locked.state is None or locked.state.owed is None:
                 reclaim.forget(context.view, locked)

@@ -148,7 +148,10 @@ class Watch:
         if self.looks_at_all:
             self.looks_at_all = False
             with self._guard("the processes of all containers"):
-                self._waiting.update((place.container, place) for place in self._list_places())
+                for state in self._context.run.list_states():
+                    for container, member in state.members.items():
+                        if processes.find_own_cgroup(container, member):
+                            self._waiting[container] = Place(state.key, container, member)
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
         self._look_at(due, system.monotonic())
         self._waiting.update(due)
@@ -179,7 +182,7 @@ class Watch:
 
     def _end(self, place: Place, mover: Mover, process: str = "") -> None:
         """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
-        moved = mover.take_moved()
+        moved, mover.moved = mover.moved, 0
         self.moved += moved
         if not mover.has_ended:
             self._waiting[place.container] = place
@@ -210,20 +213,15 @@ class Watch:
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in filter(names.is_container_id, reversed(processes.possible_ids(cgroup))):
-            index = records.peek(run, Index, name)
-            state = records.peek(run, KeyState, index.key) if index is not None else None
+            state = None
+            with suppress(ValueError):  # a damaged record counts as missing, one that cannot be read does not
+                index = run.read(Index, name)
+                state = run.read(KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.name_displaced) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own_cgroup = processes.find_own_cgroup(name, member) if member is not None else None
             if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):
                 yield Place(state.key, name, member)
-
-    def _list_places(self) -> Iterator[Place]:
-        """List all members of all keys that have their own cgroup."""
-        for state in self._context.run.list_states():
-            for container, member in state.members.items():
-                if processes.find_own_cgroup(container, member):
-                    yield Place(state.key, container, member)
 
     # --- What is outside
 
