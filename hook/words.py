@@ -12,10 +12,6 @@ from hook import names, system
 from hook.errors import WRONG_CTRL_GROUP, as_hook_error
 from hook.models import ValidationError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
     errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
@@ -210,7 +206,7 @@ _OPERATIONS = {
 }
 
 
-def _describe_refusal(operation: str, path: str, error: OSError, **facts: Any) -> dict[str, str]:  # noqa: ANN401
+def _describe_refusal(operation: str, path: str, error: OSError, **facts: object) -> dict[str, str]:
     """Return more facts about an operation on a mon_group that the kernel refused."""
     return {
         "parent": path.rpartition("/")[0],

@@ -24,7 +24,6 @@ from hook.identity import Container, Key
 from hook.key import leave
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files, processes
-from hook.node.processes import parse_job_process, read_status
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
 from hook.reconcile.move import move_until
@@ -148,7 +147,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in filter(parse_job_process, context.run.list_names(Failure)):
+    for process in filter(processes.parse_job_process, context.run.list_names(Failure)):
         failure = context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
@@ -232,7 +231,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name, "it is the UID of a pod")
     if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
-    state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
+    state, is_process = context.run.glance(KeyState, name), processes.parse_job_process(name) is not None
     if state is not None and state.kind != "job" and not state.recovering:
         raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
@@ -249,9 +248,7 @@ def refuse_service(pids: Collection[int]) -> None:
     while ancestor > 1 and ancestor not in pids:
         fields = system.stat_fields(ancestor)
         ancestor = int(fields[1]) if fields is not None else 0
-    if ancestor <= 1:
-        return
-    for place in system.cgroups(ancestor):
+    for place in system.cgroups(ancestor) if ancestor > 1 else ():
         reading = processes.read_threads(place, lambda _: True) if place.endswith(".service") else None
         tids = reading.tids if reading is not None else ()
         if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
@@ -271,7 +268,7 @@ def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> 
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended: it is a zombie")
     if int(fields[6]) & _KERNEL_THREAD:
         raise HookError(Reason.USAGE, f"{pid} is a kernel thread")
-    leader = read_status(pid, "Tgid")
+    leader = processes.read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])

@@ -16,8 +16,6 @@ from hook import identity, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
-from hook.resctrl import Resctrl
-from hook.system import is_gone
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
@@ -69,15 +67,15 @@ class Processes:
         self._inits: set[int] = set()
         self._children: dict[int, list[int]] = {}
         self._in: dict[tuple[str, ...], list[int]] = {}
-        self._at: dict[str, list[tuple[str, ...]]] = {}
+        self.cgroups: dict[str, list[tuple[str, ...]]] = {}  # each that has a process, as Process.cgroups have it
         self._below: dict[str, list[str]] = {}
         for process in by_pid.values():
             self._children.setdefault(process.parent, []).append(process.pid)
             self._in.setdefault(process.cgroups, []).append(process.pid)
         for places in self._in:
             for place in places:
-                self._at.setdefault(place, []).append(places)
-        for place in self._at:
+                self.cgroups.setdefault(place, []).append(places)
+        for place in self.cgroups:
             for outer in _outwards(place):
                 self._below.setdefault(outer, []).append(place)
 
@@ -92,10 +90,6 @@ class Processes:
         """Whether the look saw a member's init. Otherwise the init may have started since, or /proc may hide it."""
         init = self.by_pid.get(member.pid)
         return init is not None and init.starttime == member.starttime
-
-    def cgroups(self) -> set[str]:
-        """Every cgroup that has a process."""
-        return set(self._at)
 
     def find_pids(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the pids of a container's processes, while its init is alive.
@@ -115,7 +109,7 @@ class Processes:
         cgroup = member.cgroup or ""
         if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
             return set()
-        inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
+        inside = (places for place in self._below.get(cgroup, ()) for places in self.cgroups[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
     def read_threads_in_own_cgroup(self, member: Member) -> Reading | None:
@@ -284,12 +278,6 @@ def _list_threads(process: Process) -> set[int]:
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
 
 
-def is_of(tid: int, born: Mapping[int, int]) -> bool:
-    """Whether a thread is one of these processes', by their pids and start times."""
-    process = system.try_call(look_at, read_status(tid, "Tgid"))
-    return process is not None and born.get(process.pid) == process.starttime
-
-
 def read_status(tid: int | str, name: str, base: int = 10) -> int:
     """Return a number of a thread's /proc/PID/status, or 0 if the thread is gone: proc_pid_status(5)."""
     status = system.try_call(system.read_file, f"/proc/{tid}/status") or ""
@@ -374,7 +362,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
     finally:
         for directory in opened:
             system.close(directory)
-    return Reading(tids, len(refused) + more), any(map(is_gone, refused))
+    return Reading(tids, len(refused) + more), any(map(system.is_gone, refused))
 
 
 # --- The resctrl group that a task is in, also on a kernel without /proc/PID/cpu_resctrl_groups
@@ -390,7 +378,7 @@ class Groups:
     be read raises HookError or OSError: a task in it would look as if it were in no group.
     """
 
-    def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
+    def __init__(self, kernel: resctrl.Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
         self._kernel = kernel
         self._prefix = prefix
         self._list_recorded = cache(list_recorded)

@@ -95,9 +95,8 @@ class Runtimes(NamedTuple):
         """Return the state of a container, or why no runtime gave it. None if it is not in the root directory."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
-        for program in sorted(self.programs, key=lambda path: os.path.basename(path) not in makers):
-            if not _find_makers(root, container):
-                return None
+        by_maker = sorted(self.programs, key=lambda path: os.path.basename(path) not in makers)
+        for program in by_maker if makers else ():
             command = [program, "--root", root, "state", container]
             try:
                 return _ask_program(command, container, deadline)

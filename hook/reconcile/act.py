@@ -22,8 +22,6 @@ from hook.identity import Container, Key
 from hook.key import end, finish_end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
-from hook.node.processes import cpu_seconds, parse_job_process
-from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
 from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey
@@ -41,7 +39,7 @@ def act(survey: Survey, action: Action) -> bool | Mover:
     """
     run = survey.context.run
     if action.verb == "remove":
-        return remove_orphan(survey.context, action.path)
+        return reclaim.remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
@@ -183,7 +181,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     """
     context, key = survey.context, state.key
     # The groups with the key in their name, and those without a record, at the survey and now.
-    others = {path for path, owner in survey.owners.items() if owner == key and not is_recorded(context, path)}
+    others = {path for path, owner in survey.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in survey.ctrl_groups}
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
@@ -196,7 +194,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     members = state.members
     for group in groups:
         members = {**_find_members(survey, key, group.path, file), **members}
-    kind = "job" if any(map(parse_job_process, members)) else state.kind
+    kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
     locked.commit(
         life_turns.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels))
     )
@@ -217,7 +215,7 @@ def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, M
     """
     run, members = survey.context.run, dict[str, Member]()
     for name in survey.indexed.get(key, ()):
-        pid, starttime = parse_job_process(name) or (0, 0)
+        pid, starttime = processes.parse_job_process(name) or (0, 0)
         if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
             cgroup = identity.choose_cgroup(system.cgroups(pid), name)
             members[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
@@ -259,7 +257,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
     "drop": lambda survey, locked, _, action: leave(survey.context, locked, [action.container]),
     "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
     "evict": _evict,
-    "retire": lambda survey, locked, *_: retire(survey.context, locked),
+    "retire": lambda survey, locked, *_: reclaim.retire(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
     "name": lambda survey, locked, state, _: locked.commit(labels.keep_labels(state, name_members(survey, state))),
     "prune": _prune,
@@ -386,7 +384,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
-            retire(context, locked, left=member.group)
+            reclaim.retire(context, locked, left=member.group)
 
 
 def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
@@ -397,7 +395,7 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     CPU time so far is not added to late_cpu.
     """
     context = survey.context
-    used = 0.0 if was_in else cpu_seconds(container.pid)
+    used = 0.0 if was_in else processes.cpu_seconds(container.pid)
     try:
         if survey.refusal is not None and key is not None and not _has_group(context, key):
             raise survey.refusal

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import names, reclaim, system, validation
+from hook import labels, names, reclaim, system, validation
 from hook.key import is_held
-from hook.labels import name_key
 from hook.models import Failure, KeyState, Member, State
 from hook.node import podman, records
 from hook.node.processes import Processes, find_own_cgroup, is_within
@@ -86,14 +85,14 @@ def diagnose_key(survey: Survey, key: str, state: KeyState | None, only: str = "
 
     With `only`, a container of the key, the actions for its other containers are left out.
     """
-    actions = _diagnose_files(survey, key, state, only)
-    if state is not None:
-        rest = (
-            _diagnose_tasks(survey, state, only) if state.completed_at is None else _diagnose_completed(survey, state)
-        )
-        actions = chain(actions, _diagnose_record(survey, state), rest)
-    for action in actions:
-        yield action if state is None or any(action.names) else replace(action, names=name_key(state, action.container))
+    of_files = _diagnose_files(survey, key, state, only)
+    if state is None:
+        yield from of_files
+        return
+    is_live = state.completed_at is None
+    rest = _diagnose_tasks(survey, state, only) if is_live else _diagnose_completed(survey, state)
+    for action in chain(of_files, _diagnose_record(survey, state), rest):
+        yield action if any(action.names) else replace(action, names=labels.name_key(state, action.container))
 
 
 def _is_listed(survey: Survey, key: str | None) -> bool | None:
@@ -135,7 +134,7 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
         named = name_members(survey, state)
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
-            yield Action("name", key, why=why, names=name_key(named))
+            yield Action("name", key, why=why, names=labels.name_key(named))
     elif state.lingering_since is None or is_listed is False or survey.has_lingered(state):
         if state.groups and all(is_held(survey.context, state, group) for group in state.groups):
             survey.held.add(key)

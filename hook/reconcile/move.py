@@ -162,7 +162,10 @@ class Mover:
         """Whether a thread is in the member's own cgroup, or its path cannot be read, or it is one of the others'."""
         own, places = self._own_cgroup, system.cgroups(tid)
         is_inside = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
-        return is_inside or processes.is_of(tid, self._source.others)
+        if is_inside:
+            return True
+        process = system.try_call(processes.look_at, processes.read_status(tid, "Tgid"))
+        return process is not None and self._source.others.get(process.pid) == process.starttime
 
 
 def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hook import reclaim, report, resctrl, system, validation
+from hook import labels, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.labels import name_key
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
@@ -27,9 +26,7 @@ from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
 from hook.reconcile.survey import Survey
-from hook.resctrl import Resctrl
 from hook.store import RunDir
-from hook.validation import MOST_NATURAL
 from hook.words import explain, format_count, printable, short_id, who
 
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
@@ -290,12 +287,12 @@ def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa:
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
     """Add these verbs to their counts, which a damaged record may have near the largest one."""
-    return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
+    return {verb: number % (validation.MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
 
 
 def _open_node(options: Options) -> Context:
     processes.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -339,7 +336,7 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
 def _name(survey: Survey, key: str, container: str = "") -> str:
     """Name a key, or a container and its key, for people. What was recorded since the survey has no other names."""
     state = survey.states.get(key)
-    name = who(container or key, *(name_key(state, container) if state is not None else ()))
+    name = who(container or key, *(labels.name_key(state, container) if state is not None else ()))
     return f"{name} of {short_id(key)}" if container else name
 
 
@@ -370,9 +367,8 @@ class Remains(NamedTuple):
 def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
-    if system.is_directory(options.run_dir):
-        return True
-    return any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
+    has_records = system.is_directory(options.run_dir)
+    return has_records or any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
 
 
 def end_all_keys(options: Options) -> Remains:
@@ -384,13 +380,14 @@ def end_all_keys(options: Options) -> Remains:
         return Remains([], [])
     # No snapshots: nothing would remove them.
     has_none = validation.replace(options, snapshot_ttl=0)
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
+    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
-        left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
+        asides = [name for name in run.list_part("groups") if reclaim.ASIDE in name]
+        left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
         left += [problem for path in lone if (problem := _remove_lone(context, path))]

@@ -13,7 +13,6 @@ from hook.context import Context
 from hook.errors import HookError
 from hook.models import Failure, KeyState, Member, MonGroup
 from hook.node import engines, podman, processes, records
-from hook.node.processes import Groups, Process
 from hook.reconcile.record import LateCpu, read_record
 from hook.view import name_generation
 
@@ -67,7 +66,7 @@ class Survey:
         for state in self.states.values():
             self.processes.add(self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
-        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.groups = processes.Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
         self.processes.name_group = self.groups.name_ours
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
@@ -148,7 +147,7 @@ class Survey:
             return name
         return keys.pop() if len(keys) == 1 else None
 
-    def find_containers(self, path: str) -> dict[str, Process]:
+    def find_containers(self, path: str) -> dict[str, processes.Process]:
         """Find the containers that have processes in a group, each with its init: the one that started first.
 
         The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
@@ -157,7 +156,7 @@ class Survey:
         known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
         before = self.processes.by_pid
         tasks = system.try_call(self.context.resctrl.tasks, path) or set()
-        inits: dict[str, Process] = {}
+        inits: dict[str, processes.Process] = {}
         there = [before[pid] for pid in tasks & before.keys()]
         for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
             now = system.try_call(processes.look_at, process.pid)

@@ -44,7 +44,6 @@ from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace
 from hook.watch import connector
-from hook.watch.connector import Connector, Lost
 from hook.words import explain, explain_exception, format_count
 
 __all__ = ["counters", "ending", "retry", "run"]
@@ -78,7 +77,7 @@ def _say(text: str) -> None:
 class Watch:
     """The watch between two steps: what it has done, what it is to look at, and the socket that it reads."""
 
-    def __init__(self, context: Context, source: Connector) -> None:
+    def __init__(self, context: Context, source: connector.Connector) -> None:
         self._context = context
         self._source = source
         self._late = LateCpu()
@@ -102,7 +101,7 @@ class Watch:
         pid = None
         try:
             pid = self._source.receive(self.wait())
-        except Lost:
+        except connector.Lost:
             self.overflows += 1
             _say("execs were lost, because they came faster than this reads them: looking at all containers")
             self.looks_at_all = True

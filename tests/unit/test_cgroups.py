@@ -143,4 +143,4 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
     found = processes.look()
     assert len(found.by_pid) == 1000
-    assert found.cgroups() == {own}
+    assert set(found.cgroups) == {own}
