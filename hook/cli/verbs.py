@@ -447,7 +447,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     with _answer(request, given.key, outcomes), node as context:
         if not given.force:
             jobs.refuse_service(outcomes)
-        jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
+        jobs.assign(context, given.key, outcomes, given.label)
 
 
 @_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)

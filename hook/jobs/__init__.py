@@ -61,7 +61,7 @@ def run(
     try:
         with open_node("run", options, name, [] if is_strict else [pid], labels) as context:
             process = _find(pid)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, [pid], labels)
+            key = assign(context, name, {pid: ""}, labels)
     except Exception as error:
         if is_strict:
             raise
@@ -95,23 +95,17 @@ def _find_program(command: str) -> str:
     return program
 
 
-def assign(
-    context: Context,
-    name: str | None,
-    pids: list[int],
-    labels: dict[str, str] | None = None,
-    outcomes: dict[int, str] | None = None,
-) -> str:
+def assign(context: Context, name: str | None, outcomes: dict[int, str], labels: dict[str, str] | None = None) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
-    Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. `outcomes` gets
-    a word for each pid that is in the job. Raises HookError and OSError: `bad_key`, `no_rmids`, `rmids_in_limbo`,
-    `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may join), others.
+    `outcomes` has their pids, and gets a word for each that is in the job. Without a name the first process names the
+    key. Its ctrl_group is that of the job, or of a new one. Raises HookError and OSError: `bad_key`, `no_rmids`,
+    `rmids_in_limbo`, `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may
+    join), others.
     """
-    outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name, labels or {})
-    joining = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
+    joining = [_find(pid, context.options.history, labels) for pid in outcomes]
     key = name if name is not None else joining[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)

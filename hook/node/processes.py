@@ -209,13 +209,9 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def find_nested(cgroups: Iterable[str]) -> list[str]:
-    """Return those of these own cgroups of containers that lie below another container's, the innermost first."""
-    return sorted((place for place in cgroups if cut_below_container(place) != place), key=len, reverse=True)
-
-
-def look(nested: Collection[str] = ()) -> Processes:
-    """Read all processes once. A process in one of `nested` (find_nested) is not in the container's above it."""
+def look(own_cgroups: Iterable[str] = ()) -> Processes:
+    """Read all processes once. A process in one of these cgroups of containers is not in the container's above it."""
+    nested = sorted((place for place in own_cgroups if cut_below_container(place) != place), key=len, reverse=True)
     boottime, unread = system.boottime(), 0
     by_pid: dict[int, Process] = {}
     parse = make_parser(nested)

@@ -18,6 +18,7 @@ from hook.node import files, programs
 from hook.words import explain_exception
 
 T = TypeVar("T")
+Answers = tuple[dict[str, State], dict[str, str]]
 
 _DIRECTORIES = (
     *programs.PATH.split(":"),
@@ -71,9 +72,7 @@ class Runtimes(NamedTuple):
         live = [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
         return live, problems + [problem for _, problem in sorted(unanswered.items())]
 
-    def find_states(
-        self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME
-    ) -> tuple[dict[str, State], dict[str, str]]:
+    def find_states(self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME) -> Answers:
         """Return the states of these containers by ID, and a line for each container whose runtime did not answer.
 
         A state may have any status, also that of a sandbox. A container that no runtime has is in neither: it is gone,

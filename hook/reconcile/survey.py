@@ -62,7 +62,7 @@ class Survey:
                 self.indexed.setdefault(key, []).append(container)
         # After the records, so that the init of each member is among the processes. This is the only look at all
         # processes in a pass; later looks read single containers.
-        self.processes = processes.look(processes.find_nested([*self._list_own_cgroups()]))
+        self.processes = processes.look(self._list_own_cgroups())
         for state in self.states.values():
             self.processes.add(self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())

@@ -222,7 +222,7 @@ class SimulatedNode:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
         it, key = self.find(number), key or JOB
         life = self._live_of_job(
-            verb, key, [it.pid], lambda context: jobs.assign(context, key, [it.pid], name_job(key))
+            verb, key, [it.pid], lambda context: jobs.assign(context, key, {it.pid: ""}, name_job(key))
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
