@@ -195,9 +195,8 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     for group in groups:
         members = {**_find_members(survey, key, group.path, file), **members}
     kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
-    locked.commit(
-        life_turns.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels))
-    )
+    index = Index(key=key, history_file=file, job_labels=labels)
+    locked.commit(life_turns.rebuild(state, groups, members, kind, index))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             begin(context, locked, locked.state or state, group.path, is_made=False)

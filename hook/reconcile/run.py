@@ -18,18 +18,17 @@ from typing import Any, NamedTuple
 from hook import labels, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.models import KeyState, Options, State
+from hook.models import KeyState, Options
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
 from hook.reconcile.act import act, end_key, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
-from hook.reconcile.survey import Survey
+from hook.reconcile.survey import NOTHING, ListStates, Survey, Wanted
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
 
-ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
@@ -181,34 +180,24 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     return replace(outcome, problem=str(explain(as_hook_error("cannot read or write a file", error))))
 
 
-def plan_repairs(
-    options: Options, live: Collection[str] | None = None, linger: int | None = None, asks: ListStates | None = None
-) -> Repairs:
+def plan_repairs(options: Options, wanted: Wanted = NOTHING) -> Repairs:
     """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     plan = Repairs()
-    survey = Survey(_open_node(options), live=live, longest_linger=linger)
+    survey = Survey(_open_node(options), wanted=wanted)
     planned = diagnose(survey)
     plan.read_left(survey)
-    if asks is not None:
-        adoptable, problems = _find_adoptable(survey, asks)
+    if wanted.asks is not None:
+        adoptable, problems = _find_adoptable(survey, wanted.asks)
         planned += adoptable
         plan.left += problems
     plan.outcomes = [Outcome(action) for action in planned]
     return plan
 
 
-def repair(
-    options: Options,
-    live: Collection[str] | None = None,
-    linger: int | None = None,
-    asks: ListStates | None = None,
-    repairs: Repairs | None = None,
-) -> Repairs:
+def repair(options: Options, wanted: Wanted = NOTHING, repairs: Repairs | None = None) -> Repairs:
     """Do all actions, pass by pass, until none is needed. Raises HookError, OSError.
 
-    `live` names the keys that live, instead of a look at their members; `linger` limits the linger time of all keys.
-    `asks` lists the OCI states of running containers except those that are known, for adoption, and a line for each
-    problem. A caller that may end the run early passes its `repairs`.
+    A caller that may end the run early passes its `repairs`.
     """
     done = repairs or Repairs()
     context, late, began = _open_node(options), LateCpu(), system.monotonic()
@@ -217,7 +206,7 @@ def repair(
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
-        survey = _repair(lambda: Survey(context, late, live, linger), asks, done)
+        survey = _repair(lambda: Survey(context, late, wanted), wanted.asks, done)
     except BaseException:  # a signal, for example
         _save(context.run, done.outcomes)
         late.save(context.run)

@@ -4,19 +4,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from hook import counters, identity, reclaim, resctrl, system
 from hook.context import Context
 from hook.errors import HookError
-from hook.models import Failure, KeyState, Member, MonGroup
+from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
 from hook.reconcile.record import LateCpu, read_record
 from hook.view import name_generation
 
 _FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
+
+
+ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
+
+
+class Wanted(NamedTuple):
+    """What a run is asked for, besides its options."""
+
+    live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
+    linger: int | None = None  # a limit on the linger time in each key's record, in seconds
+    # Lists the OCI states of running containers except those that are known, for adoption, and a line for each problem.
+    asks: ListStates | None = None
+
+
+NOTHING = Wanted()
 
 
 class Look(NamedTuple):
@@ -36,19 +51,12 @@ class Survey:
     found.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        late: LateCpu | None = None,
-        live: Collection[str] | None = None,
-        longest_linger: float | None = None,
-    ) -> None:
+    def __init__(self, context: Context, late: LateCpu | None = None, wanted: Wanted = NOTHING) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
-        self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
-        # A limit on the linger time in each key's record, in seconds.
-        self._longest_linger = math.inf if longest_linger is None else longest_linger
+        self.live = wanted.live
+        self._longest_linger = math.inf if wanted.linger is None else wanted.linger
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
