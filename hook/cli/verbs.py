@@ -368,15 +368,15 @@ def doctor(given: options.Doctor, request: Request) -> int:
 def reconcile(given: options.Reconcile, request: Request) -> int:
     from hook.node import runtimes
     from hook.reconcile.run import Repairs, plan_repairs, repair
-    from hook.reconcile.survey import Wanted
+    from hook.reconcile.survey import Scope
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
-    wanted = Wanted(live, longest, asks)
+    scope = Scope(live, longest, asks)
     if given.dry_run:
-        result = plan_repairs(request.hook, wanted)
+        result = plan_repairs(request.hook, scope)
         if not request.is_json:
             show.print_printable(
                 [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
@@ -387,7 +387,7 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
         log = RepairLog()
         result = Repairs(None if request.is_json else log.note)
         try:
-            repair(request.hook, wanted, result)
+            repair(request.hook, scope, result)
         except Ended as error:
             result.ended = str(error)
         if not request.is_json:

@@ -95,19 +95,13 @@ def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) 
         survey.context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
 
 
-def _note(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    gone = [group.path for group in state.groups if survey.is_gone(group)]
-    _settle_and_show(survey.context, locked, life_turns.take(state, gone))
-
-
-def _show(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    marked = change(state, [survey.mark_counters(state, group) for group in state.groups])
-    _settle_and_show(survey.context, locked, marked)
-
-
-def _settle_and_show(context: Context, locked: LockedKey, state: KeyState) -> None:
-    settle(context, locked, state)
-    context.view.show(state)  # also one of the same generation, which may be damaged
+def _show(survey: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:
+    if action.verb == "note":
+        after = life_turns.take(state, [group.path for group in state.groups if survey.is_gone(group)])
+    else:
+        after = change(state, [survey.mark_counters(state, group) for group in state.groups])
+    settle(survey.context, locked, after)
+    survey.context.view.show(after)  # also one of the same generation, which may be damaged
 
 
 def _tidy(survey: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -261,7 +255,7 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
     "name": lambda survey, locked, state, _: locked.commit(labels.keep_labels(state, name_members(survey, state))),
     "prune": _prune,
     "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus.lines),
-    "note": _note,
+    "note": _show,
     "show": _show,
     "tidy": _tidy,
 }

@@ -25,7 +25,7 @@ from hook.reconcile.act import act, end_key, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
-from hook.reconcile.survey import NOTHING, ListStates, Survey, Wanted
+from hook.reconcile.survey import ALL, ListStates, Scope, Survey
 from hook.store import RunDir
 from hook.words import explain, format_count, printable, short_id, who
 
@@ -180,21 +180,21 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     return replace(outcome, problem=str(explain(as_hook_error("cannot read or write a file", error))))
 
 
-def plan_repairs(options: Options, wanted: Wanted = NOTHING) -> Repairs:
+def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
     """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     plan = Repairs()
-    survey = Survey(_open_node(options), wanted=wanted)
+    survey = Survey(_open_node(options), scope=scope)
     planned = diagnose(survey)
     plan.read_left(survey)
-    if wanted.asks is not None:
-        adoptable, problems = _find_adoptable(survey, wanted.asks)
+    if scope.asks is not None:
+        adoptable, problems = _find_adoptable(survey, scope.asks)
         planned += adoptable
         plan.left += problems
     plan.outcomes = [Outcome(action) for action in planned]
     return plan
 
 
-def repair(options: Options, wanted: Wanted = NOTHING, repairs: Repairs | None = None) -> Repairs:
+def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None) -> Repairs:
     """Do all actions, pass by pass, until none is needed. Raises HookError, OSError.
 
     A caller that may end the run early passes its `repairs`.
@@ -206,7 +206,7 @@ def repair(options: Options, wanted: Wanted = NOTHING, repairs: Repairs | None =
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
-        survey = _repair(lambda: Survey(context, late, wanted), wanted.asks, done)
+        survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
     except BaseException:  # a signal, for example
         _save(context.run, done.outcomes)
         late.save(context.run)

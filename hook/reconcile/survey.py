@@ -22,8 +22,8 @@ _FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 
 
-class Wanted(NamedTuple):
-    """What a run is asked for, besides its options."""
+class Scope(NamedTuple):
+    """What a run is about, besides its options: which keys live, for how long, and what it adopts."""
 
     live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
     linger: int | None = None  # a limit on the linger time in each key's record, in seconds
@@ -31,7 +31,7 @@ class Wanted(NamedTuple):
     asks: ListStates | None = None
 
 
-NOTHING = Wanted()
+ALL = Scope()
 
 
 class Look(NamedTuple):
@@ -51,12 +51,12 @@ class Survey:
     found.
     """
 
-    def __init__(self, context: Context, late: LateCpu | None = None, wanted: Wanted = NOTHING) -> None:
+    def __init__(self, context: Context, late: LateCpu | None = None, scope: Scope = ALL) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
-        self.live = wanted.live
-        self._longest_linger = math.inf if wanted.linger is None else wanted.linger
+        self.live = scope.live
+        self._longest_linger = math.inf if scope.linger is None else scope.linger
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.

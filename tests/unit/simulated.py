@@ -19,7 +19,7 @@ from hook.node.models import ReconcileRecord
 from hook.poststop import poststop
 from hook.reconcile import run
 from hook.reconcile.run import Repairs
-from hook.reconcile.survey import Wanted
+from hook.reconcile.survey import Scope
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask
@@ -80,11 +80,11 @@ class Node:
         self,
         options: dict[str, Any] | None = None,
         repairs: Repairs | None = None,
-        **wanted: Any,  # noqa: ANN401
+        **scope: Any,  # noqa: ANN401
     ) -> Repairs:
         """Reconcile."""
         self.machine.caller.calls = 0
-        return run.repair(self.options(**options or {}), Wanted(**wanted), repairs)
+        return run.repair(self.options(**options or {}), Scope(**scope), repairs)
 
     def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
         """What reconcile does, and nothing of it fails."""
