@@ -73,7 +73,7 @@ class IntelRdt(Model):
 
 
 class Linux(Model):
-    """`linux` of a bundle's config.json, as far as it is used. processes.cgroup_of_config reads `cgroups_path`."""
+    """`linux` of a bundle's config.json, as far as it is used. processes.list_requested reads `cgroups_path`."""
 
     intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
     cgroups_path: str | None = Field(None, alias="cgroupsPath")

@@ -8,10 +8,6 @@ from hook.errors import UNNAMED, HookError, Reason
 from hook.models import State
 from hook.words import explain_exception
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 _WHITE = frozenset(" \t\n\r")
 
 
@@ -60,13 +56,13 @@ class OddState:
         return HookError(Reason.BAD_STATE, "bad state", problem=f"no container state on stdin: {why}{cut}")
 
 
-def read_head(text: str) -> dict[str, Any]:
+def read_head(text: str) -> dict[str, object]:
     """Parse the beginning of a JSON object: its members up to the first incomplete one.
 
     Members of nested objects do not count. A value counts only if the text goes on after it, since a number might
     continue. `ociVersion` is not used, so its default is filled in.
     """
-    members: dict[str, Any] = {"ociVersion": ""}
+    members: dict[str, object] = {"ociVersion": ""}
     text = system.cut_deep(text)
     at, before = _skip_white(text, 0), "{"
     try:

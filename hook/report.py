@@ -117,10 +117,7 @@ def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
     try:
         if error.reason == Reason.NOT_MOUNTED:
             return run.is_first("not-mounted")
-        is_first, counts = count_failure(run, error.reason, key)
-        for line in counts:
-            send_to_syslog(line)
-        return is_first
+        return count_failure(run, error.reason, key)
     except Exception:  # noqa: BLE001  as above
         return True
 
@@ -227,24 +224,23 @@ def make_failure(
 # --- The number of failures in a minute, so that the log gets the first ones of each key and reason, and then a count
 
 
-def count_failure(run: RunDir, reason: str, key: str) -> tuple[bool, list[str]]:
-    """Count a failure. Returns whether to log it, and a line for each count of an earlier minute.
+def count_failure(run: RunDir, reason: str, key: str) -> bool:
+    """Count a failure; returns whether to log it. The first one of a minute logs the counts of earlier minutes.
 
     One key cannot use up the lines of another, and all keys together have a limit, too, which also bounds the number of
-    files. A failure is logged, too, if it cannot be counted, or if another process removed the count. No lock
-    is needed: the position of an append is the failure's number.
+    files. A failure is logged, too, if another process removed the count. No lock is needed: the position of an append
+    is the failure's number. Raises OSError if it cannot be counted.
     """
     minute = _this_minute()
-    try:
-        if (system.try_call(system.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
-            number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
-            if number <= _MOST_OF_KEY or not is_kept:
-                number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
-                return True, sum_up_failures(run) if number == 1 else []
-        system.append(f"{_LOGGED}{reason}-{minute}", ".", run.descriptor)
-    except OSError:
-        return True, []
-    return False, []
+    if (system.try_call(system.size, f"{_LOGGED}{minute}", run.descriptor) or 0) < _MOST_OF_NODE:
+        number, is_kept = system.append(f"{_LOGGED}{reason}.{key}-{minute}", ".", run.descriptor)
+        if number <= _MOST_OF_KEY or not is_kept:
+            number, _ = system.append(f"{_LOGGED}{minute}", ".", run.descriptor)
+            for line in sum_up_failures(run) if number == 1 else ():
+                send_to_syslog(line)
+            return True
+    system.append(f"{_LOGGED}{reason}-{minute}", ".", run.descriptor)
+    return False
 
 
 def sum_up_failures(run: RunDir) -> list[str]:

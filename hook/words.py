@@ -12,11 +12,6 @@ from hook import names, system
 from hook.errors import WRONG_CTRL_GROUP, as_hook_error
 from hook.models import ValidationError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
     errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
@@ -64,16 +59,11 @@ def errno_name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
-def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the place and the message of the first error that a model has in its input."""
-    first = errors[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
-
-
 def explain_exception(error: Exception) -> str:
     """Word an exception in one line: a ValidationError by its first error, a system call by its path and errno."""
     if isinstance(error, ValidationError):
-        return explain_invalid(error.errors())
+        first = error.errors()[0]
+        return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     if not isinstance(error, OSError):
         return str(error)
     path, code = error.filename, errno_name(error)
@@ -216,7 +206,7 @@ _OPERATIONS = {
 }
 
 
-def _describe_refusal(operation: str, path: str, error: OSError, **facts: Any) -> dict[str, str]:  # noqa: ANN401
+def _describe_refusal(operation: str, path: str, error: OSError, **facts: object) -> dict[str, str]:
     """Return more facts about an operation on a mon_group that the kernel refused."""
     return {
         "parent": path.rpartition("/")[0],

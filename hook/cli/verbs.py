@@ -368,13 +368,15 @@ def doctor(given: options.Doctor, request: Request) -> int:
 def reconcile(given: options.Reconcile, request: Request) -> int:
     from hook.node import runtimes
     from hook.reconcile.run import Repairs, plan_repairs, repair
+    from hook.reconcile.survey import Scope
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = request.hook.linger if "linger" in request.given else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
+    scope = Scope(live, longest, asks)
     if given.dry_run:
-        result = plan_repairs(request.hook, live, longest, asks)
+        result = plan_repairs(request.hook, scope)
         if not request.is_json:
             show.print_printable(
                 [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
@@ -385,7 +387,7 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
         log = RepairLog()
         result = Repairs(None if request.is_json else log.note)
         try:
-            repair(request.hook, live, longest, asks, result)
+            repair(request.hook, scope, result)
         except Ended as error:
             result.ended = str(error)
         if not request.is_json:
@@ -447,7 +449,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     with _answer(request, given.key, outcomes), node as context:
         if not given.force:
             jobs.refuse_service(outcomes)
-        jobs.assign(context, given.key, [*outcomes], given.label, outcomes)
+        jobs.assign(context, given.key, outcomes, given.label)
 
 
 @_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
@@ -630,7 +632,8 @@ def result_to_json(result: Repairs, *, dry_run: bool) -> dict[str, Any]:
     """Make the object that `reconcile --json` prints."""
     actions = []
     for outcome in result.outcomes:
-        about = {name: getattr(outcome.action, name) or None for name in _ABOUT}
+        done = outcome.action
+        about = zip(_ABOUT, (done.key, done.container, done.path, *done.names, done.why))
         problems = {"problem": outcome.problem, "remark": outcome.remark}
-        actions.append({"action": outcome.action.verb, **about, **problems})
+        actions.append({"action": done.verb, **{name: text or None for name, text in about}, **problems})
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}

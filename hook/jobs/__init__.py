@@ -21,12 +21,11 @@ from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
-from hook.key import finish_end, leave
+from hook.key import leave
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files, processes
-from hook.node.processes import parse_job_process, read_status
 from hook.poststop import forget_failure
-from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_with_members, lock_process
+from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
 from hook.reconcile.move import move_until
 from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
@@ -62,7 +61,7 @@ def run(
     try:
         with open_node("run", options, name, [] if is_strict else [pid], labels) as context:
             process = _find(pid)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, [pid], labels)
+            key = assign(context, name, {pid: ""}, labels)
     except Exception as error:
         if is_strict:
             raise
@@ -96,23 +95,17 @@ def _find_program(command: str) -> str:
     return program
 
 
-def assign(
-    context: Context,
-    name: str | None,
-    pids: list[int],
-    labels: dict[str, str] | None = None,
-    outcomes: dict[int, str] | None = None,
-) -> str:
+def assign(context: Context, name: str | None, outcomes: dict[int, str], labels: dict[str, str] | None = None) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
-    Without a name the first process names the key. Its ctrl_group is that of the job, or of a new one. `outcomes` gets
-    a word for each pid that is in the job. Raises HookError and OSError: `bad_key`, `no_rmids`, `rmids_in_limbo`,
-    `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may join), others.
+    `outcomes` has their pids, and gets a word for each that is in the job. Without a name the first process names the
+    key. Its ctrl_group is that of the job, or of a new one. Raises HookError and OSError: `bad_key`, `no_rmids`,
+    `rmids_in_limbo`, `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may
+    join), others.
     """
-    outcomes = {} if outcomes is None else outcomes
     if name is not None:
         _check_key(context, name, labels or {})
-    joining = [_find(pid, context.options.history, labels) for pid in dict.fromkeys(pids)]
+    joining = [_find(pid, context.options.history, labels) for pid in outcomes]
     key = name if name is not None else joining[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
@@ -149,7 +142,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in filter(parse_job_process, context.run.list_names(Failure)):
+    for process in filter(processes.parse_job_process, context.run.list_names(Failure)):
         failure = context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
@@ -161,12 +154,10 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
             return False
         if state.kind != "job":
             raise HookError(Reason.BAD_KEY, "other kind", key=name, former=state.kind)
-        if state.completed_at is not None:  # an earlier call may have been killed before it removed the groups
-            return finish_end(context, state, by_order=True)
-        if outcomes is not None:
-            _release_members(context, locked, state, outcomes)
-        else:
-            end_with_members(context, locked, state)
+        # Of a completed job: an earlier call may have been killed before it removed the groups.
+        if outcomes is None or state.completed_at is not None:
+            return end_key(context, locked, state, by_order=True)
+        _release_members(context, locked, state, outcomes)
     return True
 
 
@@ -235,7 +226,7 @@ def _check_key(context: Context, name: str, labels: dict[str, str]) -> None:
         raise _bad_key(name, "it is the UID of a pod")
     if names.is_engine_id(name.lower()):
         raise _bad_key(name, "it is the ID of a container")
-    state, is_process = context.run.glance(KeyState, name), parse_job_process(name) is not None
+    state, is_process = context.run.glance(KeyState, name), processes.parse_job_process(name) is not None
     if state is not None and state.kind != "job" and not state.recovering:
         raise _bad_key(name, f"a {state.kind} on record has it")
     if not is_process and (context.run.has(Index, name) or context.run.has(Failure, name)):
@@ -252,9 +243,7 @@ def refuse_service(pids: Collection[int]) -> None:
     while ancestor > 1 and ancestor not in pids:
         fields = system.stat_fields(ancestor)
         ancestor = int(fields[1]) if fields is not None else 0
-    if ancestor <= 1:
-        return
-    for place in system.cgroups(ancestor):
+    for place in system.cgroups(ancestor) if ancestor > 1 else ():
         reading = processes.read_threads(place, lambda _: True) if place.endswith(".service") else None
         tids = reading.tids if reading is not None else ()
         if ancestor == min(tids, key=lambda tid: system.starttime(tid) or tid, default=0):
@@ -274,7 +263,7 @@ def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> 
         raise HookError(Reason.TASK_GONE, f"process {pid} has ended: it is a zombie")
     if int(fields[6]) & _KERNEL_THREAD:
         raise HookError(Reason.USAGE, f"{pid} is a kernel thread")
-    leader = read_status(pid, "Tgid")
+    leader = processes.read_status(pid, "Tgid")
     if leader not in (0, pid):
         raise HookError(Reason.USAGE, f"{pid} is a thread of process {leader}, and no process")
     process = Container(processes.name_job_process(pid, int(fields[19])), pid, "", {}, [])

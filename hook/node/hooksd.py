@@ -22,7 +22,7 @@ from hook.entry import parse
 from hook.models import Options, ValidationError
 from hook.node import files
 from hook.node.models import HookFile, HookProgram, HookWhen
-from hook.words import explain_invalid
+from hook.words import explain_exception
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
@@ -86,7 +86,7 @@ def read_entry(path: str) -> Entry:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(content)
     except ValidationError as error:
-        return Entry(path, problem=explain_invalid(error.errors()))
+        return Entry(path, problem=explain_exception(error))
     except (files.Unreadable, ValueError) as error:
         if getattr(error, "is_missing", False):
             return Entry(path, remark="it does not exist, or is a link to nothing, so readers skip it")

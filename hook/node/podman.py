@@ -15,9 +15,7 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import Any
 
-from hook import conmon, identity, names, system
-from hook.identity import Pod
-from hook.labels import keep_labels
+from hook import conmon, identity, labels, names, system
 from hook.models import KeyState
 from hook.node import engines, files, programs
 from hook.node.processes import read_status
@@ -97,7 +95,7 @@ def _list_objects(content: object) -> list[dict[str, Any]]:
     return [entry for entry in content if isinstance(entry, dict)] if isinstance(content, list) else []
 
 
-def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> None:
+def name_running(pod: identity.Pod, container: str, bundle: str, places: list[str]) -> None:
     """Add Podman's names to the pod of a container that runs already, by the storage that its bundle is in.
 
     `places` are the cgroups that its runtime made for it, as in system.cgroups.
@@ -108,10 +106,6 @@ def name_running(pod: Pod, container: str, bundle: str, places: list[str]) -> No
         pod.name = conmon.find_pod(places, container)
 
 
-def _is_podmans(cgroup: str | None, container: str) -> bool:
-    return identity.find_maker(identity.find_own(cgroup or "", container), container) == "libpod"
-
-
 def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     """Add Podman's names to a key that lacks some. Return the same state if there is nothing to add.
 
@@ -120,7 +114,7 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     members = dict(state.members)
     digits = state.pod_name
     for key, member in state.members.items():
-        if _is_podmans(member.cgroup, key):
+        if identity.find_maker(identity.find_own(member.cgroup or "", key), key) == "libpod":
             container = names.get_container_id(key)
             if member.name is None and container in known.containers:
                 members[key] = replace(member, name=identity.shorten(known.containers[container]))
@@ -134,4 +128,4 @@ def add_names(state: KeyState, known: PodmanNames) -> KeyState:
     name = (state.name or given) if state.kind == "container" else None
     named = replace(state, pod_name=digits, name=name, members=members)
     # The hook that records a container has the digits only: as a label they stay, also if the record was lost.
-    return keep_labels(named, replace(named, pod_name=pod))
+    return labels.keep_labels(named, replace(named, pod_name=pod))

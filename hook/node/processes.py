@@ -14,10 +14,8 @@ from typing import NamedTuple
 
 from hook import identity, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
-from hook.models import Member
+from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
-from hook.resctrl import Resctrl
-from hook.system import is_gone
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
@@ -69,15 +67,15 @@ class Processes:
         self._inits: set[int] = set()
         self._children: dict[int, list[int]] = {}
         self._in: dict[tuple[str, ...], list[int]] = {}
-        self._at: dict[str, list[tuple[str, ...]]] = {}
+        self.cgroups: dict[str, list[tuple[str, ...]]] = {}  # each that has a process, as Process.cgroups have it
         self._below: dict[str, list[str]] = {}
         for process in by_pid.values():
             self._children.setdefault(process.parent, []).append(process.pid)
             self._in.setdefault(process.cgroups, []).append(process.pid)
         for places in self._in:
             for place in places:
-                self._at.setdefault(place, []).append(places)
-        for place in self._at:
+                self.cgroups.setdefault(place, []).append(places)
+        for place in self.cgroups:
             for outer in _outwards(place):
                 self._below.setdefault(outer, []).append(place)
 
@@ -92,10 +90,6 @@ class Processes:
         """Whether the look saw a member's init. Otherwise the init may have started since, or /proc may hide it."""
         init = self.by_pid.get(member.pid)
         return init is not None and init.starttime == member.starttime
-
-    def cgroups(self) -> set[str]:
-        """Every cgroup that has a process."""
-        return set(self._at)
 
     def find_pids(self, member: Member, *, outside_own_cgroup: bool = False) -> set[int]:
         """Return the pids of a container's processes, while its init is alive.
@@ -115,7 +109,7 @@ class Processes:
         cgroup = member.cgroup or ""
         if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
             return set()
-        inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
+        inside = (places for place in self._below.get(cgroup, ()) for places in self.cgroups[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
     def read_threads_in_own_cgroup(self, member: Member) -> Reading | None:
@@ -205,12 +199,6 @@ def cpu_seconds(tid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / system.TICKS if fields is not None else 0.0
 
 
-def had_pid(pid: int, boottime: float) -> bool:
-    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
-    fields = system.stat_fields(pid)
-    return fields is not None and int(fields[19]) <= boottime * system.TICKS
-
-
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
     if not system.in_host_pid_namespace():
@@ -221,13 +209,9 @@ def check_namespaces() -> None:
         raise HookError(Reason.DENIED, problem, hint=hint)
 
 
-def find_nested(cgroups: Iterable[str]) -> list[str]:
-    """Return those of these own cgroups of containers that lie below another container's, the innermost first."""
-    return sorted((place for place in cgroups if cut_below_container(place) != place), key=len, reverse=True)
-
-
-def look(nested: Collection[str] = ()) -> Processes:
-    """Read all processes once. A process in one of `nested` (find_nested) is not in the container's above it."""
+def look(own_cgroups: Iterable[str] = ()) -> Processes:
+    """Read all processes once. A process in one of these cgroups of containers is not in the container's above it."""
+    nested = sorted((place for place in own_cgroups if cut_below_container(place) != place), key=len, reverse=True)
     boottime, unread = system.boottime(), 0
     by_pid: dict[int, Process] = {}
     parse = make_parser(nested)
@@ -288,12 +272,6 @@ def make_parser(nested: Collection[str] = ()) -> Parser:
 def _list_threads(process: Process) -> set[int]:
     """Return the threads of a process. Reads /proc only if it had several threads, and finds none if it is gone."""
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
-
-
-def is_of(tid: int, born: Mapping[int, int]) -> bool:
-    """Whether a thread is one of these processes', by their pids and start times."""
-    process = system.try_call(look_at, read_status(tid, "Tgid"))
-    return process is not None and born.get(process.pid) == process.starttime
 
 
 def read_status(tid: int | str, name: str, base: int = 10) -> int:
@@ -380,7 +358,7 @@ def _read_once(cgroup: str, top: str, is_other: Callable[[str], bool]) -> tuple[
     finally:
         for directory in opened:
             system.close(directory)
-    return Reading(tids, len(refused) + more), any(map(is_gone, refused))
+    return Reading(tids, len(refused) + more), any(map(system.is_gone, refused))
 
 
 # --- The resctrl group that a task is in, also on a kernel without /proc/PID/cpu_resctrl_groups
@@ -396,7 +374,7 @@ class Groups:
     be read raises HookError or OSError: a task in it would look as if it were in no group.
     """
 
-    def __init__(self, kernel: Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
+    def __init__(self, kernel: resctrl.Resctrl, prefix: str, list_recorded: Callable[[], Collection[str]]) -> None:
         self._kernel = kernel
         self._prefix = prefix
         self._list_recorded = cache(list_recorded)
@@ -483,10 +461,11 @@ def possible_ids(cgroup: str) -> list[str]:
     return ids[:_MOST_IDS]
 
 
-def find_container(cgroup: str, known: Collection[str]) -> str | None:
+def find_container(cgroup: str, known: Collection[str] = ()) -> str | None:
     """Return the container that a cgroup belongs to: the first component of its path, from the root, that names one.
 
-    It is a `known` container, or looks like a container ID.
+    It is a `known` container, or looks like a container ID: 64 hex digits, by which Podman or a runtime of Kubernetes
+    named its cgroup.
 
     A container with a writable cgroup can name the cgroups below its own after another container.
     """
@@ -502,29 +481,23 @@ def find_container(cgroup: str, known: Collection[str]) -> str | None:
     return None
 
 
-def find_container_id(cgroup: str) -> str | None:
-    """Find the ID of 64 hex digits in the outermost cgroup that Podman or a runtime of Kubernetes named by one."""
-    return find_container(cgroup, ())
-
-
 def cut_below_container(cgroup: str) -> str:
     """Return the container's own cgroup for one below it, since a container can make any number of those."""
-    container = find_container_id(cgroup) if len(cgroup) > ID_LENGTH else None  # most: other hierarchies' roots
+    container = find_container(cgroup) if len(cgroup) > ID_LENGTH else None  # most: other hierarchies' roots
     return (identity.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
-def cgroup_of_config(path: str | None) -> str | None:
-    """The cgroup that `linux.cgroupsPath` of a bundle's config.json asks for; None: the runtime chooses.
+def list_requested(config: Config | None) -> list[str]:
+    """List the cgroup that `linux.cgroupsPath` of a bundle's config.json asks for, or none: the runtime chooses.
 
     The path is absolute, or `SLICE:MARK:ID` for systemd; the result then lacks the slices above SLICE. Source:
     runtime-spec, config-linux.md "Cgroups Path"; runc, docs/systemd.md.
     """
-    if not path:
-        return None
+    path = (config.linux.cgroups_path if config is not None and config.linux is not None else None) or ""
     if path.count(":") == 2 and not path.startswith("/"):
         above, mark, name = path.split(":")
-        return f":/{above}/{mark}-{name}.scope"
-    return f":/{path.strip('/')}" if path.startswith("/") else None
+        return [f":/{above}/{mark}-{name}.scope"]
+    return [f":/{path.strip('/')}"] if path.startswith("/") else []
 
 
 def is_within(cgroup: str, outer: str) -> bool:

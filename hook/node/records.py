@@ -141,14 +141,6 @@ def glance_index(run: Reader, container: str) -> str | None:
     return index.key if index is not None else None
 
 
-def peek(run: Reader, model: type[ModelT], name: str) -> ModelT | None:
-    """Read a record as Reader.glance does, but raise OSError if the file cannot be read: it is not taken for absent."""
-    try:
-        return run.read(model, name)
-    except ValueError:
-        return None
-
-
 # --- What is kept of completed keys
 
 
@@ -173,21 +165,18 @@ def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     if room is None or not _are_too_many(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
         return Surplus(snapshots, lines)
     completed = sorted((state for state in states if state.completed_at is not None), key=rank)
-    # Blocks and files of each key: of its view, which goes with the snapshot, and of its record.
-    views = {state.key: count_files(state) for state in completed}
-    records = {state.key: 1 + sum(map(len, owed.get(state.key, ()))) // room.f_frsize for state in completed}
-    blocks = sum(records.values()) + sum(of_view for of_view, _ in views.values())
-    files = len(records) + sum(of_view for _, of_view in views.values())
-    for state in completed:
-        if state.groups and _are_too_many(room, blocks, files):
-            snapshots.add(state.key)
-            is_whole = state.key not in owed  # else the record stays with the lines
-            blocks -= views[state.key][0] + is_whole * records[state.key]
-            files -= views[state.key][1] + is_whole
-    for state in completed:
-        if state.key in owed and _are_too_many(room, blocks, files):
-            lines[state.key] = len(owed[state.key])
-            blocks, files = blocks - records[state.key], files - 1
+    blocks = files = 0
+    for state in reversed(completed):  # from what goes last: what has no room goes, and all that goes before it
+        if state.owed is not None:
+            blocks, files = blocks + 1 + sum(map(len, state.owed.lines)) // room.f_frsize, files + 1
+            if _are_too_many(room, blocks, files):
+                lines[state.key] = len(state.owed.lines)
+    for state in reversed(completed):
+        if state.groups:
+            of_view, all_files = count_files(state)  # its record stays as long as it owes lines
+            blocks, files = blocks + of_view + (state.owed is None), files + all_files + (state.owed is None)
+            if _are_too_many(room, blocks, files):
+                snapshots.add(state.key)
     return Surplus(snapshots, lines)
 
 
@@ -260,13 +249,7 @@ def _cut(files: list[str], start: str, end: str) -> list[str]:
 def has_leftovers(run: Reader, state: KeyState) -> bool:
     """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
     places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
-    for place in places:
-        try:
-            system.inode(place, run.descriptor)
-        except FileNotFoundError:
-            continue
-        return True
-    return False
+    return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
 
 
 def remove_leftovers(run: RunDir, key: str) -> None:
@@ -301,11 +284,6 @@ def _is_old(run: Reader, path: str, kept: float) -> bool:
 # --- The end of the run directory
 
 
-def list_asides(run: Reader) -> list[str]:
-    """List the paths of all unreadable states that were set aside."""
-    return [f"{run.path}/groups/{name}" for name in run.list_part("groups") if ASIDE in name]
-
-
 def remove_all(run: RunDir) -> None:
     """Remove the run directory, unless a key is on record. Another program's directories in it stay.
 
@@ -319,7 +297,7 @@ def remove_all(run: RunDir) -> None:
             system.unlink(f"groups/{name}", run.descriptor)
     if "groups" in names:
         system.rmdir("groups", run.descriptor)
-    ours = {*PARTS, "mon_groups", "mon_data", "building"} - {"groups"}
+    ours = {*PARTS, "mon_groups", "mon_data", "building"}
     # `locks` last: killed before that, a second call finds a run directory of ours, and goes on.
     for name in sorted({*names} - {"groups"}, key="locks".__eq__):
         for key in run.list_part("locks") if name == "locks" else ():

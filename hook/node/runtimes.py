@@ -15,9 +15,10 @@ from typing import NamedTuple, TypeVar
 from hook import identity, names, system
 from hook.models import State, ValidationError
 from hook.node import files, programs
-from hook.words import explain_invalid
+from hook.words import explain_exception
 
 T = TypeVar("T")
+Answers = tuple[dict[str, State], dict[str, str]]
 
 _DIRECTORIES = (
     *programs.PATH.split(":"),
@@ -71,9 +72,7 @@ class Runtimes(NamedTuple):
         live = [state for _, state in sorted(states.items()) if _is_live(state) and not is_sandbox(state)]
         return live, problems + [problem for _, problem in sorted(unanswered.items())]
 
-    def find_states(
-        self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME
-    ) -> tuple[dict[str, State], dict[str, str]]:
+    def find_states(self, containers: Collection[str], seconds: float = _PATIENCE_FOR_SOME) -> Answers:
         """Return the states of these containers by ID, and a line for each container whose runtime did not answer.
 
         A state may have any status, also that of a sandbox. A container that no runtime has is in neither: it is gone,
@@ -95,16 +94,14 @@ class Runtimes(NamedTuple):
         """Return the state of a container, or why no runtime gave it. None if it is not in the root directory."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
-        for program in sorted(self.programs, key=lambda path: os.path.basename(path) not in makers):
-            if not _find_makers(root, container):
-                return None
+        by_maker = sorted(self.programs, key=lambda path: os.path.basename(path) not in makers)
+        for program in by_maker if makers else ():
             command = [program, "--root", root, "state", container]
             try:
                 return _ask_program(command, container, deadline)
-            except ValidationError as error:
-                problem = f"{' '.join(command)}: invalid state: {explain_invalid(error.errors())}"
             except ValueError as error:
-                problem = f"{' '.join(command)}: {error}"
+                kind = "invalid state: " if isinstance(error, ValidationError) else ""
+                problem = f"{' '.join(command)}: {kind}{explain_exception(error)}"
         return problem if _find_makers(root, container) else None
 
 

@@ -15,13 +15,11 @@ from collections.abc import Iterable
 
 from hook import conmon, identity, system
 from hook.context import Context
-from hook.identity import Pod
 from hook.models import Annotations, Config, Failure, Index, Options, State
 from hook.node import engines, files, hooksd
-from hook.node.hooksd import find_our_hooks, list_hooks, parse_options, read_hooks
 from hook.node.models import Unhooked, UnhookedContainer
 from hook.node.podman import name_running
-from hook.node.processes import Process, Processes, cgroup_of_config, find_container_id, read_status
+from hook.node.processes import Process, Processes, find_container, list_requested, read_status
 from hook.node.runtimes import Runtimes, find_runtimes, is_sandbox
 from hook.validation import replace
 
@@ -38,8 +36,8 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     the kernel can say whether they should have the hook.
     """
     run, options = context.run, context.options
-    marked = {container for place in processes.cgroups() for _, container in identity.find_marked(place)}
-    running = marked.union(filter(None, map(find_container_id, processes.cgroups())))
+    marked = {container for place in processes.cgroups for _, container in identity.find_marked(place)}
+    running = marked.union(filter(None, map(find_container, processes.cgroups)))
     candidates = running.difference(run.list_names(Index), run.list_names(Failure))
     former = run.glance(Unhooked, "unhooked") or _NONE
     rules, digest = _read_rules(options.run_dir) if candidates else ([], former.rules)
@@ -102,7 +100,7 @@ def _locate(places: Iterable[str]) -> tuple[str, str] | None:
     """
     for place in places:
         for cgroup, container in identity.find_marked(place)[:1]:
-            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container_id(place)
+            is_pods = identity.find_maker(cgroup, container) != "libpod" and container == find_container(place)
             uid = identity.read_pod_uid(cgroup) if is_pods and ".service/" not in cgroup else None
             if uid is not None:
                 return uid, container
@@ -115,11 +113,11 @@ def _read_rules(run_dir: str) -> tuple[list[Options], str]:
     The rules are the options of our hooks.d files with this run directory, and the base_runtime_specs.
     """
     entries = [entry for path in sorted(engines.list_hooks_dirs()) for entry in hooksd.read_directory(path)]
-    parsed = [(entry.file, parse_options(entry.our_hook)[0]) for entry in entries if entry.our_hook is not None]
+    parsed = [(entry.file, hooksd.parse_options(entry.our_hook)[0]) for entry in entries if entry.our_hook is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
     named = {spec.path for spec in engines.read_containerd().specs}
     # An unreadable one does not count: containers do not start with it.
-    specs = sorted(path for path in named if find_our_hooks(system.try_call(read_hooks, path) or {}))
+    specs = sorted(path for path in named if hooksd.find_our_hooks(system.try_call(hooksd.read_hooks, path) or {}))
     text = system.dumps([[file for file, _ in ours], specs]).encode()
     return [options for _, options in ours], hashlib.sha256(text).hexdigest()[:16] if ours or specs else ""
 
@@ -153,7 +151,7 @@ def _ask_runtimes(context: Context, candidates: set[str], former: Unhooked, rule
     return replace(_NONE, containers=containers, unchecked=unchecked, **kept)
 
 
-def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
+def _match(state: State, rules: list[Options], run_dir: str) -> identity.Pod | None:
     """Return the pod of a container that should have the hook, with its names, or None.
 
     The cgroup that its runtime was asked for counts, since the container can have moved its process to another one.
@@ -162,11 +160,11 @@ def _match(state: State, rules: list[Options], run_dir: str) -> Pod | None:
     path = f"{state.bundle}/config.json"
     whole = files.read_json(path, files.BUNDLE)
     bundle = Config.model_validate(whole)
-    place = cgroup_of_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
-    places = [place] if place is not None else []
+    places = list_requested(bundle)
     pod = identity.identify_pod(state.id, Annotations.model_validate(state.annotations or {}), places)
     name_running(pod, state.id, state.bundle, places)
-    given = [parse_options(hook)[0] for hook in find_our_hooks(list_hooks(path, whole))]  # a container with the hook
+    hooks = hooksd.find_our_hooks(hooksd.list_hooks(path, whole))  # it has the hook
+    given = [hooksd.parse_options(hook)[0] for hook in hooks]
     candidates = [options for options in given if options.run_dir == run_dir]
     if pod.is_podmans or pod.uid is not None:  # the runtimes of all others read no hooks.d
         candidates += rules

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -22,8 +23,6 @@ from hook.identity import Container, Key
 from hook.key import end, finish_end, leave, remove_group, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
-from hook.node.processes import cpu_seconds, parse_job_process
-from hook.reclaim import is_recorded, remove_orphan, retire
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
 from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey
@@ -41,7 +40,7 @@ def act(survey: Survey, action: Action) -> bool | Mover:
     """
     run = survey.context.run
     if action.verb == "remove":
-        return remove_orphan(survey.context, action.path)
+        return reclaim.remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     if action.state is not None:
@@ -91,32 +90,19 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
 # --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if none is readable
 
 
-def _end(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    if state.completed_at is None:
-        end(survey.context, locked)
-    else:
-        finish_end(survey.context, state)
-
-
 def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
     reclaim.forget(survey.context.view, locked)
     if action.why == EARLY:
         survey.context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
 
 
-def _note(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    gone = [group.path for group in state.groups if survey.is_gone(group)]
-    _settle_and_show(survey.context, locked, life_turns.take(state, gone))
-
-
-def _show(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    marked = change(state, [survey.mark_counters(state, group) for group in state.groups])
-    _settle_and_show(survey.context, locked, marked)
-
-
-def _settle_and_show(context: Context, locked: LockedKey, state: KeyState) -> None:
-    settle(context, locked, state)
-    context.view.show(state)  # also one of the same generation, which may be damaged
+def _show(survey: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:
+    if action.verb == "note":
+        after = life_turns.take(state, [group.path for group in state.groups if survey.is_gone(group)])
+    else:
+        after = change(state, [survey.mark_counters(state, group) for group in state.groups])
+    settle(survey.context, locked, after)
+    survey.context.view.show(after)  # also one of the same generation, which may be damaged
 
 
 def _tidy(survey: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -147,12 +133,18 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: Ma
         raise error
 
 
-def end_with_members(context: Context, locked: LockedKey, state: KeyState) -> None:
-    """End a key at once, whether or not its members live, with all its groups. Raises HookError, OSError."""
-    end(context, locked, by_order=True)
-    if state.recovering:  # its record may lack groups, which have its name
+def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:
+    """End a key, or finish an end that was killed; return whether anything was to do. Raises HookError, OSError.
+
+    `by_order` says that all of its groups go, whether or not its members live.
+    """
+    if state.completed_at is not None:
+        return finish_end(context, state, by_order=by_order)
+    end(context, locked, by_order=by_order)
+    if by_order and state.recovering:  # its record may lack groups, which have its name
         for above in resctrl.list_ctrl_groups(context.resctrl.root):
             remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+    return True
 
 
 def _evict(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
@@ -184,7 +176,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     """
     context, key = survey.context, state.key
     # The groups with the key in their name, and those without a record, at the survey and now.
-    others = {path for path, owner in survey.owners.items() if owner == key and not is_recorded(context, path)}
+    others = {path for path, owner in survey.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in survey.ctrl_groups}
     groups = [*state.groups]
     for path in sorted(others.difference(group.path for group in state.groups)):
@@ -193,17 +185,20 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
             groups.append(MonGroup(path=path, ctrl_group=survey.groups.name_ctrl_group(path)))
     # One that the survey could not read may have the file and the labels. OSError: it cannot be read now, either.
     unread = [container for container, owner in survey.records.index.items() if owner is None]
-    entries = (records.peek(context.run, Index, name) for name in [*survey.indexed.get(key, ()), *unread])
-    indexes = [index for index in entries if index is not None and index.key == key]
+    indexes = []
+    for name in [*survey.indexed.get(key, ()), *unread]:
+        with suppress(ValueError):  # it is damaged
+            index = context.run.read(Index, name)
+            if index is not None and index.key == key:
+                indexes.append(index)
     file = next(filter(None, [state.history_file, *(index.history_file for index in indexes)]), "")
     labels = next(filter(None, (index.job_labels for index in indexes)), state.job_labels)
     members = state.members
     for group in groups:
         members = {**_find_members(survey, key, group.path, file), **members}
-    kind = "job" if any(map(parse_job_process, members)) else state.kind
-    locked.commit(
-        life_turns.rebuild(state, groups, members, kind, Index(key=key, history_file=file, job_labels=labels))
-    )
+    kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
+    index = Index(key=key, history_file=file, job_labels=labels)
+    locked.commit(life_turns.rebuild(state, groups, members, kind, index))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             begin(context, locked, locked.state or state, group.path, is_made=False)
@@ -221,7 +216,7 @@ def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, M
     """
     run, members = survey.context.run, dict[str, Member]()
     for name in survey.indexed.get(key, ()):
-        pid, starttime = parse_job_process(name) or (0, 0)
+        pid, starttime = processes.parse_job_process(name) or (0, 0)
         if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
             cgroup = identity.choose_cgroup(system.cgroups(pid), name)
             members[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
@@ -261,14 +256,14 @@ def _has_unknown(survey: Survey, state: KeyState) -> bool:
 _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _rebuild,
     "drop": lambda survey, locked, _, action: leave(survey.context, locked, [action.container]),
-    "end": _end,
+    "end": lambda survey, locked, state, _: end_key(survey.context, locked, state),
     "evict": _evict,
-    "retire": lambda survey, locked, *_: retire(survey.context, locked),
+    "retire": lambda survey, locked, *_: reclaim.retire(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
     "name": lambda survey, locked, state, _: locked.commit(labels.keep_labels(state, name_members(survey, state))),
     "prune": _prune,
     "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus.lines),
-    "note": _note,
+    "note": _show,
     "show": _show,
     "tidy": _tidy,
 }
@@ -288,14 +283,12 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     config = identity.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
-    linux = config.linux if config is not None else None
-    place = processes.cgroup_of_config(linux.cgroups_path) if linux is not None else None
-    places = [place] if place is not None else []
+    places = processes.list_requested(config)
     container = Container(name, pid, bundle, annotations, places)
     podman.name_running(container.pod, name, bundle, places)
     parsed = container.annotations
     names_pod = not container.pod.is_podmans and (parsed.pod_uid or parsed.cri_sandbox_uid)
-    if place is None and (annotations is None or names_pod):
+    if not places and (annotations is None or names_pod):
         problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
         hint = "restart the container, so that its hook runs; --key=container works without it"
         container.pod.problem = HookError(Reason.BAD_KEY, problem, hint=hint)
@@ -392,7 +385,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
-            retire(context, locked, left=member.group)
+            reclaim.retire(context, locked, left=member.group)
 
 
 def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool | Mover:
@@ -403,7 +396,7 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     CPU time so far is not added to late_cpu.
     """
     context = survey.context
-    used = 0.0 if was_in else cpu_seconds(container.pid)
+    used = 0.0 if was_in else processes.cpu_seconds(container.pid)
     try:
         if survey.refusal is not None and key is not None and not _has_group(context, key):
             raise survey.refusal

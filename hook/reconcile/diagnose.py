@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 
-from hook import names, reclaim, system, validation
+from hook import labels, names, reclaim, system, validation
 from hook.key import is_held
-from hook.labels import name_key
 from hook.models import Failure, KeyState, Member, State
-from hook.node import podman, processes, records
+from hook.node import podman, records
 from hook.node.processes import Processes, find_own_cgroup, is_within
 from hook.reconcile.move import INSIDE, OUTSIDE, is_of_parent, locate
 from hook.reconcile.survey import Look, Survey
@@ -46,9 +45,7 @@ class Action:
     path: str = ""  # of a mon_group, or of a file of the run directory
     why: str = ""
     strangers: tuple[int, ...] = ()  # the threads to move out
-    namespace: str | None = None  # this and the next two are the recorded names of the pod and of the container in it
-    pod: str | None = None
-    name: str | None = None
+    names: tuple[str | None, ...] = (None, None, None)  # as labels.name_key, on record or in a failure
     state: State | None = None  # of the running container to adopt
 
     @property
@@ -57,7 +54,7 @@ class Action:
         return " ".join(word for word in (self.verb, self.container, self.key, self.path) if word)
 
     def __str__(self) -> str:
-        about = self.path or who(self.container or self.key, self.namespace, self.pod, self.name)
+        about = self.path or who(self.container or self.key, *self.names)
         of_key = f" of {short_id(self.key)}" if self.container and self.key and not self.path else ""
         return f"{self.verb} {about}{of_key}: {self.why}"
 
@@ -92,15 +89,10 @@ def diagnose_key(survey: Survey, key: str, state: KeyState | None, only: str = "
     if state is None:
         yield from of_files
         return
-    of_tasks = _diagnose_tasks(survey, state, only) if state.completed_at is None else _diagnose_released(survey, state)
-    for action in chain(of_files, _diagnose_record(survey, state), of_tasks):
-        yield _add_names(action, state)
-
-
-def _add_names(action: Action, state: KeyState) -> Action:
-    """Add the recorded names of pod and container to an action."""
-    namespace, pod, name = name_key(state, action.container)
-    return replace(action, namespace=action.namespace or namespace, pod=action.pod or pod, name=name)
+    is_live = state.completed_at is None
+    rest = _diagnose_tasks(survey, state, only) if is_live else _diagnose_completed(survey, state)
+    for action in chain(of_files, _diagnose_record(survey, state), rest):
+        yield action if any(action.names) else replace(action, names=labels.name_key(state, action.container))
 
 
 def _is_listed(survey: Survey, key: str | None) -> bool | None:
@@ -136,24 +128,30 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     is_old = not survey.context.view.is_current(state) and not any(map(survey.is_gone, state.groups))
     if is_old or any(survey.mark_counters(state, group) is not group for group in state.groups):
         yield Action("show", key, why="its published view is out of date")
-    if state.completed_at is not None:
-        # A time in the future is of another boot, if the run directory survives one.
-        is_old = abs(survey.boottime - (state.completed_boottime or 0.0)) >= survey.context.options.snapshot_ttl
-        if (state.groups or state.owed is None) and (is_old or key in survey.surplus.snapshots):
-            yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
-    elif state.recovering or (is_listed and not state.members):
+    if state.completed_at is not None or state.recovering or (is_listed and not state.members):
         return
-    elif state.members:
+    if state.members:
         named = name_members(survey, state)
         if named is not state:
             why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
-            yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
+            yield Action("name", key, why=why, names=labels.name_key(named))
     elif state.lingering_since is None or is_listed is False or survey.has_lingered(state):
         if state.groups and all(is_held(survey.context, state, group) for group in state.groups):
             survey.held.add(key)
             return
         why = "it has no members" if state.lingering_since is None else "its linger time is over, or its pod is gone"
         yield Action("end", key, why=why)
+
+
+def _diagnose_completed(survey: Survey, state: KeyState) -> Iterator[Action]:
+    """List the actions that a completed key needs."""
+    key = state.key
+    if state.stopped and any(survey.context.resctrl.has_live_task(group.path) for group in state.groups):
+        yield Action("end", key, why="its end was interrupted")
+    # A time in the future is of another boot, if the run directory survives one.
+    is_old = abs(survey.boottime - (state.completed_boottime or 0.0)) >= survey.context.options.snapshot_ttl
+    if (state.groups or state.owed is None) and (is_old or key in survey.surplus.snapshots):
+        yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
 
 
 def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Action]:
@@ -174,12 +172,6 @@ def _diagnose_tasks(survey: Survey, state: KeyState, only: str) -> Iterator[Acti
         if strangers:
             why = f"threads of none of its containers: {', '.join(map(str, strangers[:5]))}"
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
-
-
-def _diagnose_released(survey: Survey, state: KeyState) -> Iterator[Action]:
-    """List the action that a completed key needs, if what ended it was killed before it removed a group with a task."""
-    if state.stopped and any(survey.context.resctrl.has_live_task(group.path) for group in state.groups):
-        yield Action("end", state.key, why="its end was interrupted")
 
 
 def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
@@ -222,8 +214,8 @@ def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     if failure.pid is not None:
         is_over = _has_dead_process(failure) or (failure.key is not None and _is_listed(survey, failure.key) is False)
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
-    name = failure.name or records.find_job(failure)
-    action = Action("forget", container=container, namespace=failure.namespace, pod=failure.pod, name=name)
+    known = failure.namespace, failure.pod, failure.name or records.find_job(failure)
+    action = Action("forget", container=container, names=known)
     if is_over:
         yield replace(action, why="it failed, and is gone")
     elif failure.kind == "job" and _is_member(survey.context.run, container):
@@ -242,7 +234,8 @@ def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
     is_dead = system.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
-        return not processes.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
+        fields = system.stat_fields(pid)  # a process that started since then has got the pid
+        return fields is None or int(fields[19]) > failure.boottime * system.TICKS
     return is_dead is True
 
 

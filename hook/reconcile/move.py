@@ -55,7 +55,7 @@ class Mover:
     def __init__(self, context: Context, place: Place, source: Source, count_late: CountLate, groups: Groups) -> None:
         """Prepare to move threads. `count_late` gets each that was moved, with its `stat_fields`."""
         self.member = place.member
-        self.moved = 0  # threads, so far or since `take_moved`
+        self.moved = 0  # threads, until a caller counts them and sets it back
         self.outside = 0  # threads that the last look found outside
         self.has_moved = False  # whether the last look moved any
         self.has_ended = False
@@ -91,11 +91,6 @@ class Mover:
             self.has_ended = not (self.outside or self.has_moved or self.forking)
         return self.has_ended
 
-    def take_moved(self) -> int:
-        """Return how many threads were moved, and count from 0 again."""
-        moved, self.moved = self.moved, 0
-        return moved
-
     @property
     def problem(self) -> HookError | OSError | None:
         """Why not all threads are in the group, if they are not, or may not be."""
@@ -109,9 +104,8 @@ class Mover:
         if len(new) > 1 or not self._shows_groups:
             # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self.member.group) or set()
-            if (
-                new - self._settled and not self._shows_groups
-            ):  # a task of another tool's group in the same ctrl_group could be moved, else
+            # Else a task of another tool's group in the same ctrl_group could be moved.
+            if new - self._settled and not self._shows_groups:
                 self._settled |= self._groups.read_others().keys()
             new -= self._settled
         if new and self._source.needs_init and not self._has_init():
@@ -168,7 +162,10 @@ class Mover:
         """Whether a thread is in the member's own cgroup, or its path cannot be read, or it is one of the others'."""
         own, places = self._own_cgroup, system.cgroups(tid)
         is_inside = own is not None and (not places or any(processes.is_in_container(place, own) for place in places))
-        return is_inside or processes.is_of(tid, self._source.others)
+        if is_inside:
+            return True
+        process = system.try_call(processes.look_at, processes.read_status(tid, "Tgid"))
+        return process is not None and self._source.others.get(process.pid) == process.starttime
 
 
 def explain_outside(number: int, moved: int, pid: int | None = None) -> HookError:

