@@ -15,7 +15,7 @@ from itertools import islice, zip_longest
 from typing import Any
 
 from hook import system
-from hook.words import name_pod, printable
+from hook.words import format_count, name_pod, printable
 
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
@@ -127,6 +127,11 @@ def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
 def name_first(names: Iterable[str]) -> str:
     """Join the first few of these names, and say how many more there are."""
     return ", ".join(list_first([*names], _MOST_NAMED, "and {} more".format))
+
+
+def name_all(names: Sequence[str], noun: str, what: str = "") -> str:
+    """Return the number of these names, what is wrong with them, and the first of them in order."""
+    return f"{format_count(len(names), noun)}{what}: {name_first(sorted(names))}"
 
 
 def list_first(lines: Sequence[str], most: int, tell_more: Callable[[int], str]) -> list[str]:

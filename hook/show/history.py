@@ -15,23 +15,22 @@ import json
 import os
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta, timezone
 from itertools import chain
+from operator import add
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from hook import system
 from hook.counters import MILLION
 from hook.node import files
-from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Total, Uses, to_number
+from hook.show.snapshot import EVENTS, Total, Uses, make_total, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
 LINE = 256 << 10
@@ -138,7 +137,7 @@ class Jobs:
         statuses = {path: system.try_call(os.stat, path) for path in rotated}
         listed = {path: (status.st_ino, rotated[path]) for path, status in statuses.items() if status is not None}
         if not listed:
-            raise Unreadable(self.path, "there is no such file", errno.ENOENT)
+            raise files.Unreadable(self.path, "there is no such file", errno.ENOENT)
         return listed
 
     def _read(self) -> Iterator[Job]:
@@ -174,7 +173,7 @@ class Jobs:
                     yield job
                 else:
                     torn += 1
-        except Unreadable as error:
+        except files.Unreadable as error:
             why = error.why
         except (OSError, EOFError, zlib.error) as error:
             why = f"not read to its end: {error}"
@@ -241,9 +240,9 @@ def _read_parts(path: str) -> Iterator[Job | None]:
         stream.seek(0)
         for magic, program in _COMPRESSED.items():
             if head.startswith(magic):
-                raise Unreadable(path, f"compressed by {program}; only gzip can be read")
+                raise files.Unreadable(path, f"compressed by {program}; only gzip can be read")
         if not head and path.endswith(".gz"):
-            raise Unreadable(path, "empty, and no file of gzip")
+            raise files.Unreadable(path, "empty, and no file of gzip")
         for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP) else stream):
             yield from parse_line(line)
 
@@ -281,7 +280,7 @@ def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
     try:
         end = Jobs(path, [name]).collect(lambda jobs: max((job.end for job in jobs), default=""))
-    except Unreadable:
+    except files.Unreadable:
         return ""
     return end and f"it ended {to_local(end)}: {format_command(path, name)}"
 
@@ -315,28 +314,19 @@ class Row:
         self.jobs = 0  # the number of jobs that it adds up
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
-        self._known: dict[str, int] = defaultdict(int)  # by event, in millionths
-        self._unknown: set[str] = set()  # the events of which a part is unknown
+        self.use: Uses = {}  # by event, with the seconds under _ALL
         if job:
             self.add(job)
 
     def add(self, job: Job) -> None:
         """Add the use of a job."""
-        known = self._known
-        for event, value in {**job.use, _ALL: job.seconds}.items():
-            if value is not None:
-                known[event] += round(value * MILLION)
-        self._unknown.update(job.unknown if job.seconds is not None else [*job.unknown, _ALL])
+        for event, value in {**dict.fromkeys(job.unknown), **job.use, _ALL: job.seconds}.items():
+            known = None if value is None else round(value * MILLION)
+            part = make_total(known, in_part=event in job.unknown)
+            self.use[event] = Total(*map(add, self.use.get(event, Total()), part))
         self.labels.update(map("label_{}".format, job.labels))
         self.begin = max(self.begin, job.begin or "")
         self.jobs += 1
-
-    @property
-    def use(self) -> Uses:
-        """The use by event, with the seconds under _ALL."""
-        known, unknown = self._known, self._unknown
-        events = (*known, *unknown.difference(known))
-        return {event: Total(known.get(event, 0), int(event in known), int(event in unknown)) for event in events}
 
 
 @dataclass(frozen=True)

@@ -215,8 +215,7 @@ class SeenKey:
         return None if None in self.alive.values() else len(self.list_alive())
 
 
-@dataclass(frozen=True)
-class Rmids:
+class Rmids(NamedTuple):
     """The RMIDs of the machine."""
 
     limit: int | None
@@ -224,6 +223,10 @@ class Rmids:
     ours: int
     """RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record."""
     others: int
+
+    def __str__(self) -> str:
+        limit = "?" if self.limit is None else self.limit
+        return f"{self.ours + self.others} in use of {limit} ({self.ours} ours, {self.others} of others)"
 
 
 class Waiting(NamedTuple):
@@ -567,16 +570,13 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     On arm64 an RMID is a pair of PARTID (CLOSID) and PMG, and num_rmids is the number of all pairs. Each ctrl_group,
     which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.
     """
-    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    limit = min(filter(None, numbers), default=None)
     # arm64's resctrl shows MPAM; no file of it says so. Elsewhere a group takes an RMID of each kind of counter.
-    if os.uname().machine not in ("aarch64", "aarch64_be"):
-        return Rmids(min(filter(None, numbers), default=None), ours, others)
-    partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
-    if not any(numbers) or not any(partids):
-        return Rmids(None, ours, others)
-    each = max(numbers) // max(partids)
-    return Rmids(each * len(ctrl_groups), ours, others)
+    if limit is not None and os.uname().machine in ("aarch64", "aarch64_be"):
+        partids = max(_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root))
+        limit = max(numbers) // partids * len(ctrl_groups) if partids else None
+    return Rmids(limit, ours, len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours)
 
 
 def tracks_few(root: str) -> bool:
