@@ -160,9 +160,8 @@ def list_keys(given: options.List, request: Request) -> None:
     elif given.what == "unmonitored":
         show.print_answer(lists.format_unmonitored(node))
     else:
-        show.print_answer(
-            lists.format_list(node, selected, given.limit, show.get_screen(is_wide=given.output == "wide"))
-        )
+        screen = show.get_screen(is_wide=given.output == "wide")
+        show.print_answer(lists.format_list(node, selected, given.limit, screen))
 
 
 def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
@@ -329,8 +328,7 @@ def parse_address(text: str) -> tuple[str, int]:
             raise ValueError(port)
         return str(ipaddress.ip_address(address or "127.0.0.1")), int(port)
     except ValueError:
-        problem = f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:9753 or [::1]:9753"
-        raise Usage(problem) from None
+        raise Usage(f"--listen: {text[:80]!r} is not ADDRESS:PORT, as 127.0.0.1:9753 or [::1]:9753 are") from None
 
 
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
@@ -342,9 +340,8 @@ def doctor(given: options.Doctor, request: Request) -> int:
     if given.report:
         show.print_answer(make_report(request.hook))
         return 0
-    prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories, _find_own_path())
+    site = Site(Places(given.prefix or _find_own_prefix()), request.hook, directories, _find_own_path())
     findings: list[Finding] = []
     try:
         for finding in examine(site):
@@ -376,9 +373,8 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
     if given.dry_run:
         result = plan_repairs(request.hook, live, longest, asks)
         if not request.is_json:
-            show.print_printable(
-                [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
-            )
+            lines = [line for outcome in result.outcomes for line in format_outcome(outcome)]
+            show.print_printable(lines, dry_run=True)
             show.print_printable(format_left(result))
     else:
         gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
@@ -561,8 +557,7 @@ def _open_program() -> Program:
 
 
 def _choose_places(given: options.Install | options.Uninstall, default: str) -> Places:
-    prefix = given.prefix or default
-    return Places(prefix, given.hooks_dir or paths.choose_hooks_dir(prefix), given.destdir or "")
+    return Places(given.prefix or default, given.hooks_dir, given.destdir or "")
 
 
 def _find_own_path() -> str:

@@ -182,9 +182,6 @@ def _check_rmids(site: Site) -> Found:
         yield FAILURE, f"{rmids}: none left", "use fewer pods or ctrl_groups, or remove groups of other tools"
     else:
         yield OK, str(rmids), ""
-
-
-def _check_others(site: Site) -> Found:
     recorded = {group.record.path for key in site.snapshot.keys for group in key.groups}
     unrecorded = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
     others = [path for path in unrecorded if not os.path.basename(path).startswith(site.options.group_prefix)]
@@ -422,7 +419,6 @@ CHECKS: list[tuple[str, Callable[[Site], Found]]] = [
     ("counters", _check_counters),
     ("memory traffic", _check_traffic),
     ("RMIDs", _check_rmids),
-    ("RMIDs", _check_others),
     ("program", _check_programs),
     ("program", _check_namesakes),
     ("hooks.d", _check_hooks_dirs),

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from hook import identity, system
 from hook.node import files, hooksd, programs
-from hook.node.files import CONFIGURATION, Unreadable
 
 # --- CRI-O and Podman
 #
@@ -76,7 +75,7 @@ def _ask_podman() -> int:
     output = programs.run_program([program, "--version"], seconds=_PATIENCE).output if program is not None else ""
     version = re.match(r"podman version (\d+)\.", output)
     if version is None:
-        raise Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
+        raise files.Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
     return int(version[1])
 
 
@@ -121,7 +120,7 @@ def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
     `names` are those of its tables, and its own. The engines accept names of any case (BurntSushi/toml).
     """
     for path in paths:
-        value: object = files.read_toml(path, CONFIGURATION)
+        value: object = files.read_toml(path, files.CONFIGURATION)
         for name in names:
             table = value if isinstance(value, dict) else {}
             value = table.get(name, next((other for key, other in table.items() if key.lower() == name), None))
@@ -209,14 +208,14 @@ def read_containerd() -> Configuration:
                     return settings
                 known.add(path)
                 waiting += _read_file(path, settings)
-        except Unreadable as error:
+        except files.Unreadable as error:
             settings.unclear.append(f"cannot read {error.filename} of containerd's configuration: {error.why}")
     return settings
 
 
 def _read_file(path: str, settings: Configuration) -> list[str]:
     """Note the settings of a file, and return what it imports, relative to the file. Raises Unreadable."""
-    tables = [*_list_tables(files.read_toml(path, CONFIGURATION))]
+    tables = [*_list_tables(files.read_toml(path, files.CONFIGURATION))]
     top = tables[0][1]
     is_new = isinstance(top.get("version"), int) and top["version"] >= _NEW_VERSION
     for names, table in tables:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from hook import system
 from hook.node import files
@@ -77,8 +78,9 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
         return Exit(None, "", f"cannot start: {errno_name(error)}{missing}")
     finally:
         is_starting = False
+    streams = [*filter(None, (program.stdin, program.stdout, program.stderr))]
     try:
-        output, remark = _talk(program, stdin, deadline)
+        output, remark = _talk(streams, stdin, deadline)
         status = program.wait(max(0.0, deadline - system.monotonic()))
         return Exit(status, output.decode("utf-8", "replace"), remark.decode("utf-8", "replace"))
     except OverflowError as error:
@@ -86,7 +88,7 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
     except subprocess.TimeoutExpired:
         return Exit(None, "", f"timed out after {seconds:.2g} s")
     finally:
-        for stream in filter(None, (program.stdin, program.stdout, program.stderr)):
+        for stream in streams:
             stream.close()
         if program.returncode is None:  # it was not reaped, so its pid is not another program's
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # a process inside the kernel ends later
@@ -94,26 +96,25 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
                 program.wait(1.0)
 
 
-def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[bytes, bytes]:
-    """Write stdin; return all of stdout, and the end of stderr.
+def _talk(streams: list[IO[bytes]], text: str, deadline: float) -> tuple[bytes, bytes]:
+    """Write a text to stdin; return all of stdout, and the end of stderr.
 
     Popen.communicate would keep both, at any size. Raises TimeoutExpired if one is still open at the deadline, and
     OverflowError if there is more than _LONGEST_OUTPUT.
     """
-    if program.stdin is not None:
-        with suppress(BrokenPipeError):  # the program does not read its stdin
-            program.stdin.write(stdin.encode())
-        program.stdin.close()
+    stdin, *readers = streams
+    with suppress(BrokenPipeError):  # the program does not read its stdin
+        stdin.write(text.encode())
+    stdin.close()
     output, remark = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, kept in ((program.stdout, output), (program.stderr, remark)):
-            if stream is not None:
-                selector.register(stream, selectors.EVENT_READ, kept)
+        for stream, kept in zip(readers, (output, remark)):
+            selector.register(stream, selectors.EVENT_READ, kept)
         while selector.get_map():
             left = deadline - system.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
-                raise subprocess.TimeoutExpired(program.args, left)
+                raise subprocess.TimeoutExpired("", left)
             for key, _ in ready:
                 chunk = os.read(key.fd, system.READ_SIZE)
                 key.data.extend(chunk)

@@ -257,8 +257,7 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
     (the counter cannot be read, ran backwards, or is untracked), a gap is right: any lower sample would be one more
     restart.
     """
-    gauges = {counter: total for counter, total in group.gauges.items() if total.counted}
-    samples: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
+    samples: dict[str, tuple[int | None, bool]] = {name: (total.value, False) for name, total in group.gauges.items()}
     of_directory = counters.own_use(group.record, group.now)
     for counter, total in group.totals.items():
         part, is_whole = of_directory[counter]

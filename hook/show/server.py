@@ -78,16 +78,12 @@ class Connection:
         """Return whether it may be cut off: its client has sent no whole request, or does not read its answer."""
         if not self.asks:
             return self.active_at < system.monotonic() - _STALLED
-        try:
-            return not self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return True
+        return not system.try_call(self.client.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 class Server(ThreadingHTTPServer):
     """Serves what `measure` returns, and shares it between the requests of a second."""
 
-    daemon_threads = True
     block_on_close = False
     request_queue_size = 4096  # the kernel's own limit, net.core.somaxconn, is the same by default
 
