@@ -362,8 +362,7 @@ def _check_failures(site: Site) -> Found:
     for failure in site.snapshot.failures:
         by_reason.setdefault(failure.reason, []).append(name_failed(failure))
     for reason, names in by_reason.items():
-        remedy = f"list says why; then {site.call('reconcile')}"
-        yield WARNING, name_all(names, "container", f": {reason}"), remedy
+        yield WARNING, name_all(names, "container", f": {reason}"), f"list says why; then {site.call('reconcile')}"
 
 
 def _check_taken(site: Site) -> Found:

@@ -13,8 +13,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import IO
+from typing import IO, NamedTuple
 
 from hook import system
 from hook.node import files
@@ -22,7 +21,6 @@ from hook.words import errno_name, printable
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
-_TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
 
@@ -38,8 +36,7 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """How a program ended."""
 
     # None if it did not start, timed out or printed too much.
@@ -62,7 +59,7 @@ is_starting = False
 """True while a program is being started: an exception of a signal's handler would leave the program behind then."""
 
 
-def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
+def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
     global is_starting  # noqa: PLW0603  the handler asks for it
     deadline, pipe = system.monotonic() + seconds, subprocess.PIPE

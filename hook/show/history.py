@@ -47,16 +47,12 @@ _NUMBER = r"[._-]\d[\dT._:-]*"
 """What logrotate puts into a name: .1, or with dateext -20261124."""
 _KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
 _OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
-_GZIP = b"\x1f\x8b"
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
-_PASSES = 5
-"""For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 BY = ("name", "pod", "namespace", "day")
 """What --by adds up by, besides labels: one of such a name is only a filter."""
-_FORMULA = ("=", "+", "-", "@")
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
 
@@ -107,7 +103,7 @@ class Jobs:
         places = {job: place for place, job in enumerate(order)}
         waiting: dict[int, Job] = {}
         following = 0
-        for _ in range(_PASSES):
+        for _ in range(5):
             for job in self._read():
                 place = places.get(job.id, -1)
                 if place >= following:
@@ -185,11 +181,13 @@ class Jobs:
             self.problems.append(f"{name}: {why}")
 
 
-def parse_time(text: str, now: float, *, is_end: bool) -> str:
-    """Parse a time to one in UTC, as in lines. A time without a zone is local. Raises ValueError.
+def parse_time(option: str, text: str | None, now: float) -> str:
+    """Parse the time of an option to one in UTC, as in lines, which is empty if it is not given. Raises ValueError.
 
-    A day or a night begins with the time that is returned, or ends with it if `is_end`.
+    A time without a zone is local. A day or a night begins with the time that is returned; for --until it ends then.
     """
+    if text is None:
+        return ""
     if age := _AGE.fullmatch(text):
         return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
     today = datetime.combine(datetime.fromtimestamp(now).date(), time())  # noqa: DTZ006  no zone is local
@@ -201,11 +199,11 @@ def parse_time(text: str, now: float, *, is_end: bool) -> str:
     }
     with suppress(ValueError, OverflowError):  # there is no such day
         if text in words:
-            return _to_utc(words[text][is_end])
+            return _to_utc(words[text][option == "--until"])
         if _DATE.fullmatch(text):
             begin = datetime.fromisoformat(text.replace("Z", "+00:00"))
-            return _to_utc(begin + day if is_end and "T" not in text else begin)
-    raise ValueError(f"{text[:80]!r} is no time; use {_FORMS}")
+            return _to_utc(begin + day if option == "--until" and "T" not in text else begin)
+    raise ValueError(f"{option}: {text[:80]!r} is no time; use {_FORMS}")
 
 
 def _to_utc(moment: datetime) -> str:
@@ -243,7 +241,7 @@ def _read_parts(path: str) -> Iterator[Job | None]:
                 raise files.Unreadable(path, f"compressed by {program}; only gzip can be read")
         if not head and path.endswith(".gz"):
             raise files.Unreadable(path, "empty, and no file of gzip")
-        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP) else stream):
+        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream):
             yield from parse_line(line)
 
 
@@ -455,4 +453,4 @@ def _to_cell(value: str | float | None) -> str | float | None:
     if not isinstance(value, str):
         return value
     safe = printable(value)
-    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe
+    return f"'{safe}" if safe.lstrip().startswith(("=", "+", "-", "@")) else safe

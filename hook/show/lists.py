@@ -36,7 +36,6 @@ _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, th
 _TEXTS, _TEXT_WIDTH = 3, 50  # of these, the lines of text, which may wrap on a terminal of fewer columns
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
-_LEAST_RANDOM = 32  # digits of a UID
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -150,8 +149,8 @@ def _lay_out_keys(
 
 
 def _shorten_key(key: str) -> str:
-    """Shorten a key: random digits to the first ones, and a text that another may share to both of its ends."""
-    is_random = len(key) >= _LEAST_RANDOM and names.is_hex(key.replace("-", ""))
+    """Shorten a key: a UID's 32 digits, or more, to the first ones, and another text to both of its ends."""
+    is_random = len(key) >= 32 and names.is_hex(key.replace("-", ""))
     return key[:_SHORT_KEY] if is_random else show.cut_name(key, 2 * _SHORT_KEY)
 
 
@@ -232,10 +231,9 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
             numbers("USE", [format_sum(sums[event], event) for event in events]),
             Column("UNIT", [EVENTS[event].unit for event in events]),
         ]
-        lines += ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
+        lines += ["", *lay_out(columns, Screen()), *explain_marks(sums[event] for event in events)]
     for container, member in state.members.items():
-        started = system.format_utc(booted + member.starttime / system.TICKS)
-        lines += ["", *_format_member(key, container, started)]
+        lines += ["", *_format_member(key, container, system.format_utc(booted + member.starttime / system.TICKS))]
     for group in key.groups:
         lines += ["", *_format_group(group)]
     lines += explain_marks(total for group in key.groups for total in group.totals.values())
@@ -280,7 +278,7 @@ def _format_group(group: Group) -> list[str]:
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
         numbers("USE", [format_total(group.totals.get(counter), counters.text_of) for counter in counted]),
     ]
-    return [head, *lay_out(columns)]
+    return [head, *lay_out(columns, Screen())]
 
 
 # --- top
@@ -352,7 +350,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    total, event = group.totals.get(counter, Total()), snapshot.event_of(counter)
+    total, event = group.totals.get(counter, Total()), EVENTS.get(snapshot.get_event(counter))
     return {
         "begin": group.begin.get(counter),
         "end" if group.has_ended else "now": group.now.get(counter),

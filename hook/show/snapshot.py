@@ -75,11 +75,6 @@ EVENTS = {
 }
 
 
-def event_of(counter: str) -> Event | None:
-    """Return the event of a counter. Of an unknown one, for which no use is computed, return None."""
-    return EVENTS.get(get_event(counter))
-
-
 class Total(NamedTuple):
     """A sum of counters, in millionths."""
 
@@ -286,10 +281,9 @@ class Inventory:
         """Find out which mon_groups are ours, which have lost their record, and which other tools have taken."""
         recorded = {group.record.path for key in self.keys for group in key.groups if not group.has_ended}
         paths = {path for mon_groups in ctrl_groups.values() for path in mon_groups}
-        lone = [path for path in sorted(paths - recorded) if _name_group(path).startswith(prefix)]
+        lone = [path for path in sorted(paths - recorded) if os.path.basename(path).startswith(prefix)]
         _add_taken(self.keys, kernel, paths - recorded - {*lone})
-        ours = len(recorded & paths) + len(lone)
-        self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
+        self.rmids = count_rmids(kernel.root, ctrl_groups, len(recorded & paths) + len(lone)) if ctrl_groups else None
         """None if resctrl is not mounted."""
         uncertain = {broken.name for broken in self.unreadable}
         self.orphans = _find_orphans(lone, prefix, self.keys, uncertain) if self.host_pids else []
@@ -338,8 +332,7 @@ def _read_key(
         groups = [_read_group(kernel, group, readings) for group in state.groups]
         before, state, readings = state, read_state(records, name), {}
         if isinstance(state, KeyState) and state.groups == before.groups:
-            alive = {container: _is_alive(member) for container, member in state.members.items()}
-            return SeenKey(state, groups, alive)
+            return SeenKey(state, groups, {name: _is_alive(member) for name, member in state.members.items()})
     return Broken(name, locate_state(records, name), "it changes faster than it can be read")
 
 
@@ -376,12 +369,8 @@ def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: 
     """
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain |= {key.state.key for key in keys if key.state.recovering}
-    empty = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
+    empty = [path for path in lone if path not in lived_in and os.path.basename(path)[len(prefix) :] not in uncertain]
     return [path for path in empty if system.is_directory(path)]
-
-
-def _name_group(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # --- The use of tasks in no pod
@@ -414,7 +403,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
             if _list_inodes(kernel, path) == before:
                 rest = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
                 rest.update(dict.fromkeys(_list_unassigned(path) & rest.keys(), ""))
-                uncharged["/" if path == kernel.root else _name_group(path)] = rest
+                uncharged["/" if path == kernel.root else os.path.basename(path)] = rest
                 readings.update(parts)
                 break
     return uncharged, readings
@@ -506,8 +495,7 @@ def to_number(millionths: int | None) -> int | float | None:
 # --- Rates
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """The rates of keys that are not completed, in millionths per second; the cache has its present occupancy."""
 
     time: str  # RFC 3339, UTC
@@ -525,8 +513,7 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     rates = [(key, _measure_speed(key, former, seconds)) for key in running]
     of_rest = (_list_speeds(first.uncharged.get(path, {}), now, seconds) for path, now in second.uncharged.items())
     rest = add_up(chain.from_iterable(of_rest))
-    node = sum_uses([rest, *(use for _, use in rates)])
-    return Rates(time, seconds, rates, rest, node)
+    return Rates(time, seconds, rates, rest, sum_uses([rest, *(use for _, use in rates)]))
 
 
 def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group], seconds: float) -> Uses:

@@ -437,7 +437,7 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
 
 def test_each_time_that_is_offered_is_one() -> None:
     for time in TIMES:
-        assert history.parse_time(time, 1e9, is_end=False) < "2001-09-09T02"
+        assert history.parse_time("--since", time, 1e9) < "2001-09-09T02"
 
 
 def test_fish_offers_files_for_the_value_of_an_option_that_names_one(
