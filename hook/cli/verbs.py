@@ -330,8 +330,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     site = Site(Places(given.prefix or _find_own_prefix()), request.hook, directories, _find_own_path())
     findings: list[Finding] = []
     try:
-        for finding in examine(site):
-            findings.append(finding)  # one by one: those until the end count
+        findings.extend(examine(site))  # takes one by one: those before the end stay
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))

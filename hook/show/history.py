@@ -276,11 +276,8 @@ def _parse(text: bytes) -> Job | None:
 
 def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
-    try:
-        end = Jobs(path, [name]).collect(lambda jobs: max((job.end for job in jobs), default=""))
-    except files.Unreadable:
-        return ""
-    return end and f"it ended {to_local(end)}: {format_command(path, name)}"
+    end = system.try_call(Jobs(path, [name]).collect, lambda jobs: max((job.end for job in jobs), default=""))
+    return f"it ended {to_local(end)}: {format_command(path, name)}" if end else ""
 
 
 def _list_names_of(job: Job) -> Iterator[str]:

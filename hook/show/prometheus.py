@@ -356,10 +356,7 @@ def _measure_losses(node: Inventory) -> Measured:
     if (unhooked := node.unhooked) is not None:
         yield "unhooked_containers", "Running containers that never got the hook", len(unhooked.containers)
         yield "unchecked_containers", "Containers that reconcile could not check", unhooked.unchecked
-    runs: Numbers = {
-        (("stage", printable(stage)), ("result", printable(result))): count
-        for (stage, result), count in node.runs.items()
-    }
+    runs = {tuple(zip(("stage", "result"), map(printable, words))): count for words, count in node.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
 
 

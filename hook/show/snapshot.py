@@ -245,8 +245,7 @@ class Inventory:
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
         self._sort_groups(kernel, ctrl_groups, options.group_prefix)
         events = records.count_events()
-        stages = {name: name.partition("-") for name in events}
-        self.runs = {(stage, result): events[name] for name, (stage, dash, result) in stages.items() if dash}
+        self.runs = {tuple(name.split("-", 1)): count for name, count in events.items() if "-" in name}
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
@@ -584,10 +583,7 @@ def _to_number(text: str) -> int:
 
 def _read(path: str) -> str:
     """Return a file's text, which is empty if it cannot be read, as in a mode that is not enabled (EINVAL)."""
-    try:
-        return system.read_file(path, _LIMIT)
-    except (OSError, ValueError):
-        return ""
+    return system.try_call(system.read_file, path, _LIMIT) or ""
 
 
 def _list_infos(root: str) -> list[str]:
