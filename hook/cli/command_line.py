@@ -12,12 +12,11 @@ import argparse
 import gc
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from hook import __version__, report, system
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import HOOK, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
+from hook.cli.verbs import HOOK, JOB_STATUSES, PLACES, VERBS, WRITERS, Ended, Request, Usage, Verb, limit_time
 from hook.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, convert, validate
 from hook.errors import as_hook_error
 from hook.models import Options
@@ -81,7 +80,7 @@ def _run_command(name: str, words: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
         failure = as_hook_error("cannot read or write a file", error)
         problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
-        status = VERBS[name].statuses.get(failure.reason, 2)
+        status = JOB_STATUSES.get(failure.reason, 2) if VERBS[name].defaults else 2
     for problem in problems:
         report.write_line(problem, to_syslog=False)
     return status
@@ -121,7 +120,7 @@ def _add_options_of_files(name: str, given: Any, request: Request) -> Request:  
         if "/" in subject or (subject in taken and subject not in request.given):
             report.write_line(f"warning: {problem}", to_syslog=False)
     values |= {option: getattr(request.hook, option) for option in request.given}
-    return replace(request, hook=Options.model_validate(values))
+    return request._replace(hook=Options.model_validate(values))
 
 
 # --- Arguments

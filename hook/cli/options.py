@@ -49,16 +49,12 @@ class List(Model):
     list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic
     """
 
-    what: Literal["unmonitored"] | None = _field(
-        "", "only the containers that are not monitored: each of them, and why", alias="WHAT"
-    )
+    what: Literal["unmonitored"] | None = _field("", "only containers that are not monitored, and why", alias="WHAT")
     namespace: list[str] = _NAMESPACE
     state: list[Literal["live", "taken", "missing", "recovering", "lingering", "completed"]] = _field(
         "STATE", "only keys in this state: live, taken, missing, recovering, lingering, completed (repeatable)", []
     )
-    sort: Literal["energy", "traffic", "age", "name"] = _field(
-        "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
-    )
+    sort: Literal["energy", "traffic", "age", "name"] = _field("BY", "most energy or traffic, age, or name", "energy")
     limit: Count | None = _field("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
 
@@ -69,12 +65,7 @@ class Show(Model):
     show shop/web-7c9f: show the pod of shop whose name begins so
     """
 
-    key: str = _field(
-        "KEY",
-        "a key (a pod's UID), `namespace/pod`, a pod, a container's ID or name, or how one begins",
-        ...,
-        alias="KEY",
-    )
+    key: str = _field("KEY", "a key, `namespace/pod`, pod, container's ID or name, or how one begins", ..., alias="KEY")
     output: Literal["json"] | None = _field("FORM", "json: as --json. Short: -o")
 
 
@@ -87,9 +78,7 @@ class Top(Model):
     interval: float = _field("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
     count: Count | None = _field("N", "end after this many tables (default: on a terminal none, else 1)")
     namespace: list[str] = _NAMESPACE
-    sort: Literal["energy", "traffic", "cache", "name"] = _field(
-        "BY", "what comes first: most energy, memory traffic or cache, or by name", "energy"
-    )
+    sort: Literal["energy", "traffic", "cache", "name"] = _field("BY", "most energy, traffic, cache, or name", "energy")
     output: Literal["wide", "json"] | None = _OUTPUT
 
 
@@ -99,9 +88,7 @@ class History(Model):
     history --since=yesterday --sort=energy --limit=5: show the 5 jobs since yesterday that used the most energy
     """
 
-    name: list[str] = _field(
-        "NAME", "only `namespace/pod`, a pod, a container's name or ID, or a key", [], alias="NAME"
-    )
+    name: list[str] = _field("NAME", "only this key, `namespace/pod`, pod, container or ID", [], alias="NAME")
     since: str | None = _field(
         "TIME",
         "only what ended since: 90s, 15m, 12h, 7d or 2w ago, today, yesterday, `last night` (18:00 to 8:00), a date "
@@ -111,8 +98,7 @@ class History(Model):
     label: Labels = _field("NAME=VALUE", "only jobs with all these labels (repeatable)", {})
     by: Label | None = _field("NAME", "sums by name, pod, namespace, day of the end, or by a label of this name")
     sort: Literal["energy", "traffic", "start"] | None = _field(
-        "BY",
-        "what comes first: most energy or memory traffic, or the latest start (default: as they ended; sums by name)",
+        "BY", "most energy or traffic, or latest start (default: as they ended; sums by name)"
     )
     limit: Count | None = _field("N", "no more rows than this many; without --sort the last ones")
     history: str = _field("FILE", "the file that hooks write, with its rotated ones", paths.HISTORY)
@@ -126,9 +112,7 @@ class Metrics(Model):
     """
 
     textfile: str | None = _field("PATH", "replace this file, for the textfile collector of node_exporter")
-    listen: str | None = _field(
-        "[ADDRESS:]PORT", "answer GET /metrics there until it is stopped (default address: 127.0.0.1)"
-    )
+    listen: str | None = _field("[ADDRESS:]PORT", "answer GET /metrics there until stopped (default: 127.0.0.1)")
     created: bool = _field("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
 
 
@@ -139,12 +123,8 @@ class Doctor(Model):
     """
 
     prefix: Directory | None = _PREFIX
-    hooks_dir: list[Directory] = _field(
-        "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
-    )
-    report: bool = _field(
-        "", "print what the kernel shows of this machine, without names of pods and containers", False
-    )
+    hooks_dir: list[Directory] = _field("DIR", "check these hooks.d files (repeatable; default: all that are read)", [])
+    report: bool = _field("", "print what the kernel shows of this machine, without names of containers", False)
 
 
 class Reconcile(Model):
@@ -156,9 +136,7 @@ class Reconcile(Model):
     dry_run: bool = _DRY_RUN
     adopt: bool = _ADOPT
     runtime_root: list[Directory] = _RUNTIME_ROOT
-    live: str | None = _field(
-        "FILE", "read the live keys from FILE, one per line (- is stdin), instead of checking processes"
-    )
+    live: str | None = _field("FILE", "read the live keys from FILE, a line each (- is stdin), not from processes")
 
 
 class RunWatch(Model):
@@ -178,9 +156,7 @@ class Run(Model):
     label: Labels = _LABEL
     wait: bool = _field("", "stay as its parent, pass signals on, and release the job when it ends", False)
     strict: bool = _field("", "do not run the command if it cannot join the job", False)
-    command: list[str] = _field(
-        "COMMAND", "the command and its arguments, after --, of which all is the command's", [], alias="COMMAND"
-    )
+    command: list[str] = _field("COMMAND", "the command and its arguments: all that is after --", [], alias="COMMAND")
 
 
 class Assign(Model):

@@ -11,11 +11,10 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import names, report, show, system
 from hook.cli import options
@@ -52,8 +51,7 @@ class Usage(Exception):
     """The command line is wrong; the text is for the user."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """The part of a command line that commands share."""
 
     hook: Options
@@ -73,8 +71,7 @@ class Ended(BaseException):
 # --- The table
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """The time that a command may take, and how it ends then, and at SIGTERM and SIGINT."""
 
     seconds: float
@@ -82,8 +79,7 @@ class Limit:
     undone: str  # what is left, for its last line
 
 
-@dataclass
-class Verb:
+class Verb(NamedTuple):
     """A command: a row of the table."""
 
     form: type[Any]  # the model of the arguments that are not shared
@@ -91,8 +87,7 @@ class Verb:
     options: tuple[str, ...] = SHARED  # the shared options that it takes
     limit: Limit | None = Limit(float("inf"), 2, "nothing was changed")  # None: it runs until it is stopped
     exclusive: tuple[str, ...] = ()  # arguments of which only one may be given
-    statuses: dict[str, int] = field(default_factory=dict)  # the exit statuses for failures, by reason; else it is 2
-    defaults: dict[str, Any] = field(default_factory=dict)  # a job's, which are not those of the hook
+    defaults: Mapping[str, Any] = {}  # a job's, which are not those of the hook
 
 
 VERBS: dict[str, Verb] = {}
@@ -160,9 +155,8 @@ def list_keys(given: options.List, request: Request) -> None:
     elif given.what == "unmonitored":
         show.print_answer(lists.format_unmonitored(node))
     else:
-        show.print_answer(
-            lists.format_list(node, selected, given.limit, show.get_screen(is_wide=given.output == "wide"))
-        )
+        screen = show.get_screen(is_wide=given.output == "wide")
+        show.print_answer(lists.format_list(node, selected, given.limit, screen))
 
 
 def _take_snapshot(request: Request, *, has_uncharged: bool = False) -> Inventory:
@@ -240,7 +234,7 @@ def top(given: options.Top, request: Request) -> None:
             former = node
             if given.namespace:  # the node's total stays that of all keys
                 keys = [(key, use) for key, use in rates.keys if key.state.pod_namespace in given.namespace]
-                rates = replace(rates, keys=keys)
+                rates = rates._replace(keys=keys)
             if request.is_json:
                 show.print_answer(lists.rates_to_json(rates))
             else:
@@ -254,9 +248,16 @@ def top(given: options.Top, request: Request) -> None:
 def show_history(given: options.History, request: Request) -> int:
     from hook.show import history
 
-    jobs = history.Jobs(given.history, given.name, *_parse_times(given), given.label.items())
+    now = system.unix_time()
     try:
+        since = history.parse_time("--since", given.since, now)
+        until = history.parse_time("--until", given.until, now)
+        if until and since >= until:
+            raise ValueError(f"--since, {history.to_local(since)}, is not before --until, {history.to_local(until)}")
+        jobs = history.Jobs(given.history, given.name, since, until, given.label.items())
         rows = history.make_rows(jobs, given.by, given.sort, given.limit)
+    except ValueError as error:
+        raise Usage(str(error)) from None
     except files.Unreadable as error:
         why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
         raise Usage(f"cannot read {error}; {why}") from None
@@ -272,22 +273,6 @@ def show_history(given: options.History, request: Request) -> int:
     for problem in filter(None, [jobs.explain() if given.csv else "", absent]):
         report.write_line(problem, to_syslog=False)
     return 2 if absent else int(bool(jobs.problems))
-
-
-def _parse_times(given: options.History) -> tuple[str, str]:
-    """Parse --since and --until to times in UTC, which are empty if they are not given. Raises Usage."""
-    from hook.show.history import parse_time, to_local
-
-    times = {"--since": "", "--until": ""}
-    for option, text in zip(times, (given.since, given.until)):
-        try:
-            times[option] = "" if text is None else parse_time(text, system.unix_time(), is_end=option == "--until")
-        except ValueError as error:
-            raise Usage(f"{option}: {error}") from None
-    since, until = times.values()
-    if until and since >= until:
-        raise Usage(f"--since, {to_local(since)}, is not before --until, {to_local(until)}")
-    return since, until
 
 
 # The units and the chart end metrics and reconcile after 50 s.
@@ -329,8 +314,7 @@ def parse_address(text: str) -> tuple[str, int]:
             raise ValueError(port)
         return str(ipaddress.ip_address(address or "127.0.0.1")), int(port)
     except ValueError:
-        problem = f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:9753 or [::1]:9753"
-        raise Usage(problem) from None
+        raise Usage(f"--listen: {text[:80]!r} is not ADDRESS:PORT, as 127.0.0.1:9753 or [::1]:9753 are") from None
 
 
 @_verb("doctor", options.Doctor, limit=Limit(100, 1, "not everything was checked"), exclusive=("report", "json"))
@@ -342,13 +326,11 @@ def doctor(given: options.Doctor, request: Request) -> int:
     if given.report:
         show.print_answer(make_report(request.hook))
         return 0
-    prefix = given.prefix or _find_own_prefix()
     directories = tuple(given.hooks_dir or engines.list_hooks_dirs())
-    site = Site(Places(prefix, paths.choose_hooks_dir(prefix)), request.hook, directories, _find_own_path())
+    site = Site(Places(given.prefix or _find_own_prefix()), request.hook, directories, _find_own_path())
     findings: list[Finding] = []
     try:
-        for finding in examine(site):
-            findings.append(finding)  # one by one: those until the end count
+        findings.extend(examine(site))  # takes one by one: those before the end stay
     except Ended as error:
         remedy = "see why this takes so long; this check and those after it are not complete"
         findings.append(Finding(FAILURE, site.checking, f"doctor ended {error}, during this check", remedy))
@@ -378,9 +360,8 @@ def reconcile(given: options.Reconcile, request: Request) -> int:
     if given.dry_run:
         result = plan_repairs(request.hook, scope)
         if not request.is_json:
-            show.print_printable(
-                [line for outcome in result.outcomes for line in format_outcome(outcome)], dry_run=True
-            )
+            lines = [line for outcome in result.outcomes for line in format_outcome(outcome)]
+            show.print_printable(lines, dry_run=True)
             show.print_printable(format_left(result))
     else:
         gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
@@ -418,7 +399,7 @@ def watch(_given: options.RunWatch, request: Request) -> None:
     run(request.hook)
 
 
-@_verb("run", options.Run, JOB, limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
+@_verb("run", options.Run, JOB, limit=None, defaults=JOB_DEFAULTS)
 def run_job(given: options.Run, request: Request) -> int:
     from hook import jobs
 
@@ -438,7 +419,7 @@ def run_job(given: options.Run, request: Request) -> int:
         return error.status
 
 
-@_verb("assign", options.Assign, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
+@_verb("assign", options.Assign, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
 def assign_to_job(given: options.Assign, request: Request) -> None:
     from hook import jobs
 
@@ -452,7 +433,7 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
         jobs.assign(context, given.key, outcomes, given.label)
 
 
-@_verb("release", options.Release, (*JOB, "json"), limit=None, statuses=JOB_STATUSES, defaults=JOB_DEFAULTS)
+@_verb("release", options.Release, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)
 def release_job(given: options.Release, request: Request) -> None:
     from hook import jobs
 
@@ -498,7 +479,7 @@ def _answer(request: Request, key: str, outcomes: dict[int, str] | None = None) 
 def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
 
-    places = _choose_places(given, paths.USR)
+    places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
     targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
     if not (targets or given.targets):
         remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
@@ -511,14 +492,14 @@ def install_program(given: options.Install, request: Request) -> None:
 
 
 def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[str, Any]) -> None:
-    """Print steps, and remarks on them. JSON has `more` besides."""
-    from hook.install.install import format_steps
-
+    """Print steps, a line for each and one for its problem, and remarks on them. JSON has `more` besides."""
     if request.is_json:
         objects = [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
         show.print_answer({**more, "steps": objects})
     else:
-        show.print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
+        from hook.install.install import format_steps
+
+        show.print_printable(format_steps(taken), dry_run=more["dry_run"])
         show.print_printable(remarks)
 
 
@@ -526,10 +507,9 @@ def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[
 def uninstall_program(given: options.Uninstall, request: Request) -> int:
     from hook.install.install import format_removal, uninstall
 
-    places, hook = _choose_places(given, _find_own_prefix()), request.hook
-    taken, remains = uninstall(places, hook, force=given.force, dry_run=given.dry_run)
-    more = {"dry_run": given.dry_run, **remains._asdict()}
-    _print_steps(request, taken, format_removal(taken, remains), more)
+    places = Places(given.prefix or _find_own_prefix(), given.hooks_dir, given.destdir or "")
+    taken, remains = uninstall(places, request.hook, force=given.force, dry_run=given.dry_run)
+    _print_steps(request, taken, format_removal(taken, remains), {"dry_run": given.dry_run, **remains._asdict()})
     return 1 if remains.unfinished else 0
 
 
@@ -560,11 +540,6 @@ def _open_program() -> Program:
         return Program(_find_own_path())
     except ValueError as error:
         raise Usage(f"{error}; remedy: run the file that `python3 build.py` makes") from None
-
-
-def _choose_places(given: options.Install | options.Uninstall, default: str) -> Places:
-    prefix = given.prefix or default
-    return Places(prefix, given.hooks_dir or paths.choose_hooks_dir(prefix), given.destdir or "")
 
 
 def _find_own_path() -> str:

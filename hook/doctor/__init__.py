@@ -25,9 +25,7 @@ def format_findings(findings: Sequence[Finding]) -> list[str]:
     """Return a line for each finding and one for its remedy, and a count: a terminal ends with what is worst."""
     lines = []
     for level, subject, found, remedy in sorted(findings, key=lambda finding: LEVELS.index(finding.level)):
-        lines.append(f"{level:<8} {subject}: {found}")
-        if remedy:
-            lines.append(f"           {remedy}")
+        lines += [f"{level:<8} {subject}: {found}", *([f"           {remedy}"] if remedy else [])]
     counts = Counter(finding.level for finding in findings)
     problems = (format_count(counts[level], noun) for level, noun in ((FAILURE, "failure"), (WARNING, "warning")))
     return [*lines, f"{', '.join(problems)}, {counts[OK]} ok"]

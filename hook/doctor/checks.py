@@ -8,7 +8,7 @@ import re
 import shlex
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import chain
 
@@ -21,7 +21,7 @@ from hook.node import engines, files, hooksd, paths, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
-from hook.show import name_first
+from hook.show import name_all, name_first
 from hook.show.lists import name_failed
 from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, tracks_few
 from hook.words import explain, format_count
@@ -170,7 +170,7 @@ def _check_traffic(site: Site) -> Found:
         what = "counted in part: this CPU says Unavailable of groups that it does not track, so use has the mark >="
         yield WARNING, what, "use fewer groups, or ABMC's counters: mbm_assign_mode (see the documentation on hardware)"
     if names := site.snapshot.unassigned:
-        what = _name_all(names, "group", " without a hardware counter")
+        what = name_all(names, "group", " without a hardware counter")
         remedy = "free some counters (see the documentation on hardware), then restart their pods"
         yield WARNING, f"not counted in {what}", remedy
 
@@ -178,15 +178,10 @@ def _check_traffic(site: Site) -> Found:
 def _check_rmids(site: Site) -> Found:
     if (rmids := site.snapshot.rmids) is None:
         return
-    used = rmids.ours + rmids.others
-    shown = f"{used} in use of {rmids.limit or '?'} ({rmids.ours} ours, {rmids.others} of others)"
-    if rmids.limit and used >= rmids.limit:
-        yield FAILURE, f"{shown}: none left", "use fewer pods or ctrl_groups, or remove groups of other tools"
+    if rmids.limit and rmids.ours + rmids.others >= rmids.limit:
+        yield FAILURE, f"{rmids}: none left", "use fewer pods or ctrl_groups, or remove groups of other tools"
     else:
-        yield OK, shown, ""
-
-
-def _check_others(site: Site) -> Found:
+        yield OK, str(rmids), ""
     recorded = {group.record.path for key in site.snapshot.keys for group in key.groups}
     unrecorded = [path for path in resctrl.list_mon_groups(site.options.resctrl_root) if path not in recorded]
     others = [path for path in unrecorded if not os.path.basename(path).startswith(site.options.group_prefix)]
@@ -194,17 +189,12 @@ def _check_others(site: Site) -> Found:
         tools = Counter(name_tool(os.path.basename(path)) for path in others)
         by_tool = "; ".join(f"{tool}: {count}" for tool, count in tools.most_common())
         remedy = f"remove unused ones; have others leave containers alone (Kepler: base-path={site.options.run_dir})"
-        yield WARNING, _name_all(others, "group", f" of other tools ({by_tool})"), remedy
+        yield WARNING, name_all(others, "group", f" of other tools ({by_tool})"), remedy
 
 
 def name_tool(group: str) -> str:
     """Return the tool that gives mon_groups such a name, as far as the name tells."""
     return next((tool for pattern, tool in _TOOLS.items() if re.fullmatch(pattern, group)), "unknown")
-
-
-def _name_all(names: Sequence[str], noun: str, what: str) -> str:
-    """Return the number of these names, what is wrong with them, and the first of them."""
-    return f"{format_count(len(names), noun)}{what}: {name_first(names)}"
 
 
 # --- The program
@@ -372,14 +362,13 @@ def _check_failures(site: Site) -> Found:
     for failure in site.snapshot.failures:
         by_reason.setdefault(failure.reason, []).append(name_failed(failure))
     for reason, names in by_reason.items():
-        remedy = f"list says why; then {site.call('reconcile')}"
-        yield WARNING, _name_all(names, "container", f": {reason}"), remedy
+        yield WARNING, name_all(names, "container", f": {reason}"), f"list says why; then {site.call('reconcile')}"
 
 
 def _check_taken(site: Site) -> Found:
     if taken := [f"{key.name_member(member)} in {path}" for key, member, path in site.snapshot.list_taken()]:
         remedy = "have that tool leave containers alone; once its group is removed, reconcile brings them back"
-        yield WARNING, _name_all(taken, "container", " in groups of other tools"), remedy
+        yield WARNING, name_all(taken, "container", " in groups of other tools"), remedy
 
 
 def _check_unhooked(site: Site) -> Found:
@@ -388,7 +377,7 @@ def _check_unhooked(site: Site) -> Found:
     if names := name_unhooked(look):
         remedy = "does the runtime, or its NRI hook-injector, read our JSON? Older containers: "
         remedy += site.call("reconcile", "--adopt")
-        yield FAILURE, _name_all(names, "running container", f" never got the hook, as of {look.since}"), remedy
+        yield FAILURE, name_all(names, "running container", f" never got the hook, as of {look.since}"), remedy
     if look.unchecked:
         what = f"could not check {format_count(look.unchecked, 'container')} without a record, as of {look.since}"
         yield WARNING, what, "their runtime did not answer, or is not supported (see reconcile --adopt)"
@@ -429,7 +418,6 @@ CHECKS: list[tuple[str, Callable[[Site], Found]]] = [
     ("counters", _check_counters),
     ("memory traffic", _check_traffic),
     ("RMIDs", _check_rmids),
-    ("RMIDs", _check_others),
     ("program", _check_programs),
     ("program", _check_namesakes),
     ("hooks.d", _check_hooks_dirs),

@@ -15,8 +15,6 @@ from hook.errors import HookError
 from hook.models import Options
 from hook.node import files
 
-_LARGEST = 1 << 16  # bytes of each file of the kernel's; /proc/cpuinfo has the first CPU first
-
 
 def make_report(options: Options) -> dict[str, Any]:
     """Return the object that `doctor --report` prints."""
@@ -33,9 +31,9 @@ def make_report(options: Options) -> dict[str, Any]:
 
 
 def _read(path: str) -> str:
-    """Return the head of a file; if the kernel refuses to show it, the name of the error."""
+    """Return the first 64 KiB of a file; if the kernel refuses to show it, the name of the error."""
     try:
-        return files.read_head(path, _LARGEST).decode("ascii", "replace").strip()
+        return files.read_head(path, 1 << 16).decode("ascii", "replace").strip()
     except files.Unreadable as error:
         return error.why
 

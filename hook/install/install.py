@@ -30,7 +30,6 @@ from hook.models import Options
 from hook.node import files, hooksd, programs
 from hook.node.paths import CONTAINERDS, INSTALL, JOBS_MARK, MARK, NAME, STUB, TARGETS, Places, find_origin
 from hook.reconcile import run as reconcile
-from hook.reconcile.run import Remains
 from hook.words import explain
 
 _DOCSTRING = b'"""resctrl-mon-hook:'
@@ -361,13 +360,13 @@ def check_end(path: str, ended: programs.Exit) -> None:
 # ended. So the stub comes at once after that; what is begun in between is left until the next boot.
 
 
-def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, Remains]:
+def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, reconcile.Remains]:
     """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
     if not places.top and os.path.isdir(options.run_dir) and not system.in_host_pid_namespace():
         # In another pid namespace groups look empty that are not.
         raise HookError(Reason.DENIED, system.NOT_HOST_PIDS, hint=system.PID_HINT)
-    at, remains = places.at, Remains([], [])
+    at, remains = places.at, reconcile.Remains([], [])
     with lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]
 
@@ -380,13 +379,13 @@ def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -
             try:
                 remains = remains if dry_run else reconcile.end_all_keys(options)
             except (HookError, OSError) as error:
-                remains = Remains([str(explain(error))], [])
+                remains = reconcile.Remains([str(explain(error))], [])
             taken.append((Step("end", "all keys", lambda: None), "; ".join(remains.unfinished) or None))
         taken += take(_plan_rest(places, is_finished=not remains.unfinished))
     left = [f"{path} was not installed by {NAME}" for path in foreign]
     if files.list_if_there(at(places.log_dir)):
         left.append(f"{at(places.log_dir)}, the history of what containers and jobs have used")
-    return taken, Remains(remains.unfinished, left + remains.left)
+    return taken, reconcile.Remains(remains.unfinished, left + remains.left)
 
 
 def _plan_end_of_services(places: Places) -> list[Step]:
@@ -437,7 +436,7 @@ def plan_stub(places: Places) -> list[Step]:
     return [stub, write_file(places.at(places.stub_tmpfiles), text.encode())]
 
 
-def format_removal(taken: Taken, remains: Remains) -> list[str]:
+def format_removal(taken: Taken, remains: reconcile.Remains) -> list[str]:
     """Return a line for each thing that was left, and why."""
     lines = [f"left: {line}" for line in remains.left]
     if any(step.verb == "stub" for step, _ in taken) and any(map(programs.find_program, CONTAINERDS)):

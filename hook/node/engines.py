@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from hook import identity, system
 from hook.node import files, hooksd, programs
-from hook.node.files import CONFIGURATION, Unreadable
 
 # --- CRI-O and Podman
 #
@@ -67,16 +66,16 @@ def _list_podman(kind: str = "containers") -> list[str]:
         later = [path for base in (etc, root) for path in (*_find_main(base), *_list_drop_ins(f"{base}.conf.d"))]
         old = [*_find_main(usr), *later]
     # Podman is asked only where that matters.
-    return old if old == new or _ask_podman() < _ONE_MAIN_FILE else new
+    return old if old == new or _ask_podman() < 6 else new
 
 
 def _ask_podman() -> int:
     """Return the major version of the installed Podman. Raises Unreadable."""
     program = programs.find_program("podman")
-    output = programs.run_program([program, "--version"], seconds=_PATIENCE).output if program is not None else ""
+    output = programs.run_program([program, "--version"], seconds=10.0).output if program is not None else ""
     version = re.match(r"podman version (\d+)\.", output)
     if version is None:
-        raise Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
+        raise files.Unreadable("/etc/containers", "which files count depends on Podman's version, which is unknown")
     return int(version[1])
 
 
@@ -95,8 +94,6 @@ CRIO = Engine("CRI-O", "crio", "kubernetes", _list_crio, ("crio", "runtime"))
 # Its option --hooks-dir and the variable CONTAINERS_CONF are not visible here.
 PODMAN = Engine("Podman", "podman", "podman", _list_podman, ("engine",))
 _PODMANS = ("/usr/share/containers", "/etc/containers", "/root/.config/containers")
-_ONE_MAIN_FILE = 6  # the first version of Podman that reads only one main file
-_PATIENCE = 10.0  # seconds for `podman --version`
 _GRAPH_ROOT = "/var/lib/containers/storage"
 
 
@@ -121,7 +118,7 @@ def _read_settings(paths: Sequence[str], *names: str) -> Iterator[object]:
     `names` are those of its tables, and its own. The engines accept names of any case (BurntSushi/toml).
     """
     for path in paths:
-        value: object = files.read_toml(path, CONFIGURATION)
+        value: object = files.read_toml(path, files.CONFIGURATION)
         for name in names:
             table = value if isinstance(value, dict) else {}
             value = table.get(name, next((other for key, other in table.items() if key.lower() == name), None))
@@ -173,8 +170,7 @@ _PLACES = (
     "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
 )
 _MOST_FILES = 1000  # a file may import itself
-_OLD_PLUGIN = "io.containerd.grpc.v1.cri"
-_NEW_VERSION = 3  # from this version on containerd ignores the tables of its older CRI plugin
+_OLD_PLUGIN = "io.containerd.grpc.v1.cri"  # from version 3 on containerd ignores its tables
 
 
 class Spec(NamedTuple):
@@ -209,16 +205,16 @@ def read_containerd() -> Configuration:
                     return settings
                 known.add(path)
                 waiting += _read_file(path, settings)
-        except Unreadable as error:
+        except files.Unreadable as error:
             settings.unclear.append(f"cannot read {error.filename} of containerd's configuration: {error.why}")
     return settings
 
 
 def _read_file(path: str, settings: Configuration) -> list[str]:
     """Note the settings of a file, and return what it imports, relative to the file. Raises Unreadable."""
-    tables = [*_list_tables(files.read_toml(path, CONFIGURATION))]
+    tables = [*_list_tables(files.read_toml(path, files.CONFIGURATION))]
     top = tables[0][1]
-    is_new = isinstance(top.get("version"), int) and top["version"] >= _NEW_VERSION
+    is_new = isinstance(top.get("version"), int) and top["version"] >= 3
     for names, table in tables:
         # NRI's default validator rejects hooks, unless it is disabled.
         if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:

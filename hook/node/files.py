@@ -27,8 +27,6 @@ BUNDLE = 16 << 20
 NAMES = 10_000
 """The limit for the entries of a directory, and for the matches of a pattern."""
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_PIECE = 1 << 16
 _IS_PATTERN = re.compile(r"[*?[\\]")
 
 
@@ -56,8 +54,7 @@ def _failing(path: str) -> Iterator[None]:
     except Unreadable:
         raise
     except OSError as error:
-        why = errno.errorcode.get(error.errno or 0, str(error))
-        raise Unreadable(path, why, error.errno or errno.EIO) from None
+        raise Unreadable(path, errno.errorcode.get(error.errno or 0, str(error)), error.errno or errno.EIO) from None
     except ValueError as error:  # the path has a NUL, or half of a surrogate pair
         raise Unreadable(ascii(path), str(error)) from None
 
@@ -74,7 +71,7 @@ def opened(path: str) -> Iterator[int]:
         # Check the file type before open(), since opening a device or a FIFO has side effects, and again after it,
         # since the path may have been swapped.
         _check_kind(path, os.stat(path))
-        descriptor = os.open(path, _FLAGS)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         with _failing(path):
             _check_kind(path, os.fstat(descriptor))
@@ -96,7 +93,7 @@ def read_head(path: str, size: int) -> bytes:
     with opened(path) as descriptor, _failing(path):
         content = b""
         # In growing pieces: a single read would allocate `size` bytes, however short the file is.
-        while piece := os.read(descriptor, min(_PIECE + len(content), size - len(content))):
+        while piece := os.read(descriptor, min(65536 + len(content), size - len(content))):
             content += piece
     return content
 

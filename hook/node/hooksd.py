@@ -36,7 +36,6 @@ READERS = {
 """The default directories and their readers. A file in a later one overrides its namesake in an earlier one."""
 
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
-_OLD_VERSIONS = (None, "", "0.1.0")
 _RULES: dict[str, Callable[[list[Any]], list[Any]]] = {
     "containers": lambda _: [],  # it means nothing to the tools
     "strict": lambda _: [],
@@ -82,7 +81,7 @@ def read_entry(path: str) -> Entry:
     try:
         # As Go decodes it, which replaces what is invalid UTF-8 in a string.
         content = _name_fields(system.loads(files.read(path, files.CONFIGURATION).decode("utf-8", "replace")))
-        if isinstance(content, dict) and content.get("version") in _OLD_VERSIONS:
+        if isinstance(content, dict) and content.get("version") in (None, "", "0.1.0"):
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(content)
     except ValidationError as error:
@@ -126,7 +125,6 @@ _PIECE = re.compile(
     re.ASCII | re.DOTALL,
 )
 """The next piece of a pattern that Go takes. Source: https://github.com/google/re2/wiki/Syntax."""
-_LONGEST_REPEAT = 1000
 
 
 def _list_invalid(when: HookWhen) -> list[str]:
@@ -148,7 +146,7 @@ def _is_refused(pattern: str) -> bool:
         kind, at = piece.lastgroup or "", piece.end()
         depth += {"open": 1, "close": -1}.get(kind, 0)
         numbers = [int(number) for number in re.findall(r"\d+", piece["repeat"] or "")]
-        is_wrong = numbers != sorted(numbers) or max(numbers, default=0) > _LONGEST_REPEAT
+        is_wrong = numbers != sorted(numbers) or max(numbers, default=0) > 1000
         if depth < 0 or is_wrong or (kind == "repeat" and last in ("repeat", "open", "or")):
             return True
         last = kind if kind != "flags" else last.replace("repeat", "")

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from hook import system
 from hook.node import files, hooksd, programs
-from hook.node.hooksd import PROGRAM
 
 NAME = hooksd.NAME
 OPTIONS = ("resctrl_root", "run_dir", "group_prefix")
@@ -37,27 +36,24 @@ def find_targets(top: str = "") -> list[str]:
     return [target for target in TARGETS if target in installed]
 
 
-def choose_hooks_dir(prefix: str) -> str:
-    """Return the default directory of the JSON: the administrator's, unless the prefix is /usr."""
-    return hooksd.SYSTEM if prefix == USR else hooksd.ADMINISTRATOR
-
-
 def find_prefix(program: str) -> str | None:
     """Return the prefix of an installed program; None if no installation has this path."""
-    end = Places("").program
+    end = Places(prefix="").program
     return program[: -len(end)] if program.endswith(end) else None
 
 
 class Places:
     """The paths of an installation on the system where it runs.
 
-    `top` is the directory that has these paths now (--destdir).
+    `top` is the directory that has these paths now (--destdir). The default directory of the JSON is the
+    administrator's, unless the prefix is /usr.
     """
 
-    def __init__(self, prefix: str = USR, hooks_dir: str = hooksd.SYSTEM, top: str = "") -> None:
-        self.prefix, self.hooks_dir, self.top = prefix, hooks_dir, top
+    def __init__(self, prefix: str = USR, hooks_dir: str | None = None, top: str = "") -> None:
+        self.prefix, self.top = prefix, top
+        self.hooks_dir = hooks_dir or (hooksd.SYSTEM if prefix == USR else hooksd.ADMINISTRATOR)
         self.program_dir = f"{prefix}/libexec/oci/hooks.d"
-        self.program = f"{self.program_dir}/{PROGRAM}"
+        self.program = f"{self.program_dir}/{hooksd.PROGRAM}"
         # The file that names the owner of the installation, such as a package; `install` makes none.
         self.owner = f"{self.program_dir}/{OWNER_FILE}"
         self.link = f"{prefix}/bin/{NAME}"
@@ -97,7 +93,7 @@ class Places:
         if not os.path.lexists(there):
             return False
         if os.path.islink(there) or path == self.link:
-            return path != self.link or os.path.basename(system.try_call(os.readlink, there) or "") != PROGRAM
+            return path != self.link or os.path.basename(system.try_call(os.readlink, there) or "") != hooksd.PROGRAM
         if path.endswith(".json"):
             return hooksd.read_entry(there).our_hook is None
         mark = {self.program: hooksd.IN_PROGRAM, self.logrotate: MARK}.get(path, NAME)

@@ -13,7 +13,7 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import IO, NamedTuple
 
 from hook import system
 from hook.node import files
@@ -21,7 +21,6 @@ from hook.words import errno_name, printable
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
-_TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
 
@@ -37,8 +36,7 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """How a program ended."""
 
     # None if it did not start, timed out or printed too much.
@@ -61,7 +59,7 @@ is_starting = False
 """True while a program is being started: an exception of a signal's handler would leave the program behind then."""
 
 
-def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
+def run_program(command: Sequence[str], stdin: str = "", seconds: float = 60.0) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
     global is_starting  # noqa: PLW0603  the handler asks for it
     deadline, pipe = system.monotonic() + seconds, subprocess.PIPE
@@ -77,8 +75,9 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
         return Exit(None, "", f"cannot start: {errno_name(error)}{missing}")
     finally:
         is_starting = False
+    streams = [*filter(None, (program.stdin, program.stdout, program.stderr))]
     try:
-        output, remark = _talk(program, stdin, deadline)
+        output, remark = _talk(streams, stdin, deadline)
         status = program.wait(max(0.0, deadline - system.monotonic()))
         return Exit(status, output.decode("utf-8", "replace"), remark.decode("utf-8", "replace"))
     except OverflowError as error:
@@ -86,7 +85,7 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
     except subprocess.TimeoutExpired:
         return Exit(None, "", f"timed out after {seconds:.2g} s")
     finally:
-        for stream in filter(None, (program.stdin, program.stdout, program.stderr)):
+        for stream in streams:
             stream.close()
         if program.returncode is None:  # it was not reaped, so its pid is not another program's
             with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # a process inside the kernel ends later
@@ -94,26 +93,25 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
                 program.wait(1.0)
 
 
-def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[bytes, bytes]:
-    """Write stdin; return all of stdout, and the end of stderr.
+def _talk(streams: list[IO[bytes]], text: str, deadline: float) -> tuple[bytes, bytes]:
+    """Write a text to stdin; return all of stdout, and the end of stderr.
 
     Popen.communicate would keep both, at any size. Raises TimeoutExpired if one is still open at the deadline, and
     OverflowError if there is more than _LONGEST_OUTPUT.
     """
-    if program.stdin is not None:
-        with suppress(BrokenPipeError):  # the program does not read its stdin
-            program.stdin.write(stdin.encode())
-        program.stdin.close()
+    stdin, *readers = streams
+    with suppress(BrokenPipeError):  # the program does not read its stdin
+        stdin.write(text.encode())
+    stdin.close()
     output, remark = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, kept in ((program.stdout, output), (program.stderr, remark)):
-            if stream is not None:
-                selector.register(stream, selectors.EVENT_READ, kept)
+        for stream, kept in zip(readers, (output, remark)):
+            selector.register(stream, selectors.EVENT_READ, kept)
         while selector.get_map():
             left = deadline - system.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
-                raise subprocess.TimeoutExpired(program.args, left)
+                raise subprocess.TimeoutExpired("", left)
             for key, _ in ready:
                 chunk = os.read(key.fd, system.READ_SIZE)
                 key.data.extend(chunk)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook import system
-from hook.words import name_pod, printable
+from hook.words import format_count, name_pod, printable
 
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
-_MOST_NAMED = 5  # in one line
 _GAP = "  "
 _CUT = "..."
 _END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
@@ -30,8 +28,7 @@ _FIRST_TO_GO = (  # the columns that a narrow terminal does not get, in the orde
 )
 
 
-@dataclass(frozen=True)
-class Screen:
+class Screen(NamedTuple):
     """The device that output goes to."""
 
     width: int | None = None  # of a terminal, in characters; None is no limit
@@ -77,8 +74,7 @@ def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
 # --- Tables
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table. If it has fewer cells than the others, it is empty below them."""
 
     head: str
@@ -91,7 +87,7 @@ def numbers(head: str, cells: Sequence[str]) -> Column:
     return Column(head, cells, is_number=True)
 
 
-def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
+def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     """Lay out a table, its heads first.
 
     If it is too wide for a terminal, the names in its first column are cut; then other columns go.
@@ -108,8 +104,7 @@ def lay_out(columns: Sequence[Column], screen: Screen = Screen()) -> list[str]:
     rows = zip_longest(*([column.head, *column.cells] for column in columns), fillvalue="")
     lines = []
     for name, *others in rows:
-        cells = [cut_name(name, widths[0]), *others]
-        placed = zip(columns, cells, widths)
+        placed = zip(columns, [cut_name(name, widths[0]), *others], widths)
         lines.append(_GAP.join(f"{cell:{'>' if column.is_number else '<'}{width}}" for column, cell, width in placed))
     return [line.rstrip() for line in lines]
 
@@ -126,7 +121,12 @@ def list_pod_names(namespace: str | None, pod: str | None) -> list[str]:
 
 def name_first(names: Iterable[str]) -> str:
     """Join the first few of these names, and say how many more there are."""
-    return ", ".join(list_first([*names], _MOST_NAMED, "and {} more".format))
+    return ", ".join(list_first([*names], 5, "and {} more".format))
+
+
+def name_all(names: Sequence[str], noun: str, what: str = "") -> str:
+    """Return the number of these names, what is wrong with them, and the first of them in order."""
+    return f"{format_count(len(names), noun)}{what}: {name_first(sorted(names))}"
 
 
 def list_first(lines: Sequence[str], most: int, tell_more: Callable[[int], str]) -> list[str]:

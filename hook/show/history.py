@@ -15,23 +15,22 @@ import json
 import os
 import re
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta, timezone
 from itertools import chain
+from operator import add
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
 from hook import system
 from hook.counters import MILLION
 from hook.node import files
-from hook.node.files import Unreadable
 from hook.node.models import Job
 from hook.show import Column, Screen, list_pod_names, numbers, to_word
 from hook.show.lists import LIST_HEADS, format_command, format_total, lay_out_uses, rank_use
-from hook.show.snapshot import EVENTS, Total, Uses, to_number
+from hook.show.snapshot import EVENTS, Total, Uses, make_total, to_number
 from hook.words import format_count, name_pod, printable, short_id
 
 LINE = 256 << 10
@@ -48,16 +47,12 @@ _NUMBER = r"[._-]\d[\dT._:-]*"
 """What logrotate puts into a name: .1, or with dateext -20261124."""
 _KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
 _OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
-_GZIP = b"\x1f\x8b"
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
-_PASSES = 5
-"""For rows whose file logrotate moves, or removes, while they are read again."""
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 BY = ("name", "pod", "namespace", "day")
 """What --by adds up by, besides labels: one of such a name is only a filter."""
-_FORMULA = ("=", "+", "-", "@")
 _USUAL = [name for name, event in EVENTS.items() if not event.gauge]
 _T = TypeVar("_T")
 
@@ -108,7 +103,7 @@ class Jobs:
         places = {job: place for place, job in enumerate(order)}
         waiting: dict[int, Job] = {}
         following = 0
-        for _ in range(_PASSES):
+        for _ in range(5):
             for job in self._read():
                 place = places.get(job.id, -1)
                 if place >= following:
@@ -138,7 +133,7 @@ class Jobs:
         statuses = {path: system.try_call(os.stat, path) for path in rotated}
         listed = {path: (status.st_ino, rotated[path]) for path, status in statuses.items() if status is not None}
         if not listed:
-            raise Unreadable(self.path, "there is no such file", errno.ENOENT)
+            raise files.Unreadable(self.path, "there is no such file", errno.ENOENT)
         return listed
 
     def _read(self) -> Iterator[Job]:
@@ -174,7 +169,7 @@ class Jobs:
                     yield job
                 else:
                     torn += 1
-        except Unreadable as error:
+        except files.Unreadable as error:
             why = error.why
         except (OSError, EOFError, zlib.error) as error:
             why = f"not read to its end: {error}"
@@ -186,11 +181,13 @@ class Jobs:
             self.problems.append(f"{name}: {why}")
 
 
-def parse_time(text: str, now: float, *, is_end: bool) -> str:
-    """Parse a time to one in UTC, as in lines. A time without a zone is local. Raises ValueError.
+def parse_time(option: str, text: str | None, now: float) -> str:
+    """Parse the time of an option to one in UTC, as in lines, which is empty if it is not given. Raises ValueError.
 
-    A day or a night begins with the time that is returned, or ends with it if `is_end`.
+    A time without a zone is local. A day or a night begins with the time that is returned; for --until it ends then.
     """
+    if text is None:
+        return ""
     if age := _AGE.fullmatch(text):
         return system.format_utc(max(0.0, now - int(age[1]) * _SECONDS[age[2]]))
     today = datetime.combine(datetime.fromtimestamp(now).date(), time())  # noqa: DTZ006  no zone is local
@@ -202,11 +199,11 @@ def parse_time(text: str, now: float, *, is_end: bool) -> str:
     }
     with suppress(ValueError, OverflowError):  # there is no such day
         if text in words:
-            return _to_utc(words[text][is_end])
+            return _to_utc(words[text][option == "--until"])
         if _DATE.fullmatch(text):
             begin = datetime.fromisoformat(text.replace("Z", "+00:00"))
-            return _to_utc(begin + day if is_end and "T" not in text else begin)
-    raise ValueError(f"{text[:80]!r} is no time; use {_FORMS}")
+            return _to_utc(begin + day if option == "--until" and "T" not in text else begin)
+    raise ValueError(f"{option}: {text[:80]!r} is no time; use {_FORMS}")
 
 
 def _to_utc(moment: datetime) -> str:
@@ -241,10 +238,10 @@ def _read_parts(path: str) -> Iterator[Job | None]:
         stream.seek(0)
         for magic, program in _COMPRESSED.items():
             if head.startswith(magic):
-                raise Unreadable(path, f"compressed by {program}; only gzip can be read")
+                raise files.Unreadable(path, f"compressed by {program}; only gzip can be read")
         if not head and path.endswith(".gz"):
-            raise Unreadable(path, "empty, and no file of gzip")
-        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(_GZIP) else stream):
+            raise files.Unreadable(path, "empty, and no file of gzip")
+        for line in read_lines(gzip.GzipFile(fileobj=stream) if head.startswith(b"\x1f\x8b") else stream):
             yield from parse_line(line)
 
 
@@ -279,11 +276,8 @@ def _parse(text: bytes) -> Job | None:
 
 def find_ended(path: str, name: str) -> str:
     """Return when the last job with a name ended, and the command that shows it; empty if there is none."""
-    try:
-        end = Jobs(path, [name]).collect(lambda jobs: max((job.end for job in jobs), default=""))
-    except Unreadable:
-        return ""
-    return end and f"it ended {to_local(end)}: {format_command(path, name)}"
+    end = system.try_call(Jobs(path, [name]).collect, lambda jobs: max((job.end for job in jobs), default=""))
+    return f"it ended {to_local(end)}: {format_command(path, name)}" if end else ""
 
 
 def _list_names_of(job: Job) -> Iterator[str]:
@@ -315,28 +309,19 @@ class Row:
         self.jobs = 0  # the number of jobs that it adds up
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
-        self._known: dict[str, int] = defaultdict(int)  # by event, in millionths
-        self._unknown: set[str] = set()  # the events of which a part is unknown
+        self.use: Uses = {}  # by event, with the seconds under _ALL
         if job:
             self.add(job)
 
     def add(self, job: Job) -> None:
         """Add the use of a job."""
-        known = self._known
-        for event, value in {**job.use, _ALL: job.seconds}.items():
-            if value is not None:
-                known[event] += round(value * MILLION)
-        self._unknown.update(job.unknown if job.seconds is not None else [*job.unknown, _ALL])
+        for event, value in {**dict.fromkeys(job.unknown), **job.use, _ALL: job.seconds}.items():
+            known = None if value is None else round(value * MILLION)
+            part = make_total(known, in_part=event in job.unknown)
+            self.use[event] = Total(*map(add, self.use.get(event, Total()), part))
         self.labels.update(map("label_{}".format, job.labels))
         self.begin = max(self.begin, job.begin or "")
         self.jobs += 1
-
-    @property
-    def use(self) -> Uses:
-        """The use by event, with the seconds under _ALL."""
-        known, unknown = self._known, self._unknown
-        events = (*known, *unknown.difference(known))
-        return {event: Total(known.get(event, 0), int(event in known), int(event in unknown)) for event in events}
 
 
 @dataclass(frozen=True)
@@ -465,4 +450,4 @@ def _to_cell(value: str | float | None) -> str | float | None:
     if not isinstance(value, str):
         return value
     safe = printable(value)
-    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe
+    return f"'{safe}" if safe.lstrip().startswith(("=", "+", "-", "@")) else safe

@@ -11,12 +11,12 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from hook import counters, names, system
+from hook import counters, names, show, system
 from hook.counters import MILLION
 from hook.models import Failure
 from hook.node import paths
 from hook.node.records import find_job, name_unhooked
-from hook.show import NOTHING, Column, Screen, cut_name, lay_out, list_pod_names, name_first, numbers, snapshot, to_word
+from hook.show import NOTHING, Column, Screen, lay_out, name_all, name_first, numbers, snapshot, to_word
 from hook.show.snapshot import EVENTS, Group, Inventory, KeyUse, Rates, SeenKey, Total, Uses, to_number
 from hook.words import format_count, printable, who
 
@@ -36,7 +36,6 @@ _OTHER_LINES = 9  # around the keys of `top`: title, heads, the node, no pod, th
 _TEXTS, _TEXT_WIDTH = 3, 50  # of these, the lines of text, which may wrap on a terminal of fewer columns
 _UNKNOWN = "?"
 _SHORT_KEY = 8  # digits of a UID or an ID on a terminal; another key has twice as many characters
-_LEAST_RANDOM = 32  # digits of a UID
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
@@ -131,10 +130,7 @@ def name_failed(failure: Failure) -> str:
 def _format_rmids(node: Inventory) -> str:
     if node.rmids is None:
         return "resctrl is not mounted, or does not support monitoring"
-    in_use = node.rmids.ours + node.rmids.others
-    limit = _UNKNOWN if node.rmids.limit is None else node.rmids.limit
-    orphans = f"; orphans: {len(node.orphans)}" if node.orphans else ""
-    return f"RMIDs: {in_use} in use of {limit} ({node.rmids.ours} ours, {node.rmids.others} of others){orphans}"
+    return f"RMIDs: {node.rmids}" + (f"; orphans: {len(node.orphans)}" if node.orphans else "")
 
 
 def _lay_out_keys(
@@ -153,9 +149,9 @@ def _lay_out_keys(
 
 
 def _shorten_key(key: str) -> str:
-    """Shorten a key: random digits to the first ones, and a text that another may share to both of its ends."""
-    is_random = len(key) >= _LEAST_RANDOM and names.is_hex(key.replace("-", ""))
-    return key[:_SHORT_KEY] if is_random else cut_name(key, 2 * _SHORT_KEY)
+    """Shorten a key: a UID's 32 digits, or more, to the first ones, and another text to both of its ends."""
+    is_random = len(key) >= 32 and names.is_hex(key.replace("-", ""))
+    return key[:_SHORT_KEY] if is_random else show.cut_name(key, 2 * _SHORT_KEY)
 
 
 def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
@@ -180,9 +176,9 @@ def _list_problems(node: Inventory) -> Iterator[str]:
         failed.setdefault((failure.monitored, failure.reason), []).append(name_failed(failure))
     for (is_monitored, reason), called in sorted(failed.items()):
         head = "monitored, with problems" if is_monitored else "not monitored"
-        yield f"{head}: {to_word(reason)}: {_name_some(called)}"
+        yield f"{head}: {to_word(reason)}: {name_all(called, 'container')}"
     if taken := [f"{key.name_member(container)} in {to_word(path)}" for key, container, path in node.list_taken()]:
-        yield f"taken by other tools, which count what they use: {_name_some(taken)}"
+        yield f"taken by other tools, which count what they use: {name_all(taken, 'container')}"
     yield from _list_findings(node)
     for file, why, lines in node.list_owed():
         yield printable(f"not in the history yet: {format_count(lines, 'line')} for {file}: {why}")
@@ -202,11 +198,7 @@ def _list_findings(node: Inventory) -> Iterator[str]:
         outside = name_first(f"{called.get(name, who(name))}: {number}" for name, number in record.outside.items())
         yield f"{format_count(record.outside_total, 'thread')} outside of their group, as of reconcile: {outside}"
     if unhooked is not None and (never := name_unhooked(unhooked)):
-        yield f"never hooked, as of {unhooked.since} (see list unmonitored): {_name_some(never)}"
-
-
-def _name_some(names: Sequence[str]) -> str:
-    return f"{format_count(len(names), 'container')}: {name_first(sorted(names))}"
+        yield f"never hooked, as of {unhooked.since} (see list unmonitored): {name_all(never, 'container')}"
 
 
 # --- show
@@ -239,10 +231,9 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
             numbers("USE", [format_sum(sums[event], event) for event in events]),
             Column("UNIT", [EVENTS[event].unit for event in events]),
         ]
-        lines += ["", *lay_out(columns), *explain_marks(sums[event] for event in events)]
+        lines += ["", *lay_out(columns, Screen()), *explain_marks(sums[event] for event in events)]
     for container, member in state.members.items():
-        started = system.format_utc(booted + member.starttime / system.TICKS)
-        lines += ["", *_format_member(key, container, started)]
+        lines += ["", *_format_member(key, container, system.format_utc(booted + member.starttime / system.TICKS))]
     for group in key.groups:
         lines += ["", *_format_group(group)]
     lines += explain_marks(total for group in key.groups for total in group.totals.values())
@@ -287,7 +278,7 @@ def _format_group(group: Group) -> list[str]:
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
         numbers("USE", [format_total(group.totals.get(counter), counters.text_of) for counter in counted]),
     ]
-    return [head, *lay_out(columns)]
+    return [head, *lay_out(columns, Screen())]
 
 
 # --- top
@@ -312,7 +303,7 @@ def list_to_json(node: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
     rmids, unhooked, reconciled = node.rmids, node.unhooked, node.reconciled
     return {
         "mounted": rmids is not None,
-        "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
+        "rmids": rmids and rmids._asdict(),
         "keys": [{**_describe_key(key), "use": _uses_to_json(use)} for key, use in selected],
         "unreadable": [{"file": broken.file, "problem": broken.problem} for broken in node.unreadable],
         "unmonitored": [failure.model_dump() for failure in node.failures],
@@ -359,7 +350,7 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    total, event = group.totals.get(counter, Total()), snapshot.event_of(counter)
+    total, event = group.totals.get(counter, Total()), EVENTS.get(snapshot.get_event(counter))
     return {
         "begin": group.begin.get(counter),
         "end" if group.has_ended else "now": group.now.get(counter),
@@ -434,7 +425,7 @@ def _uses_to_json(use: Uses) -> dict[str, Any]:
 def list_names(key: SeenKey) -> Iterator[str]:
     """List the names of a key: those of its pod and its containers, and their IDs."""
     state, title = key.state, key.title
-    yield from list_pod_names(state.pod_namespace, state.pod_name)
+    yield from show.list_pod_names(state.pod_namespace, state.pod_name)
     yield from state.members
     named = (state.name, *(member.name for member in state.members.values()), title if title != NOTHING else None)
     yield from filter(None, named)

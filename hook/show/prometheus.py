@@ -24,7 +24,7 @@ from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
 from hook.reconcile.diagnose import VERBS
 from hook.show import NOTHING
-from hook.show.snapshot import EVENTS, Event, Group, Inventory, SeenKey, event_of, to_number
+from hook.show.snapshot import EVENTS, Event, Group, Inventory, SeenKey, get_event, to_number
 from hook.words import printable
 
 Labels = tuple[tuple[str, str], ...]
@@ -35,8 +35,6 @@ Series = tuple[str, Labels]
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
-_NAMES = ("namespace", "pod", "container")
-_REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _STATES = ("live", "taken", "lingering", "completed", "recovering")  # a missing group counts as live
 _LIMIT = 64 << 20
 _MOST = 1 << 64  # the kernel's counters are smaller
@@ -257,8 +255,7 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
     (the counter cannot be read, ran backwards, or is untracked), a gap is right: any lower sample would be one more
     restart.
     """
-    gauges = {counter: total for counter, total in group.gauges.items() if total.counted}
-    samples: dict[str, tuple[int | None, bool]] = {counter: (total.known, False) for counter, total in gauges.items()}
+    samples: dict[str, tuple[int | None, bool]] = {name: (total.value, False) for name, total in group.gauges.items()}
     of_directory = counters.own_use(group.record, group.now)
     for counter, total in group.totals.items():
         part, is_whole = of_directory[counter]
@@ -266,7 +263,7 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
         value = part if is_lost else total.known
         samples[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
-        if event_of(counter) is None and counter in group.begin:  # unknown: the use of this directory
+        if get_event(counter) not in EVENTS and counter in group.begin:  # unknown: the use of this directory
             samples[counter] = counters.used(counter, group.begin[counter], text), True
     return samples
 
@@ -278,7 +275,10 @@ def _identify(key: SeenKey) -> Labels:
     """
     labels = read_labels(key.state)
     kind = "uid" if key.state.kind == "pod" else f"{key.state.kind}_id" if labels.get("namespace") else "key"
-    return (*((name, printable(labels.get(name, ""))) for name in _NAMES), (kind, key.state.key))
+    return (
+        *((name, printable(labels.get(name, ""))) for name in ("namespace", "pod", "container")),
+        (kind, key.state.key),
+    )
 
 
 # --- All other metrics
@@ -342,7 +342,7 @@ def _measure_keys(node: Inventory) -> Measured:
 
 def _measure_losses(node: Inventory) -> Measured:
     """Measure what is not monitored, not recorded or not written."""
-    reasons = Counter(dict.fromkeys(_REASONS, 0))
+    reasons = Counter({reason: 0 for name, reason in vars(Reason).items() if name.isupper()})
     reasons.update(printable(failure.reason) for failure in node.failures if not failure.monitored)
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", node.unrecorded
@@ -356,10 +356,7 @@ def _measure_losses(node: Inventory) -> Measured:
     if (unhooked := node.unhooked) is not None:
         yield "unhooked_containers", "Running containers that never got the hook", len(unhooked.containers)
         yield "unchecked_containers", "Containers that reconcile could not check", unhooked.unchecked
-    runs: Numbers = {
-        (("stage", printable(stage)), ("result", printable(result))): count
-        for (stage, result), count in node.runs.items()
-    }
+    runs = {tuple(zip(("stage", "result"), map(printable, words))): count for words, count in node.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
 
 

@@ -78,16 +78,12 @@ class Connection:
         """Return whether it may be cut off: its client has sent no whole request, or does not read its answer."""
         if not self.asks:
             return self.active_at < system.monotonic() - _STALLED
-        try:
-            return not self.client.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except OSError:
-            return True
+        return not system.try_call(self.client.recv, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 class Server(ThreadingHTTPServer):
     """Serves what `measure` returns, and shares it between the requests of a second."""
 
-    daemon_threads = True
     block_on_close = False
     request_queue_size = 4096  # the kernel's own limit, net.core.somaxconn, is the same by default
 
@@ -129,8 +125,7 @@ class Server(ThreadingHTTPServer):
                 if not is_greedy and len(connections) < self._most:
                     self.connections[request] = new
                     return True
-                rivals = of_host if is_greedy else connections
-                idle = [rival for rival in rivals if rival.is_idle()]
+                idle = [rival for rival in (of_host if is_greedy else connections) if rival.is_idle()]
                 if idle:  # those without a request first
                     self._cut_off(max(idle, key=lambda rival: rival.asks), "too_many")
                 elif is_greedy:
@@ -273,7 +268,6 @@ def serve(address: tuple[str, int], measure: Measure, say: Callable[[str], None]
 
 # --- What a client prefers
 
-_VERSIONS = ("", "0.0.4", "1.0.0")  # of the text format and of OpenMetrics, or any
 _QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 
@@ -284,7 +278,7 @@ def _rate(headers: list[str]) -> dict[str, float]:
         name, *parameters = item.split(";")
         given = dict(parameter.partition("=")[::2] for parameter in parameters)
         quality = given.get("q", "1")
-        if given.get("version", "").strip('"') in _VERSIONS:
+        if given.get("version", "").strip('"') in ("", "0.0.4", "1.0.0"):  # any, of the text format, of OpenMetrics
             rated = float(quality) if _QUALITY.fullmatch(quality) else 0.0
             qualities[name] = max(qualities.get(name, 0.0), rated)
     return qualities

@@ -75,11 +75,6 @@ EVENTS = {
 }
 
 
-def event_of(counter: str) -> Event | None:
-    """Return the event of a counter. Of an unknown one, for which no use is computed, return None."""
-    return EVENTS.get(get_event(counter))
-
-
 class Total(NamedTuple):
     """A sum of counters, in millionths."""
 
@@ -215,8 +210,7 @@ class SeenKey:
         return None if None in self.alive.values() else len(self.list_alive())
 
 
-@dataclass(frozen=True)
-class Rmids:
+class Rmids(NamedTuple):
     """The RMIDs of the machine."""
 
     limit: int | None
@@ -224,6 +218,10 @@ class Rmids:
     ours: int
     """RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record."""
     others: int
+
+    def __str__(self) -> str:
+        limit = "?" if self.limit is None else self.limit
+        return f"{self.ours + self.others} in use of {limit} ({self.ours} ours, {self.others} of others)"
 
 
 class Waiting(NamedTuple):
@@ -247,8 +245,7 @@ class Inventory:
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
         self._sort_groups(kernel, ctrl_groups, options.group_prefix)
         events = records.count_events()
-        stages = {name: name.partition("-") for name in events}
-        self.runs = {(stage, result): events[name] for name, (stage, dash, result) in stages.items() if dash}
+        self.runs = {tuple(name.split("-", 1)): count for name, count in events.items() if "-" in name}
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")
         self.watched = records.glance(WatchRecord, "watch")
@@ -283,10 +280,9 @@ class Inventory:
         """Find out which mon_groups are ours, which have lost their record, and which other tools have taken."""
         recorded = {group.record.path for key in self.keys for group in key.groups if not group.has_ended}
         paths = {path for mon_groups in ctrl_groups.values() for path in mon_groups}
-        lone = [path for path in sorted(paths - recorded) if _name_group(path).startswith(prefix)]
+        lone = [path for path in sorted(paths - recorded) if os.path.basename(path).startswith(prefix)]
         _add_taken(self.keys, kernel, paths - recorded - {*lone})
-        ours = len(recorded & paths) + len(lone)
-        self.rmids = count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
+        self.rmids = count_rmids(kernel.root, ctrl_groups, len(recorded & paths) + len(lone)) if ctrl_groups else None
         """None if resctrl is not mounted."""
         uncertain = {broken.name for broken in self.unreadable}
         self.orphans = _find_orphans(lone, prefix, self.keys, uncertain) if self.host_pids else []
@@ -335,8 +331,7 @@ def _read_key(
         groups = [_read_group(kernel, group, readings) for group in state.groups]
         before, state, readings = state, read_state(records, name), {}
         if isinstance(state, KeyState) and state.groups == before.groups:
-            alive = {container: _is_alive(member) for container, member in state.members.items()}
-            return SeenKey(state, groups, alive)
+            return SeenKey(state, groups, {name: _is_alive(member) for name, member in state.members.items()})
     return Broken(name, locate_state(records, name), "it changes faster than it can be read")
 
 
@@ -373,12 +368,8 @@ def _find_orphans(lone: list[str], prefix: str, keys: list[SeenKey], uncertain: 
     """
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain |= {key.state.key for key in keys if key.state.recovering}
-    empty = [path for path in lone if path not in lived_in and _name_group(path)[len(prefix) :] not in uncertain]
+    empty = [path for path in lone if path not in lived_in and os.path.basename(path)[len(prefix) :] not in uncertain]
     return [path for path in empty if system.is_directory(path)]
-
-
-def _name_group(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # --- The use of tasks in no pod
@@ -411,7 +402,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
             if _list_inodes(kernel, path) == before:
                 rest = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
                 rest.update(dict.fromkeys(_list_unassigned(path) & rest.keys(), ""))
-                uncharged["/" if path == kernel.root else _name_group(path)] = rest
+                uncharged["/" if path == kernel.root else os.path.basename(path)] = rest
                 readings.update(parts)
                 break
     return uncharged, readings
@@ -503,8 +494,7 @@ def to_number(millionths: int | None) -> int | float | None:
 # --- Rates
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """The rates of keys that are not completed, in millionths per second; the cache has its present occupancy."""
 
     time: str  # RFC 3339, UTC
@@ -522,8 +512,7 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     rates = [(key, _measure_speed(key, former, seconds)) for key in running]
     of_rest = (_list_speeds(first.uncharged.get(path, {}), now, seconds) for path, now in second.uncharged.items())
     rest = add_up(chain.from_iterable(of_rest))
-    node = sum_uses([rest, *(use for _, use in rates)])
-    return Rates(time, seconds, rates, rest, node)
+    return Rates(time, seconds, rates, rest, sum_uses([rest, *(use for _, use in rates)]))
 
 
 def _measure_speed(key: SeenKey, former: dict[tuple[str, str], Group], seconds: float) -> Uses:
@@ -567,16 +556,13 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     On arm64 an RMID is a pair of PARTID (CLOSID) and PMG, and num_rmids is the number of all pairs. Each ctrl_group,
     which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.
     """
-    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     numbers = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    limit = min(filter(None, numbers), default=None)
     # arm64's resctrl shows MPAM; no file of it says so. Elsewhere a group takes an RMID of each kind of counter.
-    if os.uname().machine not in ("aarch64", "aarch64_be"):
-        return Rmids(min(filter(None, numbers), default=None), ours, others)
-    partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
-    if not any(numbers) or not any(partids):
-        return Rmids(None, ours, others)
-    each = max(numbers) // max(partids)
-    return Rmids(each * len(ctrl_groups), ours, others)
+    if limit is not None and os.uname().machine in ("aarch64", "aarch64_be"):
+        partids = max(_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root))
+        limit = max(numbers) // partids * len(ctrl_groups) if partids else None
+    return Rmids(limit, ours, len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours)
 
 
 def tracks_few(root: str) -> bool:
@@ -597,10 +583,7 @@ def _to_number(text: str) -> int:
 
 def _read(path: str) -> str:
     """Return a file's text, which is empty if it cannot be read, as in a mode that is not enabled (EINVAL)."""
-    try:
-        return system.read_file(path, _LIMIT)
-    except (OSError, ValueError):
-        return ""
+    return system.try_call(system.read_file, path, _LIMIT) or ""
 
 
 def _list_infos(root: str) -> list[str]:

@@ -107,8 +107,8 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     fs.create_dir("/tmp", 0o1777)
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     monkeypatch.setattr(system, "posix", FakePosix(fs))
-    for verb in VERBS.values():
-        monkeypatch.setattr(verb, "limit", None)  # its thread is of the real system
+    for name, verb in VERBS.items():
+        monkeypatch.setitem(VERBS, name, verb._replace(limit=None))  # its thread is of the real system
     open_ = FakeOsModule.open
 
     def open_as_it_is(

@@ -83,7 +83,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
     of_hook = {name: [f"--{name}={text}" for text in texts] for name, *texts in (("key", "sandbox"), ("linger", "0"))}
     of_hook |= {"namespace": ["--namespace=a", "--namespace=b"], "strict": ["--strict"]}
     called: list[tuple[object, ...]] = []
-    monkeypatch.setattr(VERBS["install"], "run", lambda *given: called.append(given))
+    monkeypatch.setitem(VERBS, "install", VERBS["install"]._replace(run=lambda *given: called.append(given)))
     assert cli.main(["install", *words, "--json"]) == 0
     hook = Options(key="sandbox", namespace=["a", "b"], strict=True)
     assert called == [(options.Install(dry_run=True), Request(hook, of_hook, is_json=True))]
@@ -437,7 +437,7 @@ def test_shell_completes_the_keys_and_names_of_a_node_if_they_are_harmless(
 
 def test_each_time_that_is_offered_is_one() -> None:
     for time in TIMES:
-        assert history.parse_time(time, 1e9, is_end=False) < "2001-09-09T02"
+        assert history.parse_time("--since", time, 1e9) < "2001-09-09T02"
 
 
 def test_fish_offers_files_for_the_value_of_an_option_that_names_one(

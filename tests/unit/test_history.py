@@ -410,8 +410,8 @@ def test_a_time_is_local_and_a_day_or_a_night_has_a_begin_and_an_end(
     monkeypatch: pytest.MonkeyPatch, text: str, now: float, begin: str, end: str | None
 ) -> None:
     set_zone(monkeypatch, EUROPE)
-    assert history.parse_time(text, now, is_end=False) == begin
-    assert history.parse_time(text, now, is_end=True) == (end or begin)
+    assert history.parse_time("--since", text, now) == begin
+    assert history.parse_time("--until", text, now) == (end or begin)
 
 
 def test_screens_have_local_times_with_their_zone_and_programs_get_utc(

@@ -258,7 +258,7 @@ def test_commands_use_the_options_in_the_files_unless_the_command_line_has_other
     lines: list[str] = []
     monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
     for name in ("list", "reconcile", "watch", "uninstall", "install", "base-runtime-spec"):
-        monkeypatch.setattr(VERBS[name], "run", lambda _given, request: hooks.append(request.hook))
+        monkeypatch.setitem(VERBS, name, VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook)))
     put(fs, f"{FIRST}/{KUBERNETES}", "--run-dir=/run/x", "--linger=600", "--namespace=shop")
     put(fs, f"{FIRST}/{PODMAN}", "--run-dir=/run/x", "--linger=600", "--namespace=shop", "--key=container")
     for name, words in ("list", []), ("reconcile", ["--linger=5", "--namespace=test"]), ("watch", ["--key=auto"]):
@@ -304,7 +304,7 @@ def test_a_job_takes_only_the_places_from_the_files_and_has_its_own_defaults(
     hooks: list[Options] = []
     lines: list[str] = []
     monkeypatch.setattr(report, "write_line", lambda line, **_more: lines.append(line))
-    monkeypatch.setattr(VERBS[name], "run", lambda _given, request: hooks.append(request.hook))
+    monkeypatch.setitem(VERBS, name, VERBS[name]._replace(run=lambda _given, request: hooks.append(request.hook)))
     of_containers = ["--run-dir=/run/x", "--linger=600", "--lock-timeout=5", "--snapshot-ttl=0", "--history=/var/log/c"]
     put(fs, f"{FIRST}/{KUBERNETES}", *of_containers, "--group-prefix=mine-", "--namespace=shop", "--rmid-wait=9")
     put(fs, f"{FIRST}/{PODMAN}", *of_containers, "--group-prefix=mine-", "--rmid-wait=8", "--key=sandbox")

@@ -146,7 +146,7 @@ def test_a_command_that_no_person_may_watch_has_a_limit(monkeypatch: pytest.Monk
         raise Ended("by SIGTERM")
 
     for verb in LIMITS:
-        monkeypatch.setattr(VERBS[verb], "run", command)
+        monkeypatch.setitem(VERBS, verb, VERBS[verb]._replace(run=command))
         assert cli.main([verb]) == (1 if verb in ("reconcile", "doctor") else 2)
         assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
 

@@ -74,7 +74,7 @@ def test_owner_is_named_with_how_to_remove_it(fs: FakeFilesystem, content: str |
 
 def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(fs: FakeFilesystem) -> None:
     """The chart with its prefix /usr/local, and the usual directory of hooks.d: our JSON would replace the chart's."""
-    theirs = Places("/usr/local")
+    theirs = Places("/usr/local", PLACES.hooks_dir)
     fs.create_file(theirs.json("kubernetes"), contents=json.dumps({**HOOK, "hook": {"path": theirs.program}}))
     assert find_origin(PLACES) is paths.INSTALL
     fs.create_file(theirs.owner, contents="chart\n")
