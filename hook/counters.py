@@ -38,7 +38,7 @@ def is_cumulative(counter: str) -> bool:
     return counter.rpartition("/")[2] in SUMS
 
 
-def number(text: str | None) -> int | None:
+def parse_number(text: str | None) -> int | None:
     """Parse a counter's text, to millionths. Returns None for `Unavailable`, `Error`, `Unassigned` and no file."""
     if text is None or len(text) > _LONGEST:
         return None
@@ -53,11 +53,11 @@ def number(text: str | None) -> int | None:
 
 def pick_traffic(texts: dict[str, str]) -> dict[str, int]:
     """Parse the counters of memory traffic that are numbers, to millionths."""
-    found = ((counter, number(text)) for counter, text in texts.items() if counter.endswith(_TRAFFIC))
-    return {counter: value for counter, value in found if value is not None}
+    parsed = ((counter, parse_number(text)) for counter, text in texts.items() if counter.endswith(_TRAFFIC))
+    return {counter: value for counter, value in parsed if value is not None}
 
 
-def text_of(value: int | None, unknown: str = UNKNOWN) -> str:
+def format_number(value: int | None, unknown: str = UNKNOWN) -> str:
     """Format millionths as a counter's text, with six decimals or none."""
     if value is None:
         return unknown
@@ -90,7 +90,7 @@ def starts_from_nothing(counter: str, begin: str | None, now: str | None) -> boo
     return now != UNKNOWN and (has_no_data(counter, begin) or is_untracked(counter, begin))
 
 
-def used(counter: str, begin: str | None, now: str | None) -> int | None:
+def compute_use(counter: str, begin: str | None, now: str | None) -> int | None:
     """The use in one directory, in millionths: the end, or the live value, less the begin.
 
     The use is unknown (None) if one of the two is no number, or the counter ran backwards. So is that of an AET counter
@@ -98,8 +98,8 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
     """
     if has_no_data(counter, begin) and has_no_data(counter, now):
         return 0
-    first = 0 if starts_from_nothing(counter, begin, now) else number(begin)
-    last = number(now)
+    first = 0 if starts_from_nothing(counter, begin, now) else parse_number(begin)
+    last = parse_number(now)
     return None if first is None or last is None or last < first else last - first
 
 
@@ -110,43 +110,43 @@ def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None,
     whose use is known, this one up to `now`, or None if none is. A counter that appeared only after `begin` was read
     (CPUs came online) has no known start, so its use is unknown.
     """
-    found: dict[str, tuple[int | None, bool]] = {}
-    for counter, (own, is_whole) in own_use(group, now).items():
-        known, is_all = own, is_whole
+    uses: dict[str, tuple[int | None, bool]] = {}
+    for counter, (present, is_whole) in measure_directory(group, now).items():
+        known, is_all = present, is_whole
         if counter in group.before:  # else this is the first directory, which is the most frequent
-            before = number(group.before[counter])
+            before = parse_number(group.before[counter])
             is_all = is_whole and before is not None
             if before is None:
-                before = number(group.known.get(counter))
-            known = own if before is None else before + (own or 0)
-        found[counter] = known, is_all
-    return found
+                before = parse_number(group.known.get(counter))
+            known = present if before is None else before + (present or 0)
+        uses[counter] = known, is_all
+    return uses
 
 
-def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
+def measure_directory(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
     """The use in the present directory, by the same counters and in the same form as `measure`.
 
     Of memory traffic that is untracked now, what is on record is known: what was used until the key began to linger.
     A counter of it that is lower than at its begin has counted from 0 since (see note_stops), so its value is known.
     """
     begin, now = (group.begin, now) if group.begin is not None else ({}, {})
-    found: dict[str, tuple[int | None, bool]] = {}
+    uses: dict[str, tuple[int | None, bool]] = {}
     for counter in filter(is_cumulative, {**group.before, **begin, **now}):
         first, text = begin.get(counter), now.get(counter)
         if counter not in begin and counter not in now:
-            found[counter] = 0, True
-        elif is_untracked(counter, text) and (is_untracked(counter, first) or number(first) is not None):
-            found[counter] = used(counter, first, (group.last or {}).get(counter)) or 0, False
+            uses[counter] = 0, True
+        elif is_untracked(counter, text) and (is_untracked(counter, first) or parse_number(first) is not None):
+            uses[counter] = compute_use(counter, first, (group.last or {}).get(counter)) or 0, False
         else:
-            own = used(counter, first, text)
-            restarted = number(text) if counter.endswith(_TRAFFIC) and number(first) is not None else None
-            found[counter] = own if own is not None else restarted, own is not None
-    return found
+            use = compute_use(counter, first, text)
+            restarted = parse_number(text) if counter.endswith(_TRAFFIC) and parse_number(first) is not None else None
+            uses[counter] = use if use is not None else restarted, use is not None
+    return uses
 
 
 def list_unknown(group: MonGroup, now: dict[str, str]) -> set[str]:
     """List the counters of whose use in this run of the key a part is unknown, in this directory or a former one."""
-    uses = own_use(group, now).items()
+    uses = measure_directory(group, now).items()
     return {counter for counter, (_, is_all) in uses if not is_all or group.before.get(counter) == UNKNOWN}
 
 
@@ -169,7 +169,7 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
 
 def _mark_lost(group: MonGroup, lost: list[str], word: str) -> MonGroup:
     """Mark counters of which a part of the use in former directories is unknown."""
-    known = {counter: group.before[counter] for counter in lost if number(group.before.get(counter)) is not None}
+    known = {counter: group.before[counter] for counter in lost if parse_number(group.before.get(counter)) is not None}
     return replace(group, before={**group.before, **dict.fromkeys(lost, word)}, known={**group.known, **known})
 
 
@@ -184,8 +184,10 @@ def note_stops(group: MonGroup, now: dict[str, str], former: dict[str, str]) -> 
     tops.update((counter, top) for counter, top in pick_traffic(former).items() if counter in tops)
     gone = [counter for counter in tops if counter not in last and now.get(counter) in (None, UNASSIGNED)]
     again = [counter for counter in tops if counter in last and last[counter] < tops[counter]]
-    lost = {counter: text_of(tops[counter]) for counter in [*gone, *again]}
-    known = {counter: text_of(use) for counter, (use, _) in measure(group, lost).items() if counter in lost and use}
+    lost = {counter: format_number(tops[counter]) for counter in [*gone, *again]}
+    known = {
+        counter: format_number(use) for counter, (use, _) in measure(group, lost).items() if counter in lost and use
+    }
     lost.update(dict.fromkeys(again, "0"))
     after = _mark_lost(replace(group, begin={**begin, **lost}), [*lost], UNKNOWN)
     after = replace(after, known={**after.known, **known}, last=group.last and {**group.last, **lost})
@@ -203,17 +205,17 @@ def begin_group(group: MonGroup, counters_now: dict[str, str], *, is_late: bool)
     return _mark_lost(replace(group, begin=counters_now), lost, word)
 
 
-def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:
-    """Add the use of groups that are `over` to a group's `before`."""
-    if not any(other.begin or other.before for other in over):
+def inherit(group: MonGroup, ended: list[MonGroup]) -> MonGroup:
+    """Add the use of groups that have ended to a group's `before`."""
+    if not any(other.begin or other.before for other in ended):
         return group
-    return replace(group, **carry([replace(group, begin=None, end=None), *over]))
+    return replace(group, **carry([replace(group, begin=None, end=None), *ended]))
 
 
-def inherit_run(group: MonGroup, over: list[MonGroup], *, is_partial: bool) -> MonGroup:
+def inherit_run(group: MonGroup, ended: list[MonGroup], *, is_partial: bool) -> MonGroup:
     """Add the use of a run of the key that is over; what is unknown of it, or all if it `is_partial`, is EARLIER."""
-    heir = inherit(group, over)
-    lost = [counter for counter, text in heir.before.items() if is_partial or number(text) is None]
+    heir = inherit(group, ended)
+    lost = [counter for counter, text in heir.before.items() if is_partial or parse_number(text) is None]
     return _mark_lost(heir, lost, EARLIER)
 
 
@@ -232,6 +234,6 @@ def carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
             if value is not None:
                 known[counter] = known.get(counter, 0) + value
     return {
-        "before": {name: text_of(sums[name], UNKNOWN if name in unknown else EARLIER) for name in sums},
-        "known": {counter: text_of(known[counter]) for counter in known if sums[counter] is None},
+        "before": {name: format_number(sums[name], UNKNOWN if name in unknown else EARLIER) for name in sums},
+        "known": {counter: format_number(known[counter]) for counter in known if sums[counter] is None},
     }

@@ -77,7 +77,7 @@ def unwritten_error(what: str, path: str, why: str) -> HookError:
     return HookError(Reason.IO, "unwritten lines", what=what, path=path, tried=why)
 
 
-def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
+def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
     """Whether a member was in a group in this run.
 
     A group without a begin was never used, nor was one without an inode if no member has left.
@@ -87,17 +87,17 @@ def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
     return any(
         (group.begin is not None and (group.inode is not None or has_left))
         or any(text != before.get(counter, counters.EARLIER) for counter, text in group.before.items())
-        for group in over
+        for group in ended
     )
 
 
-def _describe_run(state: KeyState, over: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
+def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix: float) -> dict[str, object]:
     returned = state.returned
     begin = (returned.at, returned.boottime) if returned is not None else (state.created_at, state.created_boottime)
     # What lingered has done nothing since then.
     end = state.lingering_since if state.lingering_since is not None else boottime
     name = f"{state.key} {state.created_at} {state.created_boottime} {begin[0]} {begin[1]}"
-    known, unknown = _sum_use(state, over)
+    known, unknown = _sum_use(state, ended)
     late = state.late_cpu - (returned.late_cpu if returned is not None else 0.0)
     return {
         "version": 1,
@@ -120,19 +120,19 @@ def _describe_run(state: KeyState, over: list[MonGroup], boottime: float, unix: 
     }
 
 
-def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
+def _sum_use(state: KeyState, ended: list[MonGroup]) -> tuple[dict[str, int], set[str]]:
     """Return the use of this run by event, in millionths, and the events of whose use a part is unknown.
 
     That is the use of the key less what it had used before it came back.
     """
     known: dict[str, int] = {}
     unknown: set[str] = set()
-    for sign, groups in ((1, over), (-1, [state.returned.use] if state.returned is not None else [])):
+    for sign, groups in ((1, ended), (-1, [state.returned.use] if state.returned is not None else [])):
         for group in groups:
             for counter, (value, _) in counters.measure(group, group.end or {}).items():
                 event = counter.rpartition("/")[2]
                 if value is not None:
                     known[event] = known.get(event, 0) + sign * value
-    for group in over:
+    for group in ended:
         unknown.update(counter.rpartition("/")[2] for counter in counters.list_unknown(group, group.end or {}))
     return known, known.keys() | unknown if state.taken else unknown

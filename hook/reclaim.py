@@ -41,10 +41,10 @@ _FEW = 2  # the count of what was removed may take the first one's room
 # --- RMIDs
 
 
-def reclaim(context: Context, own: str) -> bool:
+def reclaim(context: Context, skipped: str) -> bool:
     """Free some RMIDs, _MOST_FREED at most, in about _SECONDS; returns whether any was freed.
 
-    `own`: the caller's key, which is skipped. The caller holds no lock. Failures are reported, and stop nothing.
+    `skipped` is the caller's key. The caller holds no lock. Failures are reported, and stop nothing.
     """
     if not system.in_host_pid_namespace():
         context.run.complaints.append(HookError(Reason.DENIED, "not host pids"))
@@ -57,7 +57,7 @@ def reclaim(context: Context, own: str) -> bool:
         return freed >= _MOST_FREED or system.monotonic() - began >= (_SECONDS if freed else LONGEST_SEARCH)
 
     try:
-        waiting = _end_dead(context, own, has_enough)
+        waiting = _end_dead(context, skipped, has_enough)
         groups = [] if has_enough() else system.try_call(resctrl.list_mon_groups, context.resctrl.root) or []
         for path in find_orphans(context, groups):
             if has_enough():
@@ -75,13 +75,13 @@ def reclaim(context: Context, own: str) -> bool:
     return context.freed > before
 
 
-def _end_dead(context: Context, own: str, has_enough: Callable[[], bool]) -> list[KeyState]:
+def _end_dead(context: Context, skipped: str, has_enough: Callable[[], bool]) -> list[KeyState]:
     """End dead keys until that is enough; returns the keys met that still linger."""
     waiting = []
     for name in context.run.list_names(KeyState):
         if has_enough():
             break
-        state = context.run.glance(KeyState, name) if name != own else None
+        state = context.run.glance(KeyState, name) if name != skipped else None
         if state is None or not is_deserted(state):
             continue
         if _waits(context, state):
@@ -234,14 +234,14 @@ def make_room(run: RunDir, *, drops_lines: bool) -> bool:
         return False
     run.may_make_room = False  # for the writes in here; and for further ones, if nothing could be removed
     deadline, removed = system.monotonic() + _SECONDS, 0
-    found = []
+    completed = []
     for name in system.try_call(run.list_names, KeyState) or []:
         state = run.glance(KeyState, name)
         if state is not None and state.completed_at is not None:
-            found.append(state)
+            completed.append(state)
         if system.monotonic() >= deadline:
             break
-    for state in sorted(found, key=rank):
+    for state in sorted(completed, key=rank):
         is_last = state.owed is not None and not state.groups
         if removed == _MOST_MADE or (removed and system.monotonic() >= deadline):
             break
@@ -331,8 +331,8 @@ def _salvage(run: RunDir, name: str) -> KeyState:
     """
     state = unknown_state(name)
     try:
-        found = run.read_json(KeyState, name)
-        kept = {field: found[field] for field in ("history_file", "owed") if field in found}
+        content = run.read_json(KeyState, name)
+        kept = {field: content[field] for field in ("history_file", "owed") if field in content}
         return KeyState.model_validate({**state.model_dump(), **kept})
     except (OSError, ValueError, TypeError):
         return state

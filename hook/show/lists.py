@@ -276,7 +276,7 @@ def _format_group(group: Group) -> list[str]:
         Column("  COUNTER", ["  " + to_word(counter) for counter in counted]),
         Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
         *(numbers(name.upper(), [to_word(row[name] or NOTHING) for row in rows]) for name in ("begin", last, "before")),
-        numbers("USE", [format_total(group.totals.get(counter), counters.text_of) for counter in counted]),
+        numbers("USE", [format_total(group.totals.get(counter), counters.format_number) for counter in counted]),
     ]
     return [head, *lay_out(columns, Screen())]
 

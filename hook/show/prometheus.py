@@ -236,7 +236,7 @@ def _sum_keys(keys: Iterable[SeenKey]) -> dict[Series, Use]:
 def _list_uncharged(node: Inventory) -> dict[Series, Use]:
     """List the use of tasks outside of all mon_groups, by event and labels."""
     return {
-        _name_series((), ctrl_group, counter): Use(None, counters.number(text))
+        _name_series((), ctrl_group, counter): Use(None, counters.parse_number(text))
         for ctrl_group, of_group in node.uncharged.items()
         for counter, text in of_group.items()
     }
@@ -256,15 +256,15 @@ def _list_samples(group: Group) -> dict[str, tuple[int | None, bool]]:
     restart.
     """
     samples: dict[str, tuple[int | None, bool]] = {name: (total.value, False) for name, total in group.gauges.items()}
-    of_directory = counters.own_use(group.record, group.now)
+    of_directory = counters.measure_directory(group.record, group.now)
     for counter, total in group.totals.items():
         part, is_whole = of_directory[counter]
-        is_lost = counter in group.record.before and counters.number(group.record.before[counter]) is None
+        is_lost = counter in group.record.before and counters.parse_number(group.record.before[counter]) is None
         value = part if is_lost else total.known
         samples[counter] = value if is_whole else None, total.unknown > 0
     for counter, text in group.now.items():
         if get_event(counter) not in EVENTS and counter in group.begin:  # unknown: the use of this directory
-            samples[counter] = counters.used(counter, group.begin[counter], text), True
+            samples[counter] = counters.compute_use(counter, group.begin[counter], text), True
     return samples
 
 

@@ -132,7 +132,9 @@ class Group:
     def gauges(self) -> Uses:
         """The present values of gauges, while the group exists."""
         now = {} if self.has_ended else self.now
-        return {name: make_total(counters.number(text)) for name, text in now.items() if get_event(name) == OCCUPANCY}
+        return {
+            name: make_total(counters.parse_number(text)) for name, text in now.items() if get_event(name) == OCCUPANCY
+        }
 
 
 @dataclass
@@ -420,15 +422,15 @@ def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str
     A mon_group that is untracked in one of its readings, before the sum (`first`) and after, leaves the rest unknown.
     So does a sum that has nothing else: the ctrl_group's own RMID is untracked itself.
     """
-    total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
+    total = 0 if counters.has_no_data(counter, whole) else counters.parse_number(whole)
     for path, of_group in first.items():
         was, now = of_group.get(counter), parts[path].get(counter)
         if counters.is_untracked(counter, was) is not counters.is_untracked(counter, now):
             return ""
-    others = sum(counters.number(part.get(counter)) or 0 for part in parts.values())
+    others = sum(counters.parse_number(part.get(counter)) or 0 for part in parts.values())
     if total is None or (first and total <= others and get_event(counter) in TRAFFIC):
         return ""
-    return counters.text_of(max(0, total - others))
+    return counters.format_number(max(0, total - others))
 
 
 def _list_unassigned(path: str) -> set[str]:
@@ -534,11 +536,11 @@ def _list_speeds(before: dict[str, str] | None, now: dict[str, str], seconds: fl
         if counters.is_untracked(counter, begin):
             begin = None  # what the counter shows now may have been counted long before
         if counters.is_cumulative(counter) and before is not None and seconds > 0:
-            used = counters.used(counter, begin, text)
+            used = counters.compute_use(counter, begin, text)
             speed = None if used is None else round(used / seconds)
             yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))
         elif event == OCCUPANCY:
-            yield event, make_total(counters.number(text))
+            yield event, make_total(counters.parse_number(text))
 
 
 # --- The hardware: its events, its RMIDs, and counters that must be assigned to groups

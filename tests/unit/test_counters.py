@@ -65,19 +65,19 @@ def test_what_is_counted_in_what() -> None:
 
 @given(texts)
 def test_a_number_is_exact(text: str) -> None:
-    value = counters.number(text)
+    value = counters.parse_number(text)
     assert value is not None
     assert Decimal(value) == Decimal(text) * counters.MILLION
-    assert counters.number(counters.text_of(value)) == value
+    assert counters.parse_number(counters.format_number(value)) == value
 
 
 @pytest.mark.parametrize("word", WORDS)
 def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> None:
-    assert counters.number(word) is None
-    assert counters.used(TRAFFIC, word, "5") == (5 * counters.MILLION if word == counters.UNKNOWN else None)
-    assert counters.used(TRAFFIC, "5", word) is None
-    assert counters.used(ENERGY, "5", word) is None
-    assert (counters.number(None), counters.text_of(None)) == (None, counters.UNKNOWN)
+    assert counters.parse_number(word) is None
+    assert counters.compute_use(TRAFFIC, word, "5") == (5 * counters.MILLION if word == counters.UNKNOWN else None)
+    assert counters.compute_use(TRAFFIC, "5", word) is None
+    assert counters.compute_use(ENERGY, "5", word) is None
+    assert (counters.parse_number(None), counters.format_number(None)) == (None, counters.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> 
 def test_use_is_the_difference_and_energy_of_a_package_on_which_the_rmid_never_ran_is_zero(
     counter: str, begin: str | None, now: str | None, use: int | None, is_from_nothing: bool
 ) -> None:
-    assert counters.used(counter, begin, now) == use
+    assert counters.compute_use(counter, begin, now) == use
     assert counters.starts_from_nothing(counter, begin, now) == is_from_nothing
 
 
@@ -295,7 +295,7 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
     heir = state.groups[0]
     for counter in events:
         assert (at_least(heir, {})[counter] or 0) == sums.get(counter.rpartition("/")[2], 0)
-    assert (counters.number(heir.before[TRAFFIC]) is None) == any(what in ("unread", "taken") for _, what in runs)
+    assert (counters.parse_number(heir.before[TRAFFIC]) is None) == any(what in ("unread", "taken") for _, what in runs)
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:
