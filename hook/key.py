@@ -107,7 +107,7 @@ def remove_group(context: Context, path: str) -> bool:
 def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: bool = False) -> None:
     """Remove members from a key; after the last one the key lingers, if it may, or ends. Raises HookError, OSError.
 
-    `stops` is as in life_end.leave. A name that is no member leaves the index alone.
+    `stops` is as in life_end.leave. Also of a name that is no member the index entry goes.
     """
     after = locked.state
     if after is not None and after.completed_at is not None:
