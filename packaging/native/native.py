@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hook.install.install import DIGEST, digest
 from native import cpython
 from pyz import ROOT, BuildError, archive
 
@@ -43,6 +42,8 @@ def build_for(name: str, target: Path, root: Path = ROOT, *, newest: bool = Fals
         _run([machine.compiler, *_options(python.directory)], work)
         program = work / "program"
         linked = program.read_bytes()
+        from hook.install.install import DIGEST, digest  # noqa: PLC0415  it needs pydantic, which the .pyz is built without
+
         program.write_bytes(archive.zipped({**contents, DIGEST: digest(linked)}, linked)[0])
         program.chmod(0o755)
         program.replace(target)

@@ -428,14 +428,14 @@ def test_ordinary_user_reads_that_root_is_needed_and_has_its_command_run(hook: H
     assert finish(hook.open("run", "--strict", "--", "echo", "started", user=65534)).status == 2
 
 
-def test_of_32_commands_of_one_job_at_once_each_joins_and_is_in_the_line(hook: Hook, tmp_path: Path) -> None:
+def test_of_128_commands_of_one_job_at_once_each_joins_and_is_in_the_line(hook: Hook, tmp_path: Path) -> None:
     words = ["--strict", "--key=a", f"--history={tmp_path / 'jobs'}", "--lock-timeout=60"]
     with ExitStack() as stack:
-        started = [stack.enter_context(hook.open("run", *words, "--", "true")) for _ in range(32)]
-        assert [finish(process) for process in started] == [WELL] * 32
+        started = [stack.enter_context(hook.open("run", *words, "--", "true")) for _ in range(128)]
+        assert [finish(process) for process in started] == [WELL] * 128
     hook.ask("reconcile")
     lines = [json.loads(line) for line in (tmp_path / "jobs").read_text().splitlines()]
-    assert sum(len(line["containers"]) + line["more_containers"] for line in lines) == 32
+    assert sum(len(line["containers"]) + line["more_containers"] for line in lines) == 128
     assert {line["key"] for line in lines} == {"a"}
     hook.assert_clean()
 
