@@ -6,7 +6,7 @@ Read `run_stage`, then `create.create_runtime` or `poststop.poststop`.
 
 from __future__ import annotations
 
-from hook import resctrl, system
+from hook import identity, resctrl, system
 from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, Options, State, ValidationError
@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.identity import Container
     from hook.store import ModelT
 
 STDIN_LIMIT = 4 << 20
@@ -35,7 +34,7 @@ class Call:
         given: tuple[Options, list[str]],
         name: str,
         bundle: str | None,
-        container: Container | None = None,
+        container: identity.Container | None = None,
     ) -> None:
         self.stage = stage
         # The options, and a complaint about each bad word of the command line.
@@ -88,14 +87,9 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
     if not state.pid:
         problem = "the state of a container that is being created has no pid"
         raise HookError(Reason.BAD_STATE, "bad state", problem=problem)
-    from hook import create, identity  # noqa: F401  `create` first: its code makes both (packaging/pyz/bytecode.py)
-
+    # `identity` is imported with this module: if `create` cannot be read, the record has what reconcile tries again by.
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
     container.history_file = given[0].history
-    if container.pod.is_podmans:
-        from hook import conmon
-
-        conmon.name_container(container)
     return Call("createRuntime", given, state.id, state.bundle, container)
 
 
@@ -159,13 +153,14 @@ def _act(call: Call, context: Context) -> bool:
 
         poststop.poststop(context, call.name)
         return False
-    from hook import create, identity
+    from hook import create
 
     if call.options.containers != "all" and not identity.concerns(call.options, is_podmans=container.pod.is_podmans):
         return False
     if container.pod.is_podmans:
         from hook import conmon
 
+        conmon.name_container(container)
         if conmon.leaves_out(call.options, container.pod):
             return False
     key = create.create_runtime(context, container)

@@ -20,8 +20,21 @@ from tests.support.hook import UID, Hook, created, end, stopped, task
 
 pytestmark = pytest.mark.form("pyz")  # of the ELF file: test_native.py
 
-EACH = {"__main__", "context", "entry", "errors", "models", "names", "resctrl", "store", "system", "validation", "view"}
-COMES = {*EACH, "create", "enter", "identity", "life"}
+EACH = {
+    "__main__",
+    "context",
+    "entry",
+    "errors",
+    "identity",
+    "models",
+    "names",
+    "resctrl",
+    "store",
+    "system",
+    "validation",
+    "view",
+}
+COMES = {*EACH, "create", "enter", "life"}
 GOES = {*EACH, "key", "life_end", "poststop"}
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""
 IN_C = {"_json", "fcntl", "gc", "marshal", "time"}

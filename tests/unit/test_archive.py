@@ -174,7 +174,7 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(pyz: Path, pytho
         ("hook/entry.py", "raise MemoryError", "MemoryError"),
         ("hook/entry.py", "raise SystemExit(3)", "None"),
         ("hook/entry.py", "(", "SyntaxError"),
-        ("hook/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("hook/context.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
         ("hook/entry.py", None, "ImportError"),
     ):
         contents = {module: code for module, code in sources.items() if module != name}

@@ -37,7 +37,7 @@ LAZY = {
     "ending": "only if a key ends that has a history",
 }
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
-STAGES = {"create": {"create", "enter", "identity", "life"}, "poststop": {"key", "life_end", "poststop"}}
+STAGES = {"create": {"create", "enter", "life"}, "poststop": {"key", "life_end", "poststop"}}
 """Those that only a createRuntime, and only a poststop imports."""
 LOOKING = {name for name in TOOLS if name.split("/")[0] in ("show", "doctor", "cli")}
 
