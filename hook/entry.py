@@ -130,6 +130,10 @@ def serve_call(call: Call, problem: HookError | None = None) -> int:
     problems = [problem] if problem is not None else []
     run_dir: RunDir | None = None
     try:
+        if call.container is not None and call.container.pod.is_podmans:
+            from hook import conmon
+
+            conmon.name_container(call.container)  # first: each report says the name
         kernel = resctrl.Resctrl(call.options.resctrl_root)
         run_dir = RunDir(call.options.run_dir, problems)
         is_monitored = _act(call, Context(kernel, run_dir, call.options))
@@ -160,7 +164,6 @@ def _act(call: Call, context: Context) -> bool:
     if container.pod.is_podmans:
         from hook import conmon
 
-        conmon.name_container(container)
         if conmon.leaves_out(call.options, container.pod):
             return False
     key = create.create_runtime(context, container)

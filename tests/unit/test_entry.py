@@ -16,6 +16,7 @@ from hook import __main__ as program
 from hook import conmon, entry, system
 from hook.context import Context
 from hook.errors import UNNAMED, HookError
+from hook.identity import Container
 from hook.models import Failure, Options, State, ValidationError
 from hook.node.records import Records
 from hook.store import RunDir
@@ -188,6 +189,15 @@ def test_a_container_with_an_invalid_sandbox_id_is_monitored_and_that_is_said(no
     assert node.groups() == {"oci-c1": {7}}
     assert (failure().reason, failure().monitored) == ("bad_key", True)
     assert node.repair().outcomes == []
+
+
+def test_report_of_a_run_directory_that_cannot_be_opened_has_podmans_name(node: Node) -> None:
+    def name(container: Container) -> None:
+        container.pod.container = "web"
+
+    node.spawn(7, cgroup=IN_PODMAN)
+    node.patch.setattr(conmon, "name_container", name)
+    assert "createRuntime web (c1): io" in called(node, "--run-dir=/proc/none")
 
 
 def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(node: Node) -> None:
