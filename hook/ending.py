@@ -67,9 +67,9 @@ def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
 
 def name_write_error(error: OSError) -> str:
     """Return why a line could not be written: the kernel's word, and its errno."""
-    import errno
+    from hook.words import errno_name
 
-    return f"{error.strerror}: {errno.errorcode.get(error.errno or 0, type(error).__name__)}"
+    return f"{error.strerror}: {errno_name(error)}"
 
 
 def unwritten_error(what: str, path: str, why: str) -> HookError:

@@ -68,9 +68,10 @@ def rebuild(state: KeyState, groups: list[MonGroup], members: dict[str, Member],
     return change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels)
 
 
-def has_group(state: KeyState | None, path: str) -> bool:
-    """Whether a key has the group of this path, and it has not ended."""
-    return state is not None and any(group.path == path and group.end is None for group in state.groups)
+def find_open(state: KeyState | None, path: str) -> MonGroup | None:
+    """Return the group of this path that a key has, and that has not ended."""
+    groups = state.groups if state is not None else []
+    return next((group for group in groups if group.path == path and group.end is None), None)
 
 
 def restore(before: KeyState | None, now: KeyState | None, path: str) -> KeyState | None:
@@ -80,11 +81,9 @@ def restore(before: KeyState | None, now: KeyState | None, path: str) -> KeyStat
     """
     if before is None or now is None:
         return before
-    groups = before.groups
-    if has_group(before, path):
-        learnt = next(group for group in now.groups if group.path == path)
-        is_same = [replace(learnt, last=group.last) == group for group in groups if group.path == path]
-        groups = groups if all(is_same) else now.groups
+    groups, known, learnt = before.groups, find_open(before, path), find_open(now, path)
+    if known is not None and learnt is not None and replace(learnt, last=known.last) != known:
+        groups = now.groups
     if now.generation == before.generation:
         return replace(before, groups=groups)
     is_shown = any(group.begin is not None for group in groups)

@@ -7,7 +7,7 @@ writes).
 
 from __future__ import annotations
 
-from hook import key, system
+from hook import identity, key, system
 from hook.errors import HookError
 from hook.models import Failure
 
@@ -72,7 +72,5 @@ def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> boo
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:
     """Whether this call's `--containers` covers the container, by its recorded cgroup: its annotations may be gone."""
-    from hook import identity
-
     maker = identity.find_maker(identity.find_own(member.cgroup or "", container), container)
     return maker is None or identity.concerns(context.options, is_podmans=maker == "libpod")

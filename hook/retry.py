@@ -87,7 +87,7 @@ def undo(context: Context, container: Container, locked: LockedKey, before: KeyS
     """
     present = locked.state
     _recall_tries(container).left = path
-    had_group = life_turns.has_group(before, path)
+    had_group = life_turns.find_open(before, path) is not None
     try:
         if before is not None and container.is_member(before.members.get(container.id)):
             context.view.show(present or before)  # the try has hidden the view if the group was gone

@@ -89,7 +89,8 @@ def test_slurms_job_has_a_line_for_each_run_and_a_call_for_each_step_when_it(
         key = f"slurm-{job}"
         lines = node.await_lines(key, situation.runs)
         assert {(line["kind"], *line["unknown"]) for line in lines} == {("job",)}
-        user = "nobody" if "--uid=nobody" in situation.options else "root"
+        runs_as_nobody = "--uid=nobody" in situation.options
+        user = "nobody" if runs_as_nobody else "root"
         assert [line["labels"] for line in lines] == [{"user": user}] * situation.runs
         assert [line["use"]["core_energy"] for line in lines] == [job, 0][: situation.runs]
         assert len([call for call in node.calls("assign") if key in call]) == situation.steps
