@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from hook import conmon, identity, system
 from hook.context import Context
@@ -48,8 +48,11 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
             run.remove(Unhooked, "unhooked")
             return None
         # A container that came and went between two looks, as a Job's, has left its key's record.
-        gone = (key.created_boottime or 0.0 for key in run.list_states() if key.kind == "pod" and not key.members)
-        unhooked = _find_by_cgroup(processes, candidates, max([former.last_hooked, *gone]))
+        left = [key for key in run.list_states() if key.kind == "pod" and not key.members]
+        last_hooked = max([former.last_hooked, *(key.created_boottime or 0.0 for key in left)])
+        # While that key has not ended, what runs in its pod has outlived a container that had the hook.
+        unended = {key.key for key in left if key.completed_at is None}
+        unhooked = _find_by_cgroup(processes, candidates, last_hooked, unended)
     else:
         if former.rules != digest:
             former = replace(_NONE, sandboxes=former.sandboxes)
@@ -59,13 +62,15 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     return unhooked
 
 
-def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: float) -> Unhooked:
+def _find_by_cgroup(
+    processes: Processes, candidates: set[str], last_hooked: float, unended: Collection[str]
+) -> Unhooked:
     """Find the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
-    Leaves out those of our own pod, which starts before it has installed the hook, and those that started just now. A
-    sandbox is the first container of its pod, and runs the pause program: one process of one thread. A tenant's
-    container is the first only where that has ended. `last_hooked` is when the last one with the hook started that is
-    known from before, for it may have ended.
+    Leaves out those of `unended` pods and of our own, which starts before it has installed the hook, and those that
+    started just now. A sandbox is the first container of its pod, and runs the pause program: one process of one
+    thread. A tenant's container is the first only where that has ended. `last_hooked` is when the last one with the
+    hook started that is known from before, for it may have ended.
     """
     located = {places: _locate(places) for places in {process.cgroups for process in processes.by_pid.values()}}
     pods: dict[str, dict[str, list[Process]]] = {}
@@ -79,7 +84,7 @@ def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: flo
     for uid, containers in pods.items():
         born = {name: min(each.starttime for each in inside) / system.TICKS for name, inside in containers.items()}
         last_hooked = max([last_hooked, *(at for name, at in born.items() if name not in candidates)])
-        if uid == our_pod:
+        if uid == our_pod or uid in unended:
             continue
         first = min(born, key=born.__getitem__)
         for name in sorted(candidates & born.keys()):

@@ -200,7 +200,8 @@ def find_survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
         killed = []
         for number, is_dead in enumerate(pool.map(judge, mutants), 1):
             killed.append(is_dead)
-            print(f"{number} of {len(mutants)}: {sum(killed)} killed", end="\r", file=sys.stderr, flush=True)
+            said = f"{number} of {len(mutants)}: {sum(killed)} killed"
+            print(said, end="\r" if is_dead else f"; survived: {mutants[number - 1]}\n", file=sys.stderr, flush=True)
         return [mutant for mutant, is_dead in zip(mutants, killed) if not is_dead]
 
 

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, AnyStr
@@ -158,7 +158,7 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     opened, list_names = files.opened, files.list_names
-    list_directory, lexists = system.list_directory, os.path.lexists
+    list_directory = system.list_directory
 
     def open_other(path: str, *kind: int) -> AbstractContextManager[int]:
         if OF_THE_MACHINE.match(path):
@@ -175,11 +175,12 @@ def _without_the_machine(request: pytest.FixtureRequest) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return list_directory(path, dir_fd)
 
-    def lexists_other(path: str | os.PathLike[str]) -> bool:
-        return not OF_THE_MACHINE.match(os.fspath(path)) and lexists(path)
+    def of_other(look: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        return lambda path: not OF_THE_MACHINE.match(str(path)) and look(path)
 
     with pytest.MonkeyPatch.context() as patch:  # `monkeypatch` itself would be undone after a test's own fixtures
-        patch.setattr(os.path, "lexists", lexists_other)
+        for look in (os.path.exists, os.path.isdir, os.path.isfile, os.path.lexists):
+            patch.setattr(os.path, look.__name__, of_other(look))
         patch.setattr(files, "opened", open_other)
         patch.setattr(files, "list_names", list_names_of_other)
         patch.setattr(system, "list_directory", list_other)
