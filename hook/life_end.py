@@ -101,10 +101,10 @@ def needs_final(state: KeyState, group: MonGroup) -> bool:
 
     If its begin could not be saved, they are if a line of the history names a member, of which the use is unknown.
     """
-    return group.end is None and (group.begin is not None or bool(state.left))
+    return group.end is None and (group.begin is not None or bool(state.left or state.members))
 
 
-def finish(group: MonGroup, texts: Texts | None, *, had_member: bool = False) -> MonGroup:
+def finish(group: MonGroup, texts: Texts | None, *, had_member: bool) -> MonGroup:
     """Set the end of a group: its present counters; of one that is gone (None) the last ones on record, if any.
 
     `had_member` says that a line of the history names its use, which is unknown if its begin could not be saved.

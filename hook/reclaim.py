@@ -193,7 +193,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     unneeded = [group for group in state.groups if is_retired(context, state, group, left=left)]
     if 0 < len(unneeded) < len(state.groups):
         finals = key.read_finals(context, state)
-        ended = [life_end.finish(group, finals.get(group.path)) for group in unneeded]
+        # The members of what is `left` have gone on in another group: the key's line names their use here, too.
+        ended = [life_end.finish(group, finals.get(group.path), had_member=True) for group in unneeded]
         key.settle(context, locked, life_end.retire(state, ended))
 
 

@@ -98,6 +98,17 @@ def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node
     assert line["use"] == {"core_energy": 3.25}
 
 
+def test_use_before_a_container_moved_on_is_unknown_if_the_begin_of_its_group_was_not_saved(node: Node) -> None:
+    node.start(**ON)
+    (group,) = json.loads(node.state().model_dump_json())["groups"]
+    node.edit(f"groups/{UID}.json", groups=[{**group, "begin": None}])
+    node.kernel.move(7, node.kernel.add_class("gold"))
+    node.repair(ON)
+    node.stop(ID, 7, **ON)
+    (line,) = read(node)
+    assert (line["use"], line["unknown"]) == ({"core_energy": 0.0}, ["core_energy"])
+
+
 def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
     names = [f"c{number}" for number in range(MOST_LEFT + 3)]
     for pid, name in enumerate(names, 7):

@@ -100,6 +100,20 @@ def test_the_name_is_what_podman_gave_conmon(conmon: Conmon, words: list[str], n
     assert conmon.name() == name
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("-e", "-i", "-s", "-t", "--api-version", "--exec", "--exec-attach", "--full-attach", "--leave-stdin-open"),
+        *("--no-container-partial-message", "--no-new-keyring", "--no-pivot", "--no-sync-log", "--replace-listen-pid"),
+        *("--stdin", "--sync", "--syslog", "--systemd-cgroup", "--terminal", "--version"),
+    ],
+)
+def test_an_option_of_conmon_without_a_value_does_not_take_the_next_word(conmon: Conmon, option: str) -> None:
+    """They are those of conmon(8)."""
+    conmon.line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", option, "-n", "web", "-c", ID])
+    assert conmon.name() == "web"
+
+
 @pytest.mark.parametrize("parent", [None, "0"])
 def test_a_parent_that_has_ended_gives_no_name(conmon: Conmon, parent: str | None) -> None:
     conmon.parents = [parent]
