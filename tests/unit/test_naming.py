@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
@@ -11,6 +12,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import system
 from hook.create import create_runtime
 from hook.identity import Container
+from hook.labels import name_key
+from hook.models import KeyState, Member
 from hook.node import files, podman
 from hook.reconcile import act as acting
 from hook.reconcile.diagnose import Action
@@ -103,6 +106,26 @@ def note_listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(files, "list_names", note)
     return lines
+
+
+@pytest.mark.parametrize(
+    ("kind", "container", "names"),
+    [
+        ("pod", IDS[1], ("shop", "web", "side-car")),
+        ("pod", "c" * 64, ("shop", "web", None)),  # it has ended
+        ("pod", "", ("shop", "web", None)),
+        ("container", "", ("shop", "web", "app")),
+        ("job", "", ("shop", "web", None)),
+    ],
+)
+def test_only_a_key_that_is_one_container_has_a_containers_name(
+    kind: Any,  # noqa: ANN401  a literal
+    container: str,
+    names: tuple[str | None, ...],
+) -> None:
+    members = {key: Member(pid=7, starttime=1, group="/g/mon_groups/x", name=name) for key, name in WHOLE[2].items()}
+    state = KeyState(key="k", kind=kind, pod_namespace="shop", pod_name="web", members=members)
+    assert name_key(state, container) == names
 
 
 def test_logs_are_listed_only_for_a_live_pod_without_names(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
