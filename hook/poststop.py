@@ -36,7 +36,7 @@ def poststop(context: Context, container: str) -> None:
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
         members = locked.state.members if locked.state else {}
         member = members.get(container)
-        if member is not None and context.options.containers != "all" and not _is_meant(context, container, member):
+        if member is not None and not _is_meant(context, container, member):
             return
         leaving = [] if member is not None and system.is_dead(member.pid, member.starttime) is False else [container]
         for other, displaced in members.items():

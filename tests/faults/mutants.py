@@ -2,11 +2,12 @@
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
 Each change is a case. Its tests are the unit tests that import its module, those of the module's own name first; then
-those that run whole hooks; then, with the mutant built into the .pyz, some that start it. Before any mutant the program
-is tried as it is.
+those that run whole hooks; then, with the mutant built into the .pyz, some that start it; at last, since it takes
+longest, the simulator. Before any mutant the program is tried as it is.
 
-Left out is what no test can see or should look at: annotations, what is for type checkers, the prose of messages, and
-the compiled models (`pyz.COMPILED`): they are generated, and tests of their own compare them with the source.
+Left out is what no test can see or should look at: annotations, what is for type checkers, the prose of messages, None
+for a False that is returned, and the compiled models (`pyz.COMPILED`): they are generated, and tests of their own
+compare them with the source.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ Not /tmp, which would hide the interpreter of a checkout that lies there.
 
 
 NONE = ast.Constant(None)
+FALSE = ast.dump(ast.Constant(False))
 SWAPPED: dict[type, type[Any]] = {
     **{ast.Eq: ast.NotEq, ast.Is: ast.IsNot, ast.In: ast.NotIn, ast.Lt: ast.LtE, ast.Gt: ast.GtE, ast.And: ast.Or},
     **{ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In, ast.LtE: ast.Lt, ast.GtE: ast.Gt, ast.Or: ast.And},
@@ -85,7 +87,7 @@ CHANGES: dict[type, Callable[[Any], list[Any]]] = {
     ast.Continue: lambda _: [ast.Break()],
     ast.Raise: lambda _: [ast.Pass()],
     ast.Expr: lambda _: [ast.Pass()],
-    ast.Return: lambda _: [ast.Return(NONE)],
+    ast.Return: lambda node: [] if ast.dump(node.value or NONE) == FALSE else [ast.Return(NONE)],
     ast.Assign: lambda node: [ast.Assign(node.targets, NONE)],
     ast.AugAssign: lambda node: [ast.Assign([node.target], node.value)],
 }
@@ -214,9 +216,9 @@ def is_killed(copy: Path, mutant: Mutant) -> bool:
         pytest = ("-m", "pytest", "-qx", "-p", "no:cacheprovider")
         return (
             fails(copy, *pytest, *unit_tests(mutant.module))
-            or fails(copy, *SIMULATED)
             or fails(copy, "-c", BUILD)
             or fails(copy, *pytest, *STARTED)
+            or fails(copy, *SIMULATED)
         )
     finally:
         path.write_text(sources, encoding="utf-8")
