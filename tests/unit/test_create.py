@@ -59,6 +59,7 @@ def test_what_is_on_record(node: Node) -> None:
     node.spawn(7, born=1234)
     node.start()
     inode = node.kernel.groups[ROOT_GROUP].ino
+    assert (node.state().created_at, node.state().created_boottime) == ("1970-01-12T13:46:40Z", 1e6)
     assert node.state().groups == [MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, begin=COUNTERS)]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {
