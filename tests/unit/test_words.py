@@ -111,6 +111,7 @@ def test_the_parts_of_an_error_have_one_order() -> None:
     whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
     assert str(explain(whole)) == "problem; tried: t; kernel: k; hint: h"
     assert str(explain(HookError("r", "problem"))) == "problem"
+    assert str(explain(HookError("r", "bad ctrl_group", name="a/b"))) == "'a/b' is not a valid name of a ctrl_group"
 
 
 # --- Each kind of failure in words, by an interpreter with no more codecs than the core phase of the ELF file
