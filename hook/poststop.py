@@ -28,8 +28,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, when the container is already running again; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    if context.run.has(Failure, container):
-        forget_failure(context.run, container)
+    forget_failure(context.run, container)
     name = context.run.read_index(container)
     if name is None:
         return
@@ -48,6 +47,8 @@ def poststop(context: Context, container: str) -> None:
 
 def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:
     """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one."""
+    if not run.has(Failure, container):
+        return
     try:
         # Under the lock of its writers: the container may start again and fail at this moment, and that record stays.
         with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
