@@ -40,7 +40,6 @@ KNOWN: dict[str, frozenset[str]] = {
     "str": frozenset(),
 }
 Node = dict[str, Any]  # a core schema is plain dicts
-LONGEST_LINE = 120
 EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; validation never sees it
 SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
@@ -91,7 +90,7 @@ def compile_models(models: ModuleType) -> str:
         body += [*_block(f"{TABLE}: dict[str, tuple[Any, ...]] = {{", table, "}"), *FORM_OF_ARGUMENTS]
         body.append(", ".join(compiler.name for compiler in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
     else:
-        body += [line for compiler in compilers for line in compiler.form()]
+        body += [compiler.form() for compiler in compilers]
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
@@ -194,11 +193,9 @@ class _Compiler:
         }
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
-    def form(self) -> list[str]:
-        """Return the lines of the model's Form, which makes its records."""
-        head, fields = f"{self.name} = Form({_quoted(self.name)}, (", [*map(self._field, self.fields)]
-        whole = f"{head}{' '.join(fields)}))"
-        return [whole] if len(whole) <= LONGEST_LINE else _block(head, fields, "))")
+    def form(self) -> str:
+        """Return the line of the model's Form, which makes its records."""
+        return f"{self.name} = Form({_quoted(self.name)}, ({' '.join(map(self._field, self.fields))}))"
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":
