@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
     """Add a container, as a `member`, and its group to a key; the first member begins a run of the key.
 
-    `displaces` says that the present member of this ID stays, since it is another live process.
+    The run's history goes to the file that this first one names, or else to the first that is named. `displaces` says
+    that the present member of this ID stays, since it is another live process.
     """
     key = container.key
     begins = state is None or state.completed_at is not None
@@ -65,7 +66,7 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
         pod_namespace=state.pod_namespace or container.pod.namespace,
         pod_name=state.pod_name or container.pod.name,
         name=(member.name or state.name) if state.kind == "container" else None,
-        history_file=container.history_file or state.history_file,
+        history_file=(container.history_file if begins else "") or state.history_file or container.history_file,
         job_labels=container.labels if begins else state.job_labels,
     )
     known = (state.pod_namespace, state.pod_name, state.name)

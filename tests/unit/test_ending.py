@@ -347,6 +347,9 @@ def test_a_container_that_reconcile_adopts_has_its_file_and_keeps_that_of_its_ho
     assert node.verbs(options=ON) == ["rebuild"]
     assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"
     node.start(ID, 7, None, history="/var/log/jobs/second.jsonl")
+    assert node.state(ID).history_file == "/var/log/jobs/first.jsonl"  # decided where the run of the key began
+    node.stop(ID, 7, history="/var/log/jobs/second.jsonl")
+    node.start(ID, 8, None, history="/var/log/jobs/second.jsonl")
     assert node.state(ID).history_file == "/var/log/jobs/second.jsonl"
 
 
