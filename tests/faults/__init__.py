@@ -9,6 +9,6 @@ The parts:
   simulate   four hundred thousand schedules of whole hooks, reconcile and watch in one process, and broken programs,
              which it has to notice
   coverage   each branch of the hook path is run by a test
-  mutants    each change of the hook path fails a test; 400 of them, by chance, take about an hour on two cores
+  mutants    each change of the hook path fails a test; 400 of them, by chance, take two hours on two cores
 The first two start the shipped file on the model of resctrl: one thing goes wrong, and one repair puts it right.
 """
