@@ -38,7 +38,7 @@ class HookError(Exception):
     def __init__(self, reason: str, kind: str, **facts: Any) -> None:  # noqa: ANN401  as the kind needs them
         super().__init__(reason, kind, facts)
         self.reason = reason
-        self.kind = kind  # a name in words.WORDS, or the problem in words
+        self.kind = kind  # a name in words.PROBLEMS, or the problem in words
         self.facts = facts
 
 

@@ -91,10 +91,10 @@ def write_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
     _write_line_about(call, run, error)
     if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
         poststop.forget_failure(run, call.name)  # the container goes, and its record with it
-        return run
-    key = guess_key(call.options, call.container) if call.container is not None else None
-    failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
-    write_record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
+    elif run is not None:
+        key = guess_key(call.options, call.container) if call.container is not None else None
+        failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
+        write_record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
     return run
 
 
@@ -102,9 +102,8 @@ def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:
     pod = call.container.pod if call.container is not None else None
     # A pod's author has a container of another ID with each restart, and an invalid state has no name at all.
     key = pod.uid if pod is not None and pod.uid else UNNAMED if call.name.startswith(UNNAMED) else call.name
-    to_syslog = may_log(run, error, key)
     name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
-    write_line(f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=to_syslog)
+    write_line(f"{call.stage} {name}: {error.reason}: {explain(error)}", to_syslog=may_log(run, error, key))
 
 
 def may_log(run: RunDir | None, error: HookError, key: str) -> bool:
@@ -170,10 +169,8 @@ def send_to_syslog(text: str) -> None:
         pass
 
 
-def write_record(run: RunDir | None, failure: Failure) -> None:
-    """Write the record that `list`, `doctor` and `metrics` show, if the run directory could be opened."""
-    if run is None:
-        return
+def write_record(run: RunDir, failure: Failure) -> None:
+    """Write the record that `list`, `doctor` and `metrics` show."""
     try:
         try:
             with run.lock(failure.container, system.monotonic() + poststop.FAILURE_PATIENCE):

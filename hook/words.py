@@ -82,17 +82,14 @@ def format_count(number: int, noun: str) -> str:
 
 
 class Wording:
-    """A failure in an operator's words, which are one line."""
+    """A failure in an operator's words, which are one line.
+
+    `problem` is what is wrong, `tried` the operation that failed, with its errno, and `hint` what to do about it.
+    `kernel` is `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
+    """
 
     def __init__(self, problem: str, *, tried: str = "", kernel: str = "", hint: str = "") -> None:
-        # What is wrong.
-        self.problem = problem
-        # The operation that failed, with its errno.
-        self.tried = tried
-        # `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
-        self.kernel = kernel
-        # What to do about it.
-        self.hint = hint
+        self.problem, self.tried, self.kernel, self.hint = problem, tried, kernel, hint
 
     def __str__(self) -> str:
         more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
@@ -100,104 +97,81 @@ class Wording:
 
 
 def explain(error: BaseException) -> Wording:
-    """Word a failure of any kind: by its row in WORDS, by its function, or in the words that it has."""
+    """Word a failure of any kind: by its entry in PROBLEMS, by its function, or in the words that it has."""
     known = as_hook_error("a file could not be read or written", error)
     kind, facts = known.kind, known.facts
     if kind == "system call":
         return _word_system_call(**facts)
     if kind == "defect":
         return _word_defect(**facts)
-    if kind not in WORDS:
+    if kind not in PROBLEMS:
         return Wording(kind, **facts)
     if "operation" in facts:
         facts = {**facts, **_describe_refusal(**facts)}
     texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
-    problem, hint = (text.format(**texts) for text in WORDS[kind])
+    problem, hint = (text.format(**texts) for text in (PROBLEMS[kind], _HINTS.get(kind, "")))
     return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
 
 
-_WITHOUT = "--key=container works without it"
-WORDS = {
-    "bad ctrl_group": ("{name!r} is not a valid name of a ctrl_group", ""),
-    "bad sandbox": ("the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key", _WITHOUT),
-    "bad state": (
-        "{problem}",
-        "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
-    ),
-    "dropped lines": ("too many lines of history wait to be written; dropped: {number}", ""),
-    "group gone": (
-        "the mon_group was removed again and again while it was being used",
-        "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
-    ),
-    "job locked": (
-        "timed out waiting for the lock of key {key}",
-        "another run, assign or release of this job holds its lock for longer than --lock-timeout",
-    ),
-    "limbo": (
-        "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
-        "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
-    ),
-    "locked": (
-        "timed out waiting for the lock of key {key}",
-        "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
-    ),
-    "no RMIDs": (
-        "no RMID is left for this key",
-        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked",
-    ),
-    "no ctrl_group": (
-        "the ctrl_group does not exist (no {parent})",
-        "the class that the container was given must exist before it starts",
-    ),
-    "no process": ("the container's process {pid} is gone", ""),
-    "not host pids": (
-        f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
-        "run `reconcile` on the host, or take the hook out of the pid namespace",
-    ),
-    "not mounted": (
-        "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
-        "mount -t resctrl resctrl {root}, then reconcile",
-    ),
-    "not rebuilt": ("the record of key {key} is not rebuilt yet", "`reconcile` rebuilds it, and tries again"),
-    "not root's": (
-        "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
-        "run it as root; remove the directory, or make it root's with mode 0755",
-    ),
-    "other kind": (
-        "the key {key} is on record as that of a {former}",
-        "a job and a container share no key: choose another --key for the job, or release it",
-    ),
-    "other labels": ("job {key} has the labels {known}, not {given}", "give those or none, or use another --key"),
-    "refused": ("the kernel refused an operation on a mon_group", "{hint}"),
-    "unclear pod": (
-        "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
-        f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}",
-    ),
-    "unknown cgroup": (
-        "the cgroup of process {pid} cannot be read, so its pod is unknown",
-        "`reconcile` tries again, by the cgroup in the bundle",
-    ),
-    "unmounted": ("resctrl was unmounted just now", ""),
-    "unreadable index": (
-        "the index of container {container} cannot be read ({error})",
-        "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
-    ),
-    "unreadable process": ("cannot read the container's process {pid} in /proc", ""),
-    "unreadable state": (
-        "the state of key {key} cannot be read ({error})",
-        "it is kept for a day as {kept}; `reconcile` rebuilds the key",
-    ),
-    "unwritten lines": (
-        "could not add {what} to {path}",
-        "its directory must exist, be writable and have room; reconcile writes what is kept until then",
-    ),
-    WRONG_CTRL_GROUP: ("the container's process is in another ctrl_group than the mon_group", ""),
-    "wrong pod": (
-        "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
-        "the pod's author may want to bill that other pod",
-    ),
+PROBLEMS = {
+    "bad ctrl_group": "{name!r} is not a valid name of a ctrl_group",
+    "bad sandbox": "the annotations hold an invalid sandbox ID: {sandbox_id!r}; its own ID is its key",
+    "bad state": "{problem}",
+    "dropped lines": "too many lines of history wait to be written; dropped: {number}",
+    "group gone": "the mon_group was removed again and again while it was being used",
+    "job locked": "timed out waiting for the lock of key {key}",
+    "limbo": "no RMID is left: some were freed, but the kernel cannot reuse them yet (limbo)",
+    "locked": "timed out waiting for the lock of key {key}",
+    "no RMIDs": "no RMID is left for this key",
+    "no ctrl_group": "the ctrl_group does not exist (no {parent})",
+    "no process": "the container's process {pid} is gone",
+    "not host pids": f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
+    "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
+    "not rebuilt": "the record of key {key} is not rebuilt yet",
+    "not root's": "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
+    "other kind": "the key {key} is on record as that of a {former}",
+    "other labels": "job {key} has the labels {known}, not {given}",
+    "refused": "the kernel refused an operation on a mon_group",
+    "unclear pod": "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
+    "unknown cgroup": "the cgroup of process {pid} cannot be read, so its pod is unknown",
+    "unmounted": "resctrl was unmounted just now",
+    "unreadable index": "the index of container {container} cannot be read ({error})",
+    "unreadable process": "cannot read the container's process {pid} in /proc",
+    "unreadable state": "the state of key {key} cannot be read ({error})",
+    "unwritten lines": "could not add {what} to {path}",
+    WRONG_CTRL_GROUP: "the container's process is in another ctrl_group than the mon_group",
+    "wrong pod": "the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged",
 }
-"""By the kind of a failure: the problem and the hint, with places for its facts."""
+"""What is wrong, by the kind of a failure, with places for its facts."""
+_WITHOUT = "--key=container works without it"
+_HINTS = {
+    "bad sandbox": _WITHOUT,
+    "bad state": "a runtime that does not follow the OCI runtime specification, or the hook was started by hand",
+    "group gone": "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent",
+    "job locked": "another run, assign or release of this job holds its lock for longer than --lock-timeout",
+    "limbo": "they come back as their cache lines go, sooner with a higher info/L3_MON/max_threshold_occupancy",
+    "locked": "another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    "no RMIDs": (
+        "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked"
+    ),
+    "no ctrl_group": "the class that the container was given must exist before it starts",
+    "not host pids": "run `reconcile` on the host, or take the hook out of the pid namespace",
+    "not mounted": "mount -t resctrl resctrl {root}, then reconcile",
+    "not rebuilt": "`reconcile` rebuilds it, and tries again",
+    "not root's": "run it as root; remove the directory, or make it root's with mode 0755",
+    "other kind": "a job and a container share no key: choose another --key for the job, or release it",
+    "other labels": "give those or none, or use another --key",
+    "refused": "{hint}",
+    "unclear pod": (
+        f"a pod UID is 36 characters with dashes, or 32 hex digits; a pod's author may have added one; {_WITHOUT}"
+    ),
+    "unknown cgroup": "`reconcile` tries again, by the cgroup in the bundle",
+    "unreadable index": "`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json",
+    "unreadable state": "it is kept for a day as {kept}; `reconcile` rebuilds the key",
+    "unwritten lines": "its directory must exist, be writable and have room; reconcile writes what is kept until then",
+    "wrong pod": "the pod's author may want to bill that other pod",
+}
+"""What to do about it, if there is something."""
 _OPERATIONS = {
     "mkdir": "mkdir {path}",
     "write": "write {pid} to {path}/tasks",
@@ -224,14 +198,10 @@ def _word_system_call(problem: str, error: OSError) -> Wording:
 
 def _word_defect(error: BaseException) -> Wording:
     """Word a defect of the hook: the exception's type and text, and the line that raised it."""
-    traceback = error.__traceback__
-    place = ""
+    traceback, place = error.__traceback__, ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
         place = f" at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
         traceback = traceback.tb_next
-    return Wording(
-        f"unforeseen {type(error).__name__}: {error}",
-        tried="the hook itself" + place,
-        hint="a defect of resctrl-mon-hook: please report this line",
-    )
+    hint = "a defect of resctrl-mon-hook: please report this line"
+    return Wording(f"unforeseen {type(error).__name__}: {error}", tried=f"the hook itself{place}", hint=hint)

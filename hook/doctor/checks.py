@@ -10,7 +10,6 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from itertools import chain
 
 from hook import entry, reclaim, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
@@ -246,7 +245,7 @@ def _check_namesakes(site: Site) -> Found:
 def _check_hooks_dirs(site: Site) -> Found:
     """Yield the files that others may write and those that readers reject, and whether one calls the hook once."""
     read = (*site.hooks_dirs, *(file.path for file in site.entries))
-    yield from dict.fromkeys(chain.from_iterable(map(_check_writers, read)))
+    yield from dict.fromkeys(finding for path in read for finding in _check_writers(path))
     for file in site.entries:
         if file.problem is not None:
             what = f"{file.path}: invalid: CRI-O, Podman and the NRI hook-injector reject it: {file.problem}"
@@ -291,7 +290,7 @@ def _check_own_files(site: Site) -> Found:
 def _check_engines(site: Site) -> Found:
     """Yield for CRI-O and Podman whether they read the directory of our last file."""
     for engine in (engines.CRIO, engines.PODMAN):
-        ours = [os.path.dirname(file.path) for file, _ in site.ours if engine.target in file.name]
+        ours = [os.path.dirname(file.path) for file, _ in site.ours if paths.RUNTIMES[engine.program] in file.name]
         if not ours or not programs.find_program(engine.program):
             continue
         try:

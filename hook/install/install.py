@@ -47,7 +47,6 @@ class Program:
     """The content of a file of this project. Raises ValueError for any other file, and for one that is damaged."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.data = files.read(path, hooksd.LARGEST)
         try:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
@@ -186,8 +185,7 @@ def lock_directories(*directories: str) -> Iterator[None]:
                 descriptor = files.open_to_lock(directory)
                 locks.callback(os.close, descriptor)
                 if not system.try_flock(descriptor):
-                    problem = f"another install or uninstall is running in {directory}"
-                    raise Refused(f"{problem}; remedy: wait until it ends")
+                    raise Refused(f"another install or uninstall is running in {directory}; remedy: wait until it ends")
         yield
 
 

@@ -28,8 +28,7 @@ class Engine(NamedTuple):
 
     name: str
     program: str
-    target: str
-    """As in paths.TARGETS."""
+    """As in paths.RUNTIMES."""
     list_files: Callable[[], list[str]]
     """Lists its configuration files, in the order in which the program reads them."""
     table: tuple[str, ...]
@@ -90,9 +89,9 @@ def _list_drop_ins(directory: str, ending: str = ".conf") -> list[str]:
     return [path for path in paths if not os.path.isdir(path)]
 
 
-CRIO = Engine("CRI-O", "crio", "kubernetes", _list_crio, ("crio", "runtime"))
+CRIO = Engine("CRI-O", "crio", _list_crio, ("crio", "runtime"))
 # Its option --hooks-dir and the variable CONTAINERS_CONF are not visible here.
-PODMAN = Engine("Podman", "podman", "podman", _list_podman, ("engine",))
+PODMAN = Engine("Podman", "podman", _list_podman, ("engine",))
 _PODMANS = ("/usr/share/containers", "/etc/containers", "/root/.config/containers")
 _GRAPH_ROOT = "/var/lib/containers/storage"
 

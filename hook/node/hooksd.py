@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 from hook import system
@@ -93,7 +92,9 @@ def read_entry(path: str) -> Entry:
     if file.hook.path and not os.path.exists(file.hook.path):
         return Entry(path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file")
     problems = [] if file.hook.path else ["hook.path is empty"]
-    problems += [f"{pattern!r} is not a valid regular expression" for pattern in _list_invalid(file.when or HookWhen())]
+    when = file.when or HookWhen()
+    patterns = [*(text for pair in (when.annotations or {}).items() for text in pair), *(when.commands or [])]
+    problems += [f"{pattern!r} is not a valid regular expression" for pattern in patterns if _is_refused(pattern)]
     problems += [f"stages: unknown stage {stage!r}" for stage in file.stages if stage not in _STAGES]
     return Entry(path, problem=problems[0]) if problems else Entry(path, file)
 
@@ -127,15 +128,10 @@ _PIECE = re.compile(
 """The next piece of a pattern that Go takes. Source: https://github.com/google/re2/wiki/Syntax."""
 
 
-def _list_invalid(when: HookWhen) -> list[str]:
-    """Return the regular expressions that Go surely refuses."""
-    words = (word for pair in (when.annotations or {}).items() for word in pair)
-    return [pattern for pattern in (*words, *(when.commands or [])) if _is_refused(pattern)]
-
-
 def _is_refused(pattern: str) -> bool:
-    """Return whether Go refuses a pattern: a piece is unknown, a parenthesis is alone, or nothing is repeated.
+    """Return whether Go surely refuses a regular expression.
 
+    It does if a piece is unknown, a parenthesis is alone, or nothing is repeated.
     Lookaround, a condition, a comment and what else Go does not have begin with `(`, and a `?` that repeats nothing.
     """
     at, depth, last = 0, 0, "or"
@@ -211,7 +207,7 @@ def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa:
 
 def calls_ours(hooks: dict[str, list[HookProgram]]) -> bool:
     """Return whether a hook of any stage calls our program."""
-    return any(map(_is_ours, chain.from_iterable(hooks.values())))
+    return any(_is_ours(hook) for of_stage in hooks.values() for hook in of_stage)
 
 
 def find_our_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:

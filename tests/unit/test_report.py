@@ -63,8 +63,7 @@ def test_a_line_on_stderr_and_one_in_syslog(node: Node, log: SpiedSocket) -> Non
     assert str(datagram).endswith(f" resctrl-mon-hook[{system.process_id()}]: what is wrong'")
     report.write_line("x", to_syslog=False)
     assert len(log.calls) == 5
-    report.write_record(None, a_failure())
-    assert (node.machine.caller.stderr.count(b"\n"), len(log.calls)) == (2, 5), "no run directory, no record"
+    assert node.machine.caller.stderr.count(b"\n") == 2
 
 
 ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), MemoryError(), ImportError("_socket")]

@@ -138,8 +138,10 @@ def list_failures(reason, error):
     yield HookError(reason, "defect", error=error)
     if isinstance(error, OSError):
         yield HookError(reason, "system call", problem=odd, error=error)
-    for kind, texts in words.WORDS.items():
-        fields = [field for text in texts for _, field, form, _ in string.Formatter().parse(text) if field]
+    assert words._HINTS.keys() <= words.PROBLEMS.keys()
+    for kind, problem in words.PROBLEMS.items():
+        texts = problem + words._HINTS.get(kind, "")
+        fields = [field for _, field, form, _ in string.Formatter().parse(texts) if field]
         facts = {field: 7 if field in ("mode", "owner", "number", "pid") else odd for field in fields}
         if isinstance(error, OSError):
             for operation in words._OPERATIONS:
