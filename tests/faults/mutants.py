@@ -43,7 +43,7 @@ WHOLE_HOOKS = (
     *(f"tests/unit/test_{name}.py" for name in ("create", "key", "entry", "report", "odd_state", "reconcile")),
 )
 """They run all of the hook path."""
-SIMULATED = ("-m", "tests.simulator", "--random", "15", "--preempt", "50", "--most", "1")
+SIMULATED = ("-m", "tests.simulator", "--random", "3", "--preempt", "250", "--most", "1")
 STARTED = tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "process"))
 """They start the .pyz."""
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
