@@ -89,7 +89,7 @@ MUTANTS = {
     ),
     "M15": BrokenRule(
         "the file of a line is not on the record of its key", "history=1; c1 c9 | d1 R | d9 R",
-        {"history_file=container.history_file or state.history_file": 'history_file=""'},
+        {'(container.history_file if begins else "") or state.history_file or container.history_file': '""'},
     ),
     "M16": BrokenRule(
         "no reconcile ends a release that was killed", "j21 | q | r",
