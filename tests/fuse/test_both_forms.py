@@ -130,7 +130,7 @@ UNLIKE = {
     r"job-\d+-\d+": "job-PID-STARTTIME",
     r"\.\d+\.tmp": ".PID.tmp",
     r"^(resctrl_mon\w*(seconds|timestamp|time)\w*(\{.*\})?) .*$": r"\1 NUMBER",
-    r"\b\d+(\.\d+)? ?(s|ms)\b": "SECONDS",
+    r" *\b\d+(\.\d+)? ?(s|ms)\b": " SECONDS",  # the cell of a table has blanks before a short one
 }
 
 
