@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from hook import conmon, identity, system
 from hook.context import Context
@@ -62,9 +62,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     return unhooked
 
 
-def _find_by_cgroup(
-    processes: Processes, candidates: set[str], last_hooked: float, unended: Collection[str]
-) -> Unhooked:
+def _find_by_cgroup(processes: Processes, candidates: set[str], last_hooked: float, unended: set[str]) -> Unhooked:
     """Find the candidates that are containers of pods, by their cgroups, and those that hold a pod's sandbox.
 
     Leaves out those of `unended` pods and of our own, which starts before it has installed the hook, and those that

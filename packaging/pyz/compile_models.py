@@ -87,7 +87,8 @@ def compile_models(models: ModuleType) -> str:
     if hasattr(models, TABLE):
         options = sys.modules[models.Model.__module__].Options
         table = [_describe(options), *(_describe(compiler.cls, compiler.list_checks()) for compiler in compilers)]
-        body += [*_block(f"{TABLE}: dict[str, tuple[Any, ...]] = {{", table, "}"), *FORM_OF_ARGUMENTS]
+        rows = (f"    {row}" for row in table)
+        body += [f"{TABLE}: dict[str, tuple[Any, ...]] = {{", *rows, "}", *FORM_OF_ARGUMENTS]
         body.append(", ".join(compiler.name for compiler in compilers) + " = map(_make_form, list(ARGUMENTS)[1:])")
     else:
         body += [compiler.form() for compiler in compilers]
@@ -337,8 +338,3 @@ def _display(value: object, where: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
-    """Indent the lines of a body between its head and its end."""
-    return [head, *(f"    {line}" if line else line for line in body), *([end] if end else [])]

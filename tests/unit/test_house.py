@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.support import house
 
 HOOK, TESTS = house.sources("hook"), house.sources("tests")
-MOST_LINES, MOST_FILES = 9_359, 70
+MOST_LINES, MOST_FILES = 9_357, 70
 TWO_FORMS = {"Model": ["hook/models.py", "hook/validation.py"]}
 """Pydantic's base of all models, and that of the compiled ones."""
 
