@@ -6,7 +6,7 @@ Each step says which crash it survives. All run under the key's lock. `key` has 
 
 from __future__ import annotations
 
-from hook import life, system
+from hook import life, resctrl, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,18 +21,17 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
 
     It leaves what it has done, for retry.undo.
     """
+    group = life.get_group(after, path)
+    if group.begin is not None:
+        is_there = resctrl.is_about(group, context.resctrl.identify(path))
+        # Before mkdir, so that the record says that a new directory comes. Killed after it, the next hook reads the
+        # new counters as a begin, not as those of the former directory.
+        after = life.resume(after, group) if is_there else _remake(context, after, path)
     # The index before the member: killed in between, poststop finds a key without this member and tidies up.
     # In the other order a poststop without annotations would never find the member.
     context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
     # The member and the group before mkdir: killed after it, the group is on record and cannot leak.
     locked.commit(after)
-    # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
-    group = life.get_group(after, path)
-    if group.begin is not None and context.resctrl.inode(path) != group.inode:
-        try:
-            context.view.invalidate(after.key)
-        except OSError as error:
-            context.run.complain(f"could not hide the outdated counters of key {after.key}", error)
     is_made = context.resctrl.make(path)
     # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
     begin(context, locked, after, path, is_made=is_made)
@@ -41,21 +40,32 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
 
 
+def _remake(context: Context, state: KeyState, path: str) -> KeyState:
+    """Begin with a new directory of a group. Until it is replaced, the view has the former one's begin, so it goes."""
+    from hook import life_turns
+
+    try:
+        context.view.invalidate(state.key)
+    except OSError as error:
+        context.run.complain(f"could not hide the outdated counters of key {state.key}", error)
+    return life_turns.remake(state, path)
+
+
 def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is_made: bool) -> None:
     """Read and commit the counters of a group before its first member is in it, and update the view.
 
     `is_made` says that this call has made its directory.
     """
-    group, inode, texts, is_late = life.get_group(state, path), context.resctrl.inode(path), None, False
-    is_replaced = is_made or inode != group.inode
+    group, texts, is_late = life.get_group(state, path), None, False
+    directory = context.resctrl.identify(path)
+    is_replaced = is_made or not resctrl.is_about(group, directory)
     if (is_replaced or group.begin is None) and (context.options.snapshot_ttl or state.history_file):
         texts = context.resctrl.counters(path)
         is_late = state.recovering or (not is_made and context.resctrl.has_live_task(path))
-    if is_replaced and group.begin is not None:
-        from hook import life_turns
-
-        group = life_turns.remake(group)
-    after = life.begin(state, group, inode, texts, is_late=is_late)
+    if is_replaced and group.begin is not None:  # since `enter` looked
+        state = _remake(context, state, path)
+        group = life.get_group(state, path)
+    after = life.begin(state, group, directory, texts, is_late=is_late)
     try:
         locked.commit(after)
     except OSError as error:  # the container is monitored all the same

@@ -7,7 +7,7 @@ the other order: that of a container which comes.
 
 from __future__ import annotations
 
-from hook import life_end, system
+from hook import life_end, resctrl, system
 from hook.errors import HookError
 from hook.models import Index
 from hook.validation import replace
@@ -165,7 +165,7 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
         if group.path in skipped or not life_end.needs_final(state, group):
             continue
         try:
-            if group.begin is None or context.resctrl.inode(group.path) == group.inode:
+            if group.begin is None or resctrl.is_about(group, context.resctrl.identify(group.path)):
                 finals[group.path] = context.resctrl.counters(group.path)
         except HookError:
             pass

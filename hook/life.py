@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Container
     from hook.models import Member, MonGroup
+    from hook.resctrl import Directory
 
 
 def join(state: KeyState | None, container: Container, member: Member, group: MonGroup, *, displaces: bool) -> KeyState:
@@ -78,12 +79,12 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
 
 
 def begin(
-    state: KeyState, group: MonGroup, inode: int | None, texts: dict[str, str] | None, *, is_late: bool
+    state: KeyState, group: MonGroup, directory: Directory, texts: dict[str, str] | None, *, is_late: bool
 ) -> KeyState:
     """Set the begin of a group of a key, its counters before its first member is in it, unless it has one.
 
-    `inode` is its directory's; of a new directory the group is remade first. `texts` are its counters, None if they
-    are not needed. `is_late` says that tasks may have been in it before these were read.
+    `directory` is its own (Resctrl.identify); of a new one the group is remade first. `texts` are its counters, None
+    if they are not needed. `is_late` says that tasks may have been in it before these were read.
     """
     first = group.begin
     if first is None and texts is not None:
@@ -93,9 +94,20 @@ def begin(
             from hook import counters
 
             group = counters.begin_group(group, texts, is_late=is_late)
-    begun = replace(group, inode=inode, begin=first, end=None if texts is not None else group.end, last=None)
+    mounted, inode = directory
+    begun = replace(
+        group, inode=inode, mounted=mounted, begin=first, end=None if texts is not None else group.end, last=None
+    )
     groups = [begun if other.path == group.path else other for other in state.groups]
     return change(state, groups) if groups != state.groups else state
+
+
+def resume(state: KeyState, group: MonGroup) -> KeyState:
+    """Go on with a group whose directory is there: what it had counted when the key began to linger is no end."""
+    if group.last is None:
+        return state
+    resumed = replace(group, last=None)
+    return replace(state, groups=[resumed if other.path == group.path else other for other in state.groups])
 
 
 def find_group(state: KeyState | None, group: MonGroup) -> MonGroup:

@@ -145,11 +145,13 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
     """Put the groups that the kernel refused to remove back into a key's record, which had them `before`.
 
     So a completed key goes on, and with its next end they are tried again. In a key that has gone on without them,
-    another group has inherited their use.
+    another group has inherited their use, and they have ended: no task was left in them.
     """
     if state.completed_at is None:
         back = [
-            MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
+            MonGroup(path=group.path, ctrl_group=group.ctrl_group, end={})
+            for group in before.groups
+            if group.path in refused
         ]
         return change(state, [*state.groups, *back])
     from hook import counters

@@ -24,13 +24,19 @@ def come_back(state: KeyState, group: MonGroup, boottime: float, unix: float) ->
     return replace(reopened, members={}, returned=returned, taken=False, runs=1, left={}, left_more=0)
 
 
-def remake(group: MonGroup) -> MonGroup:
-    """Begin with a new directory, whose counters are not read yet, for a group that another tool removed.
+def remake_group(group: MonGroup) -> MonGroup:
+    """Begin with a new directory of a group: see `remake`."""
+    use = counters.carry([end_group(group, group.last or {})])
+    return replace(group, begin=None, end=None, last=None, **use)
+
+
+def remake(state: KeyState, path: str) -> KeyState:
+    """Begin with a new directory, whose counters are not read yet, for a group of a key that another tool removed.
 
     The use of the former one is unknown, unless its last member had left (`last`).
     """
-    last = group.last or {}
-    return replace(group, begin=None, end=None, last=None, **counters.carry([end_group(group, last)]))
+
+    return change(state, [remake_group(group) if group.path == path else group for group in state.groups])
 
 
 def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:

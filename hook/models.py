@@ -141,13 +141,15 @@ class Member(Model):
 class MonGroup(Model):
     """A mon_group of a key, which has one in each ctrl_group that its containers are in. Use is computed in `counters`.
 
-    `inode`, `begin`, `end` and `last` are about the directory that exists now.
+    `inode`, `mounted`, `begin`, `end` and `last` are about the directory that exists now.
     """
 
     path: Annotated[str, AfterValidator(names.check_mon_group)]
     ctrl_group: Annotated[str, AfterValidator(names.check_ctrl_group)]
-    # The inode tells the directory from an earlier one of the same path.
+    # The inode tells the directory from an earlier one of the same path and mount (Resctrl.identify).
     inode: Natural | None = None
+    # The change time of the mount's root, in nanoseconds, which tells the mount from an earlier one.
+    mounted: Natural | None = None
     # The counters before the first member joined; None if they are not read yet, or no snapshots are kept.
     begin: Counters | None = None
     # The counters after the last member left; None if the group has not ended.

@@ -9,6 +9,12 @@ from __future__ import annotations
 from hook import system
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import MonGroup
+
+    Directory = tuple[int | None, int | None]
+
 _REFUSALS = {
     ("mkdir", system.ENOSPC): (Reason.NO_RMIDS, "no RMIDs"),
     ("mkdir", system.EBUSY): (Reason.RMIDS_IN_LIMBO, "limbo"),  # none is free yet; some were given back a moment ago
@@ -32,14 +38,11 @@ class Resctrl:
         Without a path this is about resctrl's own directory, which a kernel without resctrl, or a CPU without RDT, does
         not have.
         """
-        return self.find_inode(path or self.root) is not None
-
-    def find_inode(self, path: str) -> int | None:
-        """Return the inode of a mon_group's directory, or None if there is none. Raises OSError if that is unknown."""
         try:
-            return system.inode(path)
+            system.inode(path or self.root)
         except (FileNotFoundError, NotADirectoryError):
-            return None
+            return False
+        return True
 
     def is_gone(self, path: str) -> bool:
         """Whether a mon_group is known not to exist."""
@@ -91,9 +94,14 @@ class Resctrl:
                 self.expel(path, pid)
         raise HookError(Reason.TASK_GONE, "no process", pid=pid)
 
-    def inode(self, path: str) -> int | None:
-        """Return the inode of a mon_group's directory, which is unique while that exists, or None without one."""
-        return system.try_call(system.inode, path)
+    def identify(self, path: str) -> Directory:
+        """Identify the directory of a mon_group: when its file system was mounted, and its inode.
+
+        The inode alone is not enough: each mount numbers them from 1 (fs/kernfs/dir.c, __kernfs_new_node), and has the
+        device number of the former one. The root of a mount changes when it is mounted, and not again. A mount after
+        its time was read makes the pair one of no directory, so that the next look takes the group for a new one.
+        """
+        return system.try_call(system.change_time, self.root), system.try_call(system.inode, path)
 
     def counters(self, path: str) -> dict[str, str]:
         """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
@@ -179,6 +187,12 @@ class Resctrl:
             return not system.is_gone(error)
         lives = any(not task.isdigit() or system.is_dead(int(task)) is not True for task in tasks)
         return lives or not system.in_host_pid_namespace()
+
+
+def is_about(group: MonGroup, directory: Directory) -> bool:
+    """Whether what is on record of a group is about this directory. An old record does not know its mount."""
+    mounted, inode = directory
+    return group.inode == inode and group.mounted in (None, mounted)
 
 
 def _is_other(pid: int, born: int | None) -> bool:

@@ -6,7 +6,7 @@ Imported only after a failure, when a container changes its key or its ctrl_grou
 
 from __future__ import annotations
 
-from hook import key, life_turns, reclaim, system
+from hook import key, life_turns, reclaim, resctrl, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
 from hook.validation import replace
 
@@ -92,8 +92,8 @@ def undo(context: Context, container: Container, locked: LockedKey, before: KeyS
         if before is not None and container.is_member(before.members.get(container.id)):
             context.view.show(present or before)  # the try has hidden the view if the group was gone
         elif not _is_needed(context, container, path, had_group=had_group):
-            known = [(group.path, group.inode) for group in present.groups] if present is not None else []
-            if had_group and (path, context.resctrl.inode(path)) not in known:
+            group = life_turns.find_open(present, path)
+            if had_group and not (group and resctrl.is_about(group, context.resctrl.identify(path))):
                 key.remove_group(context, path)  # it was made again, and its counters could not be read
             is_member = before is not None and container.id in before.members
             after = life_turns.restore(before, present, path)

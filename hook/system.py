@@ -355,6 +355,11 @@ def inode(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
+def change_time(path: str) -> int:
+    """The time of the last change of a file's attributes, in nanoseconds of the system's clock."""
+    return posix.stat(_encoded(path), follow_symlinks=False).st_ctime_ns
+
+
 def size(path: str, dir_fd: int | None = None) -> int:
     """The size of a file in bytes."""
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_size

@@ -200,7 +200,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     index = Index(key=key, history_file=file, job_labels=labels)
     locked.commit(life_turns.rebuild(state, groups, members, kind, index))
     for group in groups:
-        if context.resctrl.inode(group.path) is not None:
+        if context.resctrl.exists(group.path):
             begin(context, locked, locked.state or state, group.path, is_made=False)
     rebuilt = locked.state or state
     if kind != "job" and _has_unknown(survey, rebuilt):  # of a job, what its members have left behind
@@ -448,7 +448,7 @@ def _record(context: Context, container: Container, error: HookError, key: Key |
 def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
-    return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
+    return state is not None and any(not context.resctrl.is_gone(group.path) for group in state.groups)
 
 
 def bring_in(survey: Survey, key: str, container: str, longest_late: float | None) -> Mover | None:

@@ -127,7 +127,7 @@ class Survey:
         may_lose = self._assigns and bool(counters.pick_traffic(begin))
         if group.begin is None or group.end is not None or not machine or (begin.keys() == machine and not may_lose):
             return group
-        if kernel.inode(group.path) != group.inode:
+        if not resctrl.is_about(group, kernel.identify(group.path)):
             return group
         now = {counter: text for counter, text in begin.items() if counter in machine}
         if not may_lose and begin.keys() >= machine:

@@ -393,7 +393,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
     reads_twice = tracks_few(kernel.root)
     for path in ctrl_groups:
         for _ in range(_MOST_READS):
-            before = _list_inodes(kernel, path)
+            before = _identify_groups(kernel, path)
             try:
                 first = {group: kernel.counters(group) for group in before} if reads_twice else {}
                 # The sum first: use between the reads makes the difference too low, and the next read catches up.
@@ -401,7 +401,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
                 parts = {group: kernel.counters(group) for group in before}
             except HookError:
                 continue
-            if _list_inodes(kernel, path) == before:
+            if _identify_groups(kernel, path) == before:
                 rest = {counter: _subtract(counter, text, parts, first) for counter, text in whole.items()}
                 rest.update(dict.fromkeys(_list_unassigned(path) & rest.keys(), ""))
                 uncharged["/" if path == kernel.root else os.path.basename(path)] = rest
@@ -410,10 +410,10 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
     return uncharged, readings
 
 
-def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
-    """List the mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
+def _identify_groups(kernel: Resctrl, path: str) -> dict[str, resctrl.Directory]:
+    """Identify the mon_groups of a ctrl_group, so that one that was made again differs."""
     names = system.try_call(system.list_directory, path + "/mon_groups") or ()
-    return {group: kernel.inode(group) for group in (f"{path}/mon_groups/{name}" for name in names)}
+    return {group: kernel.identify(group) for group in (f"{path}/mon_groups/{name}" for name in names)}
 
 
 def _subtract(counter: str, whole: str, parts: Readings, first: Readings) -> str:

@@ -169,6 +169,7 @@ class ResctrlModel:
     # ---- the machine ----
 
     def _set_up(self) -> None:
+        self.mounted_at = time.time_ns()
         self.root = Group("", None, 0, 0, 0o555)
         self.ctrl: dict[str, Group] = {}
 

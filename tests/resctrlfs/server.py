@@ -80,7 +80,8 @@ class ResctrlOperations:
             attr = self.model.attr(self._file(fh).node)
         else:
             attr = self.model.getattr(path)
-        return {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096}
+        shown = {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096}
+        return {**shown, "st_ctime": self.model.mounted_at}
 
     def opendir(self, path: str) -> int:
         return self._keep(self.model.resolve(path))

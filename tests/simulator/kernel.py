@@ -26,6 +26,7 @@ class KernelNode(NamedTuple):
     content: Content
     st_ino: int
     owner: object
+    st_ctime_ns: int = 0
     st_dev: int = 2
     st_uid: int = 0
     st_size: int = 0
@@ -106,6 +107,7 @@ class Kernel:
         self.fallen: set[int] = set()
         self._parked: list[float] = []
         self._inode = 100
+        self.mounts = 0
         self.mount()
 
     # --- What happens on the machine
@@ -116,6 +118,7 @@ class Kernel:
         for task in self.tasks.values():
             task.groups = dict.fromkeys(task.groups, RESCTRL)
         self._inode = 100
+        self.mounts += 1
         self.groups[RESCTRL] = self._new_group()
 
     def spawn(self, pid: int, *places: str, born: int = 100, group: str = RESCTRL) -> KernelTask:
@@ -275,7 +278,7 @@ class Kernel:
         if not self.groups:  # not mounted
             return KernelNode([], 1, None) if path == at else None
         content = self._show_group(at, path[len(at) + 1 :])
-        return None if content is None else KernelNode(content, self.groups[at].ino, self.groups[at])
+        return None if content is None else KernelNode(content, self.groups[at].ino, self.groups[at], self.mounts)
 
     def _show_group(self, at: str, name: str) -> Content | None:
         """What there is in a group; None: no such file."""

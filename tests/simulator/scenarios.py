@@ -106,6 +106,11 @@ SCENARIOS = (
     "c1 p1 | c2 | g",
     "c1 | p1 | X | r",
     "c1 s1 | r | c2",
+    # a mount is not the former mount, though its directories have the same inodes
+    "history=1; c1 X | c2 p2 p1 | r",
+    "history=1; c1 | X c2 p2 p1",
+    "history=1 linger=60; c1 p1 | X | c2 p2 t100 r",
+    "history=1; c1 c2@gold | X | p1 p2 | r",
     # another tool takes a container to its own group, and may give it back
     "c1 | o1 | r",
     "c1 o1 | r | r | c2",

@@ -178,7 +178,7 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
-    lost = life_turns.remake(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
+    lost = life_turns.remake_group(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
     assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
     again = end_group(replace(lost, begin={TRAFFIC: "1"}), {TRAFFIC: "3"})
     assert lifetime(again, again.end or {}) == {TRAFFIC: None}
@@ -257,7 +257,7 @@ def test_known_use_never_falls_and_is_never_more_than_was_used(steps: list[tuple
     here, value, former, used, least = group(begin={TRAFFIC: "0"}), 0, dict[str, str](), 0, 0
     for what, more in steps:
         if what == "remake":
-            here, value = replace(life_turns.remake(here), begin={TRAFFIC: "0"}), 0
+            here, value = replace(life_turns.remake_group(here), begin={TRAFFIC: "0"}), 0
         texts = [{TRAFFIC: "Unassigned"}] if what == "lose" else [dict[str, str]()] if what == "hide" else []
         value, used = (0 if texts else value) + more, used + more
         for now in [*texts, {TRAFFIC: str(value)}]:
@@ -284,7 +284,7 @@ def test_lines_of_all_runs_add_up_to_the_use_and_each_is_unknown_for_itself(runs
         begun = begin_group(heir, begin, is_late=False) if state.returned is not None else replace(heir, begin=begin)
         end = dict.fromkeys(events, str(7 + more)) if what != "unread" else {}
         lingered = replace(begun, inode=1, last=begin)  # until another tool removed its group
-        ended = [end_group(replace(life_turns.remake(lingered), begin=begin), end)]
+        ended = [end_group(replace(life_turns.remake_group(lingered), begin=begin), end)]
         state = replace(state, taken=what == "taken")
         known, unknown = ending._sum_use(state, ended)
         assert unknown == ({event.rpartition("/")[2] for event in events} if what in ("unread", "taken") else set())

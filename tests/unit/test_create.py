@@ -58,9 +58,9 @@ def assert_over(node: Node) -> None:
 def test_what_is_on_record(node: Node) -> None:
     node.spawn(7, born=1234)
     node.start()
-    inode = node.kernel.groups[ROOT_GROUP].ino
+    directory = {"inode": node.kernel.groups[ROOT_GROUP].ino, "mounted": node.kernel.mounts}
     assert (node.state().created_at, node.state().created_boottime) == ("1970-01-12T13:46:40Z", 1e6)
-    assert node.state().groups == [MonGroup(path=ROOT_GROUP, ctrl_group="/", inode=inode, begin=COUNTERS)]
+    assert node.state().groups == [MonGroup(path=ROOT_GROUP, ctrl_group="/", **directory, begin=COUNTERS)]
     assert {name: member.model_dump() for name, member in node.state().members.items()} == {
         ID: {
             "pid": 7, "starttime": 1234, "group": ROOT_GROUP, "cgroup": f":{cgroup_of()}", "taken_from": None,
@@ -72,11 +72,11 @@ def test_what_is_on_record(node: Node) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("inode", [Resctrl.inode, lambda *_: None], ids=["seen", "not seen before mkdir"])
-def test_key_whose_record_was_lost_may_have_members(node: Node, inode: Callable[[Resctrl, str], int | None]) -> None:
+@pytest.mark.parametrize("identify", [Resctrl.identify, lambda *_: (None, None)], ids=["seen", "not seen before mkdir"])
+def test_key_whose_record_was_lost_may_have_members(node: Node, identify: Callable[..., tuple[int | None, int | None]]) -> None:
     node.start()
     RunDir(RUN).remove(KeyState, UID)
-    node.patch.setattr(Resctrl, "inode", inode)
+    node.patch.setattr(Resctrl, "identify", identify)
     node.start(OTHER, 8)
     assert (node.state().recovering, set(node.members())) == (True, {OTHER})
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hook import counters, life, life_end, life_turns, system
 from hook.identity import Key
 from hook.models import KeyState, Member, MonGroup
+from hook.resctrl import is_about
 from hook.validation import replace
 from tests.unit.files import examples
 
@@ -32,18 +33,21 @@ class LifeStep(NamedTuple):
     amount: int
 
 
-STEPS = ("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "take", "retire", "fail", "forget")
-OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse")
+STEPS = (
+    *("join", "use", "leave", "drop", "linger", "complete", "refuse", "wipe", "remount", "take", "retire", "fail"),
+    "forget",
+)
+OFTEN = ("join", "use", "join", "use", "join", "use", "complete", "retire", "refuse", "retire_and_refuse")
 steps = st.builds(
     LifeStep, st.sampled_from(OFTEN + STEPS), st.sampled_from(NAMES), st.sampled_from(PATHS), st.integers(1, 1000)
 )
 
 
 class Directory:
-    """A mon_group in the kernel."""
+    """A mon_group in the kernel: what Resctrl.identify says of it, and its counter."""
 
-    def __init__(self, inode: int, first: int) -> None:
-        self.inode = inode
+    def __init__(self, mounted: int, inode: int, first: int) -> None:
+        self.identity = mounted, inode
         self.value = first
 
 
@@ -57,7 +61,7 @@ class LifeOfKey:
         self.is_whole = True
         self.lines: list[dict[str, Any]] = []
         self.clock = 0.0
-        self.inode = 0
+        self.inode = self.mounts = 0
 
     def read(self, path: str) -> dict[str, str]:
         return {EVENT: str(self.directories[path].value)} if path in self.directories else {}
@@ -69,7 +73,7 @@ class LifeOfKey:
         return {
             group.path: self.read(group.path)
             for group in groups
-            if group.path in known and self.directories[group.path].inode == group.inode
+            if group.path in known and is_about(group, self.directories[group.path].identity)
         }
 
     def known(self, state: KeyState | None) -> int:
@@ -80,7 +84,7 @@ class LifeOfKey:
             total += counters.measure(group, now).get(EVENT, (0, True))[0] or 0
         return total
 
-    def settle(self, after: KeyState | None, refused: Sequence[str] = ()) -> None:
+    def settle(self, after: KeyState | None, refused: Collection[str] = ()) -> None:
         """Carry out a transition, as `key.settle` does."""
         before = self.state
         removed = [group.path for group in life_end.list_removed(before, after)]
@@ -113,18 +117,18 @@ class LifeOfKey:
         member = Member(pid=7, starttime=1, group=group.path)
         container.key, container.boottime, container.unix = Key("c1", "container"), self.clock, self.clock
         after = life.join(self.state, container, member, group, displaces=False)
+        group, present = life.get_group(after, group.path), self.directories.get(group.path)
+        is_there = present is not None and is_about(group, present.identity)
+        if group.begin is not None:
+            after = life.resume(after, group) if is_there else life_turns.remake(after, group.path)
         assert self.known(after) >= self.known(self.state)
-        is_made = group.path not in self.directories
-        if is_made:
+        if present is None:
             self.inode += 1
-            self.directories[group.path] = Directory(self.inode, step.amount)
-        present = self.directories[group.path]
+            present = self.directories[group.path] = Directory(self.mounts, self.inode, step.amount)
         group = life.get_group(after, group.path)
-        if present.inode != group.inode and group.begin is not None:
-            group = life_turns.remake(group)
         texts = self.read(group.path) if group.begin is None else None
         known = self.known(self.state)
-        after = life.begin(after, group, present.inode, texts, is_late=False)
+        after = life.begin(after, group, present.identity, texts, is_late=False)
         self.state = after
         assert self.known(after) >= known
 
@@ -149,7 +153,7 @@ class LifeOfKey:
         if self._is_open() and not self.state.members:  # type: ignore[union-attr]
             self.settle(life_end.linger(self.state, self.finals(), self.clock, step.amount))  # type: ignore[arg-type]
 
-    def complete(self, _step: LifeStep, refused: Sequence[str] = (), held: Sequence[str] = ()) -> None:
+    def complete(self, _step: LifeStep, refused: Collection[str] = (), held: Collection[str] = ()) -> None:
         """The key ends, with the members that are left."""
         if self.state is not None and self.state.completed_at is None:
             state = life_end.leave(self.state, self.state.members, stops=True)
@@ -160,6 +164,16 @@ class LifeOfKey:
 
     def retire(self, step: LifeStep) -> None:
         self.complete(step, held=[step.path])
+
+    def retire_and_refuse(self, step: LifeStep) -> None:
+        """A task keeps one group, and the kernel refuses to remove the other."""
+        self.complete(step, refused={*PATHS} - {step.path}, held=[step.path])
+
+    def remount(self, step: LifeStep) -> None:
+        """resctrl is mounted again, and numbers its directories from 1."""
+        for path in PATHS:
+            self.wipe(step._replace(path=path))
+        self.inode, self.mounts = 0, self.mounts + 1
 
     def wipe(self, step: LifeStep) -> None:
         """Another tool removes a group."""
@@ -181,7 +195,8 @@ class LifeOfKey:
         after = life_turns.restore(before, self.state, step.path)
         if before is not None and after is not None:
             assert (after.members, after.completed_at, after.left) == (before.members, before.completed_at, before.left)
-            assert after.generation == before.generation or after.generation > before.generation
+            is_shown = any(group.begin is not None for group in after.groups)
+            assert after.generation >= before.generation or not is_shown
         self.settle(after)
 
     def forget(self, _step: LifeStep) -> None:
@@ -208,6 +223,9 @@ def test_use_never_falls_and_is_in_one_line_and_each_record_has_a_way_out(happen
         assert key.state is None or key.state.completed_at is not None
         key.forget(LifeStep("forget", "", "", 1))
         assert (key.state, key.directories.keys() & {*PATHS}) == (None, set()) or not key.is_whole
-    of_lines = sum(line["use"].get("mbm_total_bytes", 0) for line in {line["id"]: line for line in key.lines}.values())
+    lines = {line["id"]: line for line in key.lines}.values()
+    of_lines = sum(line["use"].get("mbm_total_bytes", 0) for line in lines)
+    is_marked = any(line["unknown"] for line in lines)
     assert of_lines <= key.used
-    assert of_lines == key.used or not key.is_whole
+    assert of_lines == key.used or is_marked
+    assert not (key.is_whole and is_marked), "all was measured"
