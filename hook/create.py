@@ -76,6 +76,11 @@ def _try_once(context: Context, container: Container) -> None:
     new_group, mon_group = _find_group(context, container)
     with context.run.lock(key.name, container.deadline) as locked:
         before = locked.state
+        if before is not None and before.lingering_until is not None and before.lingering_until <= container.boottime:
+            from hook import reclaim
+
+            reclaim.end_lingered(context, locked)
+            before = locked.state
         check_record(key, container.labels, before)
         group = life.find_group(before, new_group)
         former = before.members.get(container.id) if before is not None else None

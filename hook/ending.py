@@ -78,14 +78,10 @@ def unwritten_error(what: str, path: str, why: str) -> HookError:
 
 
 def _had_member(state: KeyState, ended: list[MonGroup]) -> bool:
-    """Whether a member was in a group in this run.
-
-    A group without a begin was never used, nor was one without an inode if no member has left.
-    """
+    """Whether a member may have been in a group in this run: one without a begin was never used."""
     before = state.returned.use.before if state.returned is not None else {}
-    has_left = bool(state.left)
     return any(
-        (group.begin is not None and (group.inode is not None or has_left))
+        group.begin is not None
         or any(text != before.get(counter, counters.EARLIER) for counter, text in group.before.items())
         for group in ended
     )

@@ -66,9 +66,7 @@ def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is
         state = _remake(context, state, path)
         group = life.get_group(state, path)
     after = life.begin(state, group, directory, texts, is_late=is_late)
-    try:
-        locked.commit(after)
-    except OSError as error:  # the container is monitored all the same
-        context.run.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
+    # A begin that cannot be saved is a failed start: what has no begin has counted nothing for the key.
+    locked.commit(after)
     # After the commit: killed in between, the next hook of this key finds the view older than the state.
     context.view.show(locked.state or state)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out all transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
+"""Carries out transitions by which nothing comes: the order of writes of an end is in `settle` (docs/design.md).
 
 `leave` and `end` read what a transition needs, ask for it, and settle it. All run under the key's lock. `enter` has
 the other order: that of a container which comes.
@@ -61,19 +61,18 @@ def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving:
 def _save(context: Context, locked: LockedKey, after: KeyState, removed: list[str]) -> bool:
     """Write a key's record, then its view, if that changes; returns False if the key has to be forgotten.
 
-    Raises OSError, unless groups are removed: that costs the record, but must not cost RMIDs.
+    Raises OSError, unless the key has ended and owes no line: then only its snapshot is lost, and no RMID with it. Any
+    other key stays as it was, with its groups, and the next call or reconcile makes the transition again.
     """
     before = locked.state
     try:
         locked.commit(after)
     except OSError as error:
-        if not removed:
+        if not removed or after.completed_at is None or after.owed is not None:
             raise
-        is_end = after.completed_at is not None
-        lost = "save the final counters of key {}; its use is lost" if is_end else "take removed groups off key {}"
-        context.run.complain(f"could not {lost.format(after.key)}", error)
+        context.run.complain(f"could not save the final counters of key {after.key}", error)
         context.view.remove(after.key)
-        return not is_end or after.owed is not None  # with a line that it would owe, reconcile ends the key again
+        return False
     if after.generation and (removed or before is None or after.generation != before.generation):
         context.view.show(after)
     elif not after.generation and (removed or before is None or before.generation):
@@ -162,10 +161,10 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
     """Read the present counters of the groups that need them for their end, by path; without those that are gone."""
     finals = {}
     for group in state.groups:
-        if group.path in skipped or not life_end.needs_final(state, group):
+        if group.path in skipped or group.begin is None or group.end is not None:
             continue
         try:
-            if group.begin is None or resctrl.is_about(group, context.resctrl.identify(group.path)):
+            if resctrl.is_about(group, context.resctrl.identify(group.path)):
                 finals[group.path] = context.resctrl.counters(group.path)
         except HookError:
             pass

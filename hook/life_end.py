@@ -71,10 +71,7 @@ def complete(
     `finals` has the present counters of its groups, by path, and `held` the paths of those that a live task keeps. A
     key with both kinds of groups goes on without the others; one whose groups are all held stays as it is.
     """
-    had_member = bool(state.left)
-    ended = [
-        finish(group, finals.get(group.path), had_member=had_member) for group in state.groups if group.path not in held
-    ]
+    ended = [finish(group, finals.get(group.path)) for group in state.groups if group.path not in held]
     if len(ended) < len(state.groups):
         return retire(state, ended)
     # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
@@ -96,29 +93,12 @@ def complete(
     return owe(completed, [*(state.owed.lines if state.owed is not None else []), *line])
 
 
-def needs_final(state: KeyState, group: MonGroup) -> bool:
-    """Whether the counters of a group are needed for its end.
-
-    If its begin could not be saved, they are if a line of the history names a member, of which the use is unknown.
-    """
-    return group.end is None and (group.begin is not None or bool(state.left or state.members))
-
-
-def finish(group: MonGroup, texts: Texts | None, *, had_member: bool) -> MonGroup:
-    """Set the end of a group: its present counters; of one that is gone (None) the last ones on record, if any.
-
-    `had_member` says that a line of the history names its use, which is unknown if its begin could not be saved.
-    """
+def finish(group: MonGroup, texts: Texts | None) -> MonGroup:
+    """Set the end of a group: its present counters; of one that is gone (None) the last ones on record, if any."""
     if group.end is not None:  # no member needed it, or the program was killed after it had written that
         return group
-    if group.begin is not None:
-        return end_group(group, texts if texts is not None else group.last or {})
-    # A group without a begin ends, too: else the key's next run would count its `before` twice.
-    if texts is None or not had_member:
-        return end_group(group, {})
-    from hook import counters
-
-    return end_group(counters.begin_group(group, texts, is_late=True), texts)
+    # A group without a begin had no member, and ends, too: else the key's next run would count its `before` twice.
+    return end_group(group, texts if texts is not None else group.last or {})
 
 
 def end_group(group: MonGroup, texts: Texts) -> MonGroup:
@@ -145,13 +125,11 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
     """Put the groups that the kernel refused to remove back into a key's record, which had them `before`.
 
     So a completed key goes on, and with its next end they are tried again. In a key that has gone on without them,
-    another group has inherited their use, and they have ended: no task was left in them.
+    another group has inherited their use: no task was left in them.
     """
     if state.completed_at is None:
         back = [
-            MonGroup(path=group.path, ctrl_group=group.ctrl_group, end={})
-            for group in before.groups
-            if group.path in refused
+            MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
         ]
         return change(state, [*state.groups, *back])
     from hook import counters

@@ -126,6 +126,14 @@ def _end(context: Context, name: str, *, waiting: bool = False) -> None:
         pass  # its lock is busy, or the kernel refuses: it stays on record
 
 
+def end_lingered(context: Context, locked: LockedKey) -> None:
+    """End a key whose linger time is over, before a container begins its next run. A failure is reported."""
+    try:
+        key.end(context, locked)
+    except (HookError, OSError) as error:
+        context.run.complain("a key that has lingered long enough could not be ended", error)
+
+
 # --- Groups with our prefix that are on record of no key
 
 
@@ -192,9 +200,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
         return
     unneeded = [group for group in state.groups if is_retired(context, state, group, left=left)]
     if 0 < len(unneeded) < len(state.groups):
-        finals = key.read_finals(context, state)
-        # The members of what is `left` have gone on in another group: the key's line names their use here, too.
-        ended = [life_end.finish(group, finals.get(group.path), had_member=True) for group in unneeded]
+        finals = key.read_finals(context, state, [group.path for group in state.groups if group not in unneeded])
+        ended = [life_end.finish(group, finals.get(group.path)) for group in unneeded]
         key.settle(context, locked, life_end.retire(state, ended))
 
 

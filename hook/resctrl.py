@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes, fills, reads and removes groups of the resctrl file system. `report` words what its errnos mean.
+"""Makes, fills, reads and removes groups of the resctrl file system. `words` says what its errnos mean.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """

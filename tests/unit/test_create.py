@@ -73,7 +73,9 @@ def test_what_is_on_record(node: Node) -> None:
 
 
 @pytest.mark.parametrize("identify", [Resctrl.identify, lambda *_: (None, None)], ids=["seen", "not seen before mkdir"])
-def test_key_whose_record_was_lost_may_have_members(node: Node, identify: Callable[..., tuple[int | None, int | None]]) -> None:
+def test_key_whose_record_was_lost_may_have_members(
+    node: Node, identify: Callable[..., tuple[int | None, int | None]]
+) -> None:
     node.start()
     RunDir(RUN).remove(KeyState, UID)
     node.patch.setattr(Resctrl, "identify", identify)
@@ -269,8 +271,8 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(no
 
     node.patch.setattr(retry, "drop_left", fill_and_drop)
     complaint = node.start().run.complaints[-1]
-    assert str(explain(complaint)).startswith("could not take removed groups off key")
-    assert node.groups() == {f"gold/{GROUP}": {7}}
+    assert str(explain(complaint)).startswith("could not clean up a mon_group created by a failed attempt")
+    assert {group.path for group in node.state().groups} == {ROOT_GROUP, GOLD_GROUP}, "it goes with its key"
 
 
 def test_a_failed_start_keeps_the_member_that_reconcile_has_moved_in_meanwhile(node: Node) -> None:
@@ -342,8 +344,8 @@ def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(node: Nod
     assert [group.before for group in node.state().groups] == [{ENERGY: "2"}]
 
 
-def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(node: Node) -> None:
-    """What they had used by then would have been nobody's, and nothing would have said so."""
+def test_a_start_whose_begin_cannot_be_saved_fails_and_leaves_nothing(node: Node) -> None:
+    """Else it could not be told from a start that was killed before it, and never ran."""
     commit = LockedKey.commit
 
     def full(locked: LockedKey, state: KeyState) -> None:
@@ -353,10 +355,10 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(node: Nod
 
     with node.patch.context() as broken:
         broken.setattr(LockedKey, "commit", full)
-        (complaint,) = node.start().run.complaints
-    assert explain(complaint).problem == f"could not save the initial counters of key {UID}; its use will be unknown"
-    node.start(OTHER, 8)
-    assert [group.before for group in node.state().groups] == [{ENERGY: "Unavailable"}]
+        with pytest.raises(OSError, match="No space"):
+            node.start()
+    assert_over(node)
+    assert node.kernel.group_of(7) == RESCTRL
 
 
 # --- One container ID, several processes: two root directories of a runtime, or a poststop that is late

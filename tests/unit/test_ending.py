@@ -20,7 +20,7 @@ from hook import ending, jobs, retry, system
 from hook.entry import run_stage
 from hook.errors import HookError, Reason
 from hook.life_end import MOST_LEFT
-from hook.models import Index, KeyState
+from hook.models import Index
 from hook.node import records
 from hook.node.models import Job
 from hook.poststop import poststop
@@ -31,7 +31,8 @@ from hook.store import LockedKey
 from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
 from tests.simulator.machine import RUN
-from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails, node
+from tests.unit.stops import stops
 from tests.unit.test_create import ENERGY, expect_refusal, move, use
 
 __all__ = ["node"]  # fixture
@@ -96,17 +97,6 @@ def test_the_line_of_a_pod_has_all_its_containers_and_the_sum_of_its_groups(node
     assert (line["kind"], line["key"], line["namespace"], line["pod"]) == ("pod", UID, "shop", "web-0")
     assert [container["id"] for container in line["containers"]] == [ID, OTHER]
     assert line["use"] == {"core_energy": 3.25}
-
-
-def test_use_before_a_container_moved_on_is_unknown_if_the_begin_of_its_group_was_not_saved(node: Node) -> None:
-    node.start(**ON)
-    (group,) = json.loads(node.state().model_dump_json())["groups"]
-    node.edit(f"groups/{UID}.json", groups=[{**group, "begin": None}])
-    node.kernel.move(7, node.kernel.add_class("gold"))
-    node.repair(ON)
-    node.stop(ID, 7, **ON)
-    (line,) = read(node)
-    assert (line["use"], line["unknown"]) == ({"core_energy": 0.0}, ["core_energy"])
 
 
 def test_of_many_containers_the_rest_is_counted(node: Node) -> None:
@@ -468,30 +458,75 @@ def test_a_key_that_has_forgotten_its_snapshot_begins_again_with_what_it_owes(no
     assert node.state(ID).groups[0].before == {}
 
 
-def test_a_container_whose_begin_could_not_be_saved_has_a_line_of_unknown_use(node: Node) -> None:
-    commit, commits = LockedKey.commit, list[KeyState]()
-
-    def second_fails(locked: LockedKey, state: KeyState) -> None:
-        commits.append(state)
-        if len(commits) == 2:
-            raise OSError(errno.EIO, "Input/output error")
-        commit(locked, state)
-
-    node.patch.setattr(LockedKey, "commit", second_fails)
-    node.start(ID, 7, None, **ON)
-    node.stop(ID, 7)
-    (line,) = read(node)
-    assert (line["use"], line["unknown"], len(line["containers"])) == ({"core_energy": 0.0}, ["core_energy"], 1)
+def test_a_start_that_is_killed_has_no_line_unless_its_begin_was_saved(node: Node) -> None:
+    """Its container never ran: a line of unknown use would be a part of a bill that nobody used."""
+    for stop in stops(node.machine):
+        with stop:
+            node.start(ID, 7, None, **ON)
+        node.kernel.die(7)
+        node.repair(options=ON)
+        node.kernel.now += 1
+    assert {str((line["use"], line["unknown"])) for line in read(node)} == {"({'core_energy': 0.0}, [])"}
 
 
-def test_where_neither_line_nor_record_can_be_written_reconcile_ends_the_key_again(node: Node) -> None:
-    node.start(ID, 7, None, **ON)
+@pytest.mark.parametrize("ends", ["poststop", "release"])
+def test_where_neither_line_nor_record_can_be_written_nothing_goes_and_the_next_end_has_all(
+    node: Node, ends: str
+) -> None:
+    """The group and the index went, the record kept the member, and what it had used was in no line."""
+    key = "nightly" if ends == "release" else ID
+    if ends == "release":
+        node.spawn(7, "/user.slice")
+        jobs.assign(node.context(**ON), key, {7: ""}, {})
+    else:
+        node.start(ID, 7, None, **ON)
+        node.kernel.die(7)
+    use(node, 5, f"{RESCTRL}/mon_groups/oci-{key}")
+
+    def end() -> None:
+        if ends == "release":
+            jobs.release(node.context(**ON), key)
+        else:
+            node.stop(ID, **ON)
+
+    files = node.files()
     with broken(node), node.patch.context() as patch:
         patch.setattr(LockedKey, "commit", fails(errno.EIO))
-        node.stop(ID, 7)
-    assert node.groups() == {}
-    assert node.verbs() == ["drop"]
-    assert [line["unknown"] for line in read(node)] == [["core_energy"]]
+        with pytest.raises(OSError, match="Input/output"):
+            end()
+    assert (node.files(), [*node.groups()]) == (files, [f"oci-{key}"])
+    end()
+    assert [(line["use"], line["unknown"]) for line in read(node)] == [({"core_energy": 2.0}, [])]
+
+
+def test_a_start_after_the_linger_time_begins_another_run(node: Node) -> None:
+    """It joined the former one, with one line over the gap, if no reconcile had been in between."""
+    for joules, passes in ((5, 1000.0), (9, 0.0)):
+        node.start(ID, 7, None, **LINGER)
+        use(node, joules, f"{RESCTRL}/mon_groups/oci-{ID}")
+        node.stop(ID, 7, **LINGER)
+        node.kernel.now += passes
+    node.kernel.now += 61
+    assert node.verbs(options=LINGER) == ["end"]
+    assert [(line["runs"], line["use"]["core_energy"]) for line in read(node)] == [(1, 2.0), (1, 6.0)]
+
+
+def test_a_pod_in_two_ctrl_groups_of_which_one_is_held_and_one_refused_has_all_in_its_line(node: Node) -> None:
+    """The refused one came back without a begin, and the line said that a part was unknown."""
+    node.kernel.add_class("gold")
+    node.start(ID, 7, **ON)
+    node.spawn(8, cgroup_of(OTHER), "gold")
+    node.start(OTHER, 8, **ON)
+    node.kernel.fork(7, 9)
+    use(node, 5, f"{RESCTRL}/gold/mon_groups/{GROUP}")
+    node.kernel.die(7)
+    node.kernel.die(8)
+    node.machine.refusals["rmdir"] = [errno.EBUSY]
+    node.repair(options=ON)
+    node.kernel.die(9)
+    node.repair(options=ON)
+    (line,) = read(node)
+    assert (line["use"], line["unknown"]) == ({"core_energy": 2.0}, [])
 
 
 def test_too_many_lines_of_a_key_cost_the_oldest_which_are_counted(node: Node) -> None:
