@@ -205,6 +205,11 @@ def begin_group(group: MonGroup, counters_now: dict[str, str], *, is_late: bool)
     return _mark_lost(replace(group, begin=counters_now), lost, word)
 
 
+def mark_late(group: MonGroup) -> MonGroup:
+    """Mark that a process has joined a group late: what it had used before is in no counter of it."""
+    return _mark_lost(group, [*filter(is_cumulative, group.begin or {})], UNKNOWN)
+
+
 def inherit(group: MonGroup, ended: list[MonGroup]) -> MonGroup:
     """Add the use of groups that have ended to a group's `before`."""
     if not any(other.begin or other.before for other in ended):

@@ -113,6 +113,7 @@ def _describe_run(state: KeyState, ended: list[MonGroup], boottime: float, unix:
         "use": {event: max(value, 0) / counters.MILLION for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
         "late_cpu_seconds": round(max(late, 0.0), 3),
+        "reason": None,
     }
 
 

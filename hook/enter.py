@@ -34,7 +34,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
     locked.commit(after)
     is_made = context.resctrl.make(path)
     # The begin before the first pid: killed in between, nothing was charged yet; the next hook reads it again.
-    begin(context, locked, after, path, is_made=is_made)
+    begin(context, locked, path, is_made=is_made, is_late=container.is_late)
     # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
     is_prompt = system.monotonic() < container.prompt_until
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
@@ -51,17 +51,20 @@ def _remake(context: Context, state: KeyState, path: str) -> KeyState:
     return life_turns.remake(state, path)
 
 
-def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is_made: bool) -> None:
+def begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False) -> None:
     """Read and commit the counters of a group before its first member is in it, and update the view.
 
-    `is_made` says that this call has made its directory.
+    `is_made` says that this call has made its directory, and `is_late` that the member had run before it joined.
     """
-    group, texts, is_late = life.get_group(state, path), None, False
+    state = locked.state
+    if state is None:
+        return
+    group, texts = life.get_group(state, path), None
     directory = context.resctrl.identify(path)
     is_replaced = is_made or not resctrl.is_about(group, directory)
     if (is_replaced or group.begin is None) and (context.options.snapshot_ttl or state.history_file):
         texts = context.resctrl.counters(path)
-        is_late = state.recovering or (not is_made and context.resctrl.has_live_task(path))
+        is_late = is_late or state.recovering or (not is_made and context.resctrl.has_live_task(path))
     if is_replaced and group.begin is not None:  # since `enter` looked
         state = _remake(context, state, path)
         group = life.get_group(state, path)
@@ -69,4 +72,4 @@ def begin(context: Context, locked: LockedKey, state: KeyState, path: str, *, is
     # A begin that cannot be saved is a failed start: what has no begin has counted nothing for the key.
     locked.commit(after)
     # After the commit: killed in between, the next hook of this key finds the view older than the state.
-    context.view.show(locked.state or state)
+    context.view.show(after)

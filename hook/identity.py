@@ -68,6 +68,8 @@ class Container:
         self.history_file = ""
         # The --label of a job.
         self.labels: dict[str, str] = {}
+        # Its process has used CPU time before it joined, which no group of its key has counted.
+        self.is_late = False
         # On its way into its group (create_runtime): the ctrl_group that it was seen in, for kernels without
         # /proc/PID/cpu_resctrl_groups; when every wait ends, and until when no other process can have the pid of a new
         # one (system.monotonic); the time of the present try (CLOCK_BOOTTIME, Unix time); and what the tries before it

@@ -84,7 +84,8 @@ def begin(
     """Set the begin of a group of a key, its counters before its first member is in it, unless it has one.
 
     `directory` is its own (Resctrl.identify); of a new one the group is remade first. `texts` are its counters, None
-    if they are not needed. `is_late` says that tasks may have been in it before these were read.
+    if they are not needed. `is_late` says that a part of the use is in no counter of the group: tasks were in it before
+    these were read, or its new member had run before it joined.
     """
     first = group.begin
     if first is None and texts is not None:
@@ -94,6 +95,10 @@ def begin(
             from hook import counters
 
             group = counters.begin_group(group, texts, is_late=is_late)
+    elif is_late:
+        from hook import counters
+
+        group = counters.mark_late(group)
     mounted, inode = directory
     begun = replace(
         group, inode=inode, mounted=mounted, begin=first, end=None if texts is not None else group.end, last=None

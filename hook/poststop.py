@@ -28,7 +28,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, when the container is already running again; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    forget_failure(context.run, container)
+    forget_failure(context, container)
     name = context.run.read_index(container)
     if name is None:
         return
@@ -45,17 +45,23 @@ def poststop(context: Context, container: str) -> None:
             key.leave(context, locked, leaving, stops=member is not None and container in leaving)
 
 
-def forget_failure(run: RunDir, container: str, pid: int | None = None) -> None:
-    """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one."""
+def forget_failure(context: Context, container: str, pid: int | None = None) -> None:
+    """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one.
+
+    What ran unmonitored has its line in the history first. `pid` is of a process that is monitored now.
+    """
+    run = context.run
     if not run.has(Failure, container):
         return
     try:
         # Under the lock of its writers: the container may start again and fail at this moment, and that record stays.
         with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
             if not has_live_failure(run, container, pid):
-                run.remove(Failure, container)
-    except (HookError, OSError):  # reconcile removes it
-        pass
+                from hook import unmonitored
+
+                unmonitored.close(context, container, pid)
+    except (HookError, OSError) as error:  # reconcile removes it
+        run.complain("the record of a failed start stays until its line of history can be written", error)
 
 
 def has_live_failure(run: RunDir, container: str, pid: int | None = None) -> bool:

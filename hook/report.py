@@ -11,6 +11,7 @@ The core imports this only after a failure.
 from __future__ import annotations
 
 from hook import identity, names, poststop, system
+from hook.context import Context
 from hook.errors import UNNAMED, HookError, Reason, as_hook_error
 from hook.models import Failure
 from hook.resctrl import Resctrl
@@ -90,12 +91,16 @@ def write_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitor
             pass
     _write_line_about(call, run, error)
     if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
-        poststop.forget_failure(run, call.name)  # the container goes, and its record with it
+        poststop.forget_failure(_open(call, run), call.name)  # the container goes, and its record with it
     elif run is not None:
         key = guess_key(call.options, call.container) if call.container is not None else None
         failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
-        write_record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
+        write_record(_open(call, run), failure if call.container is not None else replace(failure, bundle=call.bundle))
     return run
+
+
+def _open(call: Call, run: RunDir) -> Context:
+    return Context(Resctrl(call.options.resctrl_root), run, call.options)
 
 
 def _write_line_about(call: Call, run: RunDir | None, error: HookError) -> None:
@@ -169,24 +174,33 @@ def send_to_syslog(text: str) -> None:
         pass
 
 
-def write_record(run: RunDir, failure: Failure) -> None:
+def write_record(context: Context, failure: Failure) -> None:
     """Write the record that `list`, `doctor` and `metrics` show."""
+    run = context.run
     try:
         try:
             with run.lock(failure.container, system.monotonic() + poststop.FAILURE_PATIENCE):
-                _write_unless_live(run, failure)
+                _write_unless_live(context, failure)
         except (HookError, OSError):  # a full /run may have room for the record alone
-            _write_unless_live(run, failure, owner=f"unlocked-{system.process_id()}")
+            _write_unless_live(context, failure, owner=f"unlocked-{system.process_id()}")
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         write_line(f"could not write the record of this failure: {explain_exception(error)}")
         run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
 
 
-def _write_unless_live(run: RunDir, failure: Failure, owner: str = "") -> None:
+def _write_unless_live(context: Context, failure: Failure, owner: str = "") -> None:
     """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
+    run, container = context.run, failure.container
+    former = run.glance(Failure, container)
+    is_other = former is not None and former.pid not in (None, failure.pid)
+    if is_other and not poststop.has_live_failure(run, container):
+        from hook import unmonitored
+
+        # A run of the same ID has ended, as Podman's do: it has its line before this record takes its place.
+        unmonitored.close(context, container, failure.pid)
     # A late poststop may fail when the container has started again, and that start's own failure stays on record.
-    if failure.stage != "poststop" or not poststop.has_live_failure(run, failure.container):
-        run.write(Failure, failure.container, failure, owner)
+    if failure.stage != "poststop" or not poststop.has_live_failure(run, container):
+        run.write(Failure, container, failure, owner)
 
 
 def make_failure(

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
-from hook import identity, names, report, system
+from hook import identity, names, report, system, unmonitored
 from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
@@ -77,7 +77,7 @@ def run(
         if context is not None and process is not None:
             if key is not None:
                 _undo(context, key, [process])
-            forget_failure(context.run, process.id, pid)
+            forget_failure(context, process.id, pid)
         raise Unstartable(command[0], error.errno or 0) from error
 
 
@@ -121,7 +121,7 @@ def assign(context: Context, name: str | None, outcomes: dict[int, str], labels:
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
                     joined.append(process)
-                forget_failure(context.run, process.id, process.pid)
+                forget_failure(context, process.id, process.pid)
             outcomes[process.pid] = "was a member" if is_member else "joined"
             if not is_member:
                 _bring_in(survey, key, process.id)
@@ -147,7 +147,7 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
         if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
             with lock_process(context, process):  # reconcile holds it while it tries again
-                context.run.remove(Failure, process)
+                unmonitored.close(context, process)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         if state is None:
@@ -182,29 +182,30 @@ def open_node(
     A failure is logged, recorded for each of these processes, and raised. There is no record of what the caller has to
     change, nor of a process that is a member of a key; and a record has no key that is none.
     """
-    run = None
+    context = None
     try:
         if system.user_id() != 0:
             raise HookError(Reason.DENIED, f"{verb} needs root", hint="call it as root, or with sudo")
         processes.check_namespaces()
         run = RunDir(options.run_dir)
         run.lock_error = "job locked"
-        yield Context(Resctrl(options.resctrl_root), run, options)
+        context = Context(Resctrl(options.resctrl_root), run, options)
+        yield context
     except Exception as error:
         failure = as_hook_error("a file could not be read or written", error)
         is_bad = failure.reason == Reason.BAD_KEY
-        if report.may_log(run, failure, verb if is_bad else name or verb):
+        if report.may_log(context and context.run, failure, verb if is_bad else name or verb):
             report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
         for pid in pids if failure.reason != Reason.USAGE else ():
             with suppress(HookError, OSError):
                 process = _find(pid, options.history, labels)
                 key = None if is_bad else Key(name or process.id, "job")
-                if run is not None and not run.has(Index, process.id):
-                    report.write_record(run, report.make_failure(failure, verb, process, key))
+                if context is not None and not context.run.has(Index, process.id):
+                    report.write_record(context, report.make_failure(failure, verb, process, key))
         raise
     finally:
-        while run is not None and run.complaints:
-            report.write_line(f"warning: {explain(run.complaints.pop(0))}", to_syslog=False)
+        while context is not None and context.run.complaints:
+            report.write_line(f"warning: {explain(context.run.complaints.pop(0))}", to_syslog=False)
 
 
 # --- What may join

@@ -129,6 +129,7 @@ class Job(Model):
     use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = Field({}, description="what is known, in base units")
     unknown: list[str] = Field([], description="events of which a part, or all, is unknown")
     late_cpu_seconds: Seconds = Field(0.0, description="CPU time of its tasks before they were in its group")
+    reason: str | None = Field(None, description="why it ran unmonitored, so that its use is unknown; null: it did not")
 
 
 class HookProgram(Model):

@@ -27,6 +27,7 @@ from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_ke
 from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey
 from hook.store import LockedKey
+from hook.unmonitored import close
 from hook.view import change
 from hook.words import format_count
 
@@ -83,7 +84,7 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(survey, container), action) is not None:
-            run.remove(Failure, container)
+            close(survey.context, container)
     return True
 
 
@@ -201,7 +202,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
     locked.commit(life_turns.rebuild(state, groups, members, kind, index))
     for group in groups:
         if context.resctrl.exists(group.path):
-            begin(context, locked, locked.state or state, group.path, is_made=False)
+            begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or state
     if kind != "job" and _has_unknown(survey, rebuilt):  # of a job, what its members have left behind
         raise HookError(Reason.IO, "its group has tasks that match no known container")
@@ -397,6 +398,7 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     """
     context = survey.context
     used = 0.0 if was_in else processes.cpu_seconds(container.pid)
+    container.is_late = not was_in
     try:
         if survey.refusal is not None and key is not None and not _has_group(context, key):
             raise survey.refusal
@@ -414,7 +416,7 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
     else:
-        poststop.forget_failure(context.run, container.id, container.pid)
+        poststop.forget_failure(context, container.id, container.pid)
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.
@@ -442,7 +444,7 @@ def _create(survey: Survey, container: Container, key: Key | None) -> Key | None
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
-    report.write_record(context.run, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
+    report.write_record(context, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
 def _has_group(context: Context, key: Key) -> bool:

@@ -342,9 +342,12 @@ def _measure_keys(node: Inventory) -> Measured:
 
 def _measure_losses(node: Inventory) -> Measured:
     """Measure what is not monitored, not recorded or not written."""
-    reasons = Counter({reason: 0 for name, reason in vars(Reason).items() if name.isupper()})
+    none = {reason: 0 for name, reason in vars(Reason).items() if name.isupper()}
+    reasons = Counter(none)
     reasons.update(printable(failure.reason) for failure in node.failures if not failure.monitored)
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _by("reason", reasons)
+    ended = {**none, **node.ended_unmonitored}
+    yield "unmonitored_runs_total", "Runs that ended unmonitored since boot, by reason", _by("reason", ended)
     yield "unrecorded_failures", "Failures since boot that could not be recorded: at least so many", node.unrecorded
     yield "run_directory_full", "Whether the run directory has no room: records may be missing", node.is_full
     owed = Counter[str]()

@@ -29,6 +29,7 @@ from hook.node.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.node.records import Broken, Records, leave_out, locate_state, read_record, read_state
 from hook.resctrl import Resctrl
 from hook.show import NOTHING, to_word
+from hook.unmonitored import COUNTED
 from hook.words import who
 
 _Name = TypeVar("_Name")
@@ -247,6 +248,9 @@ class Inventory:
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
         self._sort_groups(kernel, ctrl_groups, options.group_prefix)
         events = records.count_events()
+        ended = {name: events.pop(name) for name in [*events] if name.startswith(COUNTED)}
+        self.ended_unmonitored = {name[len(COUNTED) :]: count for name, count in ended.items()}
+        """How many runs have ended unmonitored since boot, by reason."""
         self.runs = {tuple(name.split("-", 1)): count for name, count in events.items() if "-" in name}
         """The number of hook runs by stage and result."""
         self.reconciled = records.glance(ReconcileRecord, "reconcile")

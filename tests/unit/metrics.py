@@ -42,6 +42,7 @@ EVERYTHING = make_inventory(
     host_pids=True,
     is_supported=True,
     is_full=False,
+    ended_unmonitored={},
     unrecorded=0,
     dropped_lines=0,
     dropped_snapshots=0,

@@ -274,8 +274,7 @@ def test_for_a_failure_and_for_what_reconcile_did_no_line_is_dropped(node: Node)
     node.machine.limit(4000, 10_000)
     node.machine.room = [0, 9]
     node.machine.kernel.now += 5
-    run = node.context().run
-    report.write_record(run, report.make_failure(HookError(REASON, "the problem"), "createRuntime", "c1"))
+    report.write_record(node.context(), report.make_failure(HookError(REASON, "the problem"), "createRuntime", "c1"))
     node.repair()
     assert kept(node) == {"c0": False}
 

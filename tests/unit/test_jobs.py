@@ -152,7 +152,7 @@ def test_labels_of_a_job_that_could_not_join_are_those_of_its_retry(node: Node) 
     process = Container("job-7-100", 7, "", {}, [])
     process.labels = ALICE
     failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "assign", process, Key("a", "job"))
-    write_record(node.context().run, failure)
+    write_record(node.context(), failure)
     assert "retry" in node.verbs()
     assert (node.state("a").job_labels, node.groups()) == (ALICE, {"oci-a": {7}})
 

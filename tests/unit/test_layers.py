@@ -35,6 +35,7 @@ LAZY = {
     "labels": "only if a key gets other names",
     "counters": "only if a group was replaced or joins another: 2.5 % of Python's start, with `ending`",
     "ending": "only if a key ends that has a history",
+    "unmonitored": "only if the record of a failure goes",
 }
 """The modules of the core that neither a usual start nor a usual end imports, and why."""
 STAGES = {"create": {"create", "enter", "life"}, "poststop": {"key", "life_end", "poststop"}}

@@ -81,7 +81,7 @@ def test_each_trace_is_independent_of_the_others(
         if name in broken:
             node.patch.setattr(place, attribute, fails(error))
     report.write_line("first")
-    report.write_record(run, a_failure())
+    report.write_record(node.context(), a_failure())
     calls = [name for name, *_ in log.calls]
     assert (b"first" in node.machine.caller.stderr) is ("stderr" not in broken)
     assert ("send" in calls) is (broken in (["stderr"], ["record"]))
@@ -99,7 +99,7 @@ def test_a_record_that_cannot_be_written_is_reported_and_counted(node: Node, has
                 node.machine.refusals["rename"] = 2 * [errno.ENOSPC]
             else:  # files are made, as on tmpfs, but get no page; the third write is that to stderr
                 node.machine.refusals["write"] = 4 * [errno.ENOSPC]
-            report.write_record(run, a_failure())
+            report.write_record(node.context(), a_failure())
         assert records.count_events() == {"unrecorded": 2 if has_room else 1}
     assert run.glance(Failure, "c1") is None
     if has_room:
@@ -120,8 +120,8 @@ def test_a_writer_without_the_lock_shares_its_temporary_file_with_no_other(node:
 
     node.patch.setattr(node.machine, "at_call", record_call)
     with run.lock("c1", system.monotonic()):
-        report.write_record(run, a_failure())
-    report.write_record(run, a_failure())
+        report.write_record(node.context(), a_failure())
+    report.write_record(node.context(), a_failure())
     assert opened == [".unlocked-4711.tmp", ".c1.tmp"]
     assert run.glance(Failure, "c1") == a_failure()
 
@@ -139,7 +139,7 @@ def container() -> Container:
 def test_a_record_has_what_is_known_of_the_container(node: Node) -> None:
     error = HookError(Reason.DENIED, "p\udcff\n\u2028", tried="t", kernel="k", hint="h")
     failure = report.make_failure(error, "createRuntime", container(), KEY, is_monitored=True)
-    report.write_record(RunDir(RUN), failure)
+    report.write_record(node.context(), failure)
     assert RunDir(RUN).glance(Failure, "c1") == failure
     fields = failure.model_dump()
     assert len(fields.pop("time")) == len("2026-11-21T00:00:00Z")

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of what ran unmonitored: a line in the history that says so, and why, and a count by reason.
+
+A bill without that line would look whole. The core imports this only where a failure is on record.
+"""
+
+from __future__ import annotations
+
+from hook import counters, ending, system
+from hook.errors import HookError, Reason
+from hook.models import Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.context import Context
+
+COUNTED = "unmonitored-"
+"""Files in the run directory's `runs` begin so: one byte for each run that ended unmonitored, by reason."""
+_NEVER_RAN = Reason.TASK_GONE
+
+
+def close(context: Context, container: str, pid: int | None = None) -> None:
+    """Remove the record of a container's failure, once its line is written. Call it under the lock of the container.
+
+    `pid` is of a process of this container that is monitored now, or has failed again: then its run goes on. Raises
+    HookError if the line cannot be written; then the record stays.
+    """
+    failure = context.run.glance(Failure, container)
+    reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, pid) else None
+    if failure is not None and reason is not None and failure.history_file:
+        try:
+            system.append_lines(failure.history_file, [system.dumps(_describe(context, failure))])
+        except OSError as error:
+            what, why = f"that {container} ran unmonitored", ending.name_write_error(error)
+            raise ending.unwritten_error(what, failure.history_file, why) from error
+    # After the line: killed in between, it is written once more, with the same ID.
+    context.run.remove(Failure, container)
+    if reason is not None:
+        context.run.count_run(COUNTED + reason)
+
+
+def _ran_unmonitored(context: Context, failure: Failure, pid: int | None) -> bool:
+    """Whether a failure is that of a run which has ended, without having been monitored."""
+    if failure.monitored or failure.stage == "poststop" or failure.reason == _NEVER_RAN:
+        return False
+    if pid is not None and failure.pid == pid:
+        return False
+    # With --strict the runtime has refused the container.
+    return failure.kind == "job" or not context.options.strict
+
+
+def _describe(context: Context, failure: Failure) -> dict[str, object]:
+    """Describe a run of which each event that adds up is unknown: what the root group counts, this node has."""
+    root = context.resctrl
+    try:
+        shown = root.counters(root.root) if root.is_mounted() else {}
+    except HookError:
+        shown = {}
+    now, unix = system.boottime(), system.unix_time()
+    began = failure.boottime if failure.starttime is None else failure.starttime / system.TICKS
+    name = f"{failure.container} {failure.pid} {failure.starttime or failure.time}"
+    return {
+        "version": 1,
+        "id": system.hash_of(name.encode("utf-8", "replace")),
+        "kind": failure.kind or "container",
+        "key": failure.key or failure.container,
+        "namespace": failure.namespace,
+        "pod": failure.pod,
+        "labels": failure.labels,
+        "containers": [{"id": failure.container, "name": failure.name}],
+        "more_containers": 0,
+        "begin": failure.time or None if began is None else system.format_utc(unix - (now - began)),
+        "end": system.format_utc(unix),
+        "seconds": None if began is None else round(max(now - began, 0.0), 3),
+        "runs": 1,
+        "use": {},
+        "unknown": sorted({counter.rpartition("/")[2] for counter in shown if counters.is_cumulative(counter)}),
+        "late_cpu_seconds": 0.0,
+        "reason": failure.reason,
+    }

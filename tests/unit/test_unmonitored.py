@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ran unmonitored, or joined late: its line in the history, and the count by reason."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hook import system
+from hook.entry import run_stage
+from hook.models import Failure
+from hook.show.snapshot import take_snapshot
+from tests.simulator.kernel import RESCTRL
+from tests.simulator.machine import RUN
+from tests.unit.simulated import ID, OTHER, UID, Node, cgroup_of, fails, node
+from tests.unit.stops import stops
+from tests.unit.test_create import use
+from tests.unit.test_ending import FILE, ON, read
+
+__all__ = ["node"]  # fixture
+ALL = ["core_energy"]
+
+
+@pytest.fixture(autouse=True)
+def directory(node: Node) -> None:
+    node.machine.fs.create_dir("/var/log/jobs")
+    node.kernel.rmids = 0
+
+
+def call(node: Node, stage: str, *words: str, name: str = ID, pid: int = 7, uid: str = UID) -> int:
+    """A runtime calls the hook."""
+    said = {"io.kubernetes.pod.uid": uid} if uid else {}
+    status = "stopped" if stage == "poststop" else "created"
+    state = {"ociVersion": "1.0.2", "id": name, "status": status, "pid": pid, "bundle": "/b", "annotations": said}
+    node.patch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+    options = [f"--run-dir={RUN}", f"--resctrl-root={RESCTRL}", f"--history={FILE}", "--rmid-wait=0"]
+    return run_stage(stage, [*options, *words])
+
+
+def start(node: Node, *words: str, name: str = ID, pid: int = 7, uid: str = UID) -> None:
+    """A container begins, and its createRuntime fails for want of an RMID, or does not."""
+    if pid not in node.kernel.tasks:
+        node.spawn(pid, cgroup_of(name, uid) if uid else f"/machine.slice/libpod-{name}.scope")
+    call(node, "createRuntime", *words, name=name, pid=pid, uid=uid)
+
+
+def end(node: Node, pid: int = 7, *words: str) -> None:
+    node.kernel.now += 12.5
+    node.kernel.die(pid)
+    call(node, "poststop", *words)
+
+
+def end_without_poststop(node: Node) -> None:
+    node.kernel.now += 12.5
+    node.kernel.die(7)
+    node.repair(options=ON)
+
+
+def counted(node: Node) -> dict[str, int]:
+    return take_snapshot(node.options()).ended_unmonitored
+
+
+@pytest.mark.parametrize("ends", [end, end_without_poststop])
+def test_a_container_that_no_group_had_has_a_line_with_the_reason_and_is_counted(
+    node: Node, ends: Callable[[Node], None]
+) -> None:
+    start(node)
+    assert (read(node), counted(node)) == ([], {})
+    ends(node)
+    (line,) = read(node)
+    assert len(line.pop("id")) == 16
+    assert line == {
+        "version": 1, "kind": "pod", "key": UID, "namespace": None, "pod": None, "labels": {},
+        "containers": [{"id": ID, "name": None}], "more_containers": 0,
+        "begin": line["begin"], "end": line["end"], "seconds": line["seconds"], "runs": 1,
+        "use": {}, "unknown": ALL, "late_cpu_seconds": 0.0, "reason": "no_rmids",
+    }  # fmt: skip
+    assert line["seconds"] == pytest.approx(node.kernel.now - 1.0, abs=0.1), "since its process began"
+    assert not node.context().run.has(Failure, ID)
+    node.repair(options=ON)
+    call(node, "poststop")
+    assert (len(read(node)), counted(node)) == (1, {"no_rmids": 1})
+
+
+def test_a_killed_poststop_or_reconcile_leaves_one_line_by_id(node: Node) -> None:
+    for number, stop in enumerate(stops(node.machine)):
+        node.kernel.now += 100
+        start(node, pid=number + 10)
+        node.kernel.die(number + 10)
+        with stop:
+            call(node, "poststop")
+        node.repair(options=ON)
+        assert len({line["id"] for line in read(node)}) == number + 1
+
+
+def test_no_line_tells_of_what_was_left_out_or_refused_or_never_ran(node: Node) -> None:
+    start(node, "--namespace=other")
+    end(node)
+    start(node, "--strict")
+    end(node, 7, "--strict")
+    call(node, "createRuntime", pid=99)  # it has ended
+    end(node, 99)
+    assert (read(node), counted(node)) == ([], {})
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_container_that_starts_again_under_its_id_has_the_line_of_its_former_run(node: Node, succeeds: bool) -> None:
+    """Podman's do, and its poststop may not have come."""
+    start(node, uid="")
+    node.kernel.die(7)
+    node.kernel.rmids = int(succeeds)
+    start(node, pid=8, uid="")
+    assert [(line["key"], line["reason"]) for line in read(node)] == [(ID, "no_rmids")]
+    end(node, 8)
+    assert [line["reason"] for line in read(node)] == ["no_rmids", None if succeeds else "no_rmids"]
+    assert counted(node) == {"no_rmids": 1 if succeeds else 2}
+
+
+def test_a_line_that_cannot_be_written_keeps_the_record_until_it_can(node: Node) -> None:
+    start(node)
+    with node.patch.context() as broken:
+        broken.setattr(system, "append_lines", fails(errno.ENOSPC))
+        end(node)
+        (outcome,) = [outcome for outcome in node.repair(options=ON).outcomes if outcome.problem is not None]
+    assert outcome.action.verb == "forget"
+    assert (read(node), node.context().run.has(Failure, ID)) == ([], True)
+    node.repair(options=ON)
+    assert [line["reason"] for line in read(node)] == ["no_rmids"]
+
+
+def test_events_are_none_while_resctrl_is_not_mounted(node: Node) -> None:
+    node.kernel.groups.clear()
+    start(node)
+    end(node)
+    assert [(line["unknown"], line["reason"]) for line in read(node)] == [([], "not_mounted")]
+
+
+# --- Who joins late
+
+
+def let_in(node: Node) -> None:
+    node.kernel.rmids = 8
+    node.kernel.tasks[7].user_ticks = 1200
+    assert node.verbs(options=ON) == ["retry"]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first of its key", "beside another"])
+def test_a_container_that_reconcile_lets_in_has_a_part_unknown(node: Node, is_first: bool) -> None:
+    """It had used 12 CPU seconds, and only they said so: its line looked whole."""
+    start(node)
+    if not is_first:
+        node.kernel.rmids = 1
+        node.start(OTHER, 8, **ON)
+    let_in(node)
+    use(node, 5)
+    node.stop(ID, 7, **ON)
+    if not is_first:
+        node.stop(OTHER, 8, **ON)
+    assert [(line["use"], line["unknown"], line["reason"]) for line in read(node)] == [
+        ({"core_energy": 2.0}, ALL, None)
+    ]
+    assert counted(node) == {}
+
+
+def test_the_next_run_of_a_key_that_was_let_in_late_is_whole(node: Node) -> None:
+    start(node)
+    let_in(node)
+    node.stop(ID, 7, **ON)
+    node.start(OTHER, 8, **ON)
+    use(node, 5)
+    node.stop(OTHER, 8, **ON)
+    lines: list[dict[str, Any]] = read(node)
+    assert [line["unknown"] for line in lines] == [ALL, []]
