@@ -45,11 +45,11 @@ def create_runtime(
     except HookError as error:
         context.run.complaints.append(error)
         former = None
-    if former is not None and former != key.name:
+    if former != key.name and not (container.is_new and former is None):
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook import retry
 
-        retry.give_up(context, former, container, is_job=key.kind == "job")
+        retry.leave_other_keys(context, former, container, key)
     began = system.monotonic()
     container.key, container.ctrl_group, container.tries = key, ctrl_group, None
     container.deadline = began + context.options.lock_timeout
@@ -74,6 +74,10 @@ def _try_once(context: Context, container: Container) -> None:
     key = container.key
     container.boottime, container.unix = system.boottime(), system.unix_time()
     new_group, mon_group = _find_group(context, container)
+    if mon_group not in ("", context.options.group_prefix + key.name):
+        from hook import retry
+
+        retry.refuse_other_group(context, container, mon_group)
     with context.run.lock(key.name, container.deadline) as locked:
         before = locked.state
         if before is not None and before.lingering_until is not None and before.lingering_until <= container.boottime:

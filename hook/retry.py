@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from hook import key, life_turns, reclaim, resctrl, system
 from hook.errors import GONE, WRONG_CTRL_GROUP, HookError, Reason
+from hook.models import KeyState
 from hook.validation import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hook.context import Context
-    from hook.identity import Container
-    from hook.models import KeyState
+    from hook.identity import Container, Key
     from hook.store import LockedKey
 
 _LIMBO_POLL = 0.05
@@ -122,7 +124,52 @@ def drop_left(context: Context, container: Container, locked: LockedKey) -> None
         context.run.complain("could not clean up a mon_group created by a failed attempt", error)
 
 
-def give_up(context: Context, former: str, container: Container, *, is_job: bool) -> None:
+# --- A process is a member of one key
+
+
+def leave_other_keys(context: Context, former: str | None, container: Container, own: Key) -> None:
+    """Let a container leave the key that its ID had before, if any; refuse its process if it stays in another one.
+
+    Of a new container the kernel shows that: see refuse_other_group. A hook lists no keys.
+    """
+    if former is not None:
+        _give_up(context, former, container, own)
+    if not container.is_new:
+        _refuse_second_key(context, container, own)
+
+
+def _refuse_second_key(context: Context, container: Container, own: Key, keys: Iterable[str] | None = None) -> None:
+    """Raise HookError `usage` if the process of a container is a member of a key that is not its `own`.
+
+    Each of two keys would move it to its own group, and be charged for a part of its use. The kinds of both do not
+    matter, nor who brings the process in. `keys` are those to look at. Tools, which know less of a process, look at
+    all, and fail (OSError) if one cannot be read; a damaged one is rebuilt from its group.
+    """
+    for name in context.run.list_names(KeyState) if keys is None else keys:
+        state = None
+        try:
+            state = context.run.read(KeyState, name) if name != own.name else None
+        except ValueError:
+            pass
+        except OSError:
+            if not container.is_new:
+                raise
+        members = state.members if state is not None else {}
+        for other, member in members.items():
+            if container.is_member(member):
+                raise HookError(Reason.USAGE, "second key", pid=container.pid, member=other, key=name)
+
+
+def refuse_other_group(context: Context, container: Container, mon_group: str) -> None:
+    """Raise HookError `usage` if a process is a member of the key whose mon_group the kernel shows it in.
+
+    A container that a job or another container has started is in that one's group, and no member.
+    """
+    name = reclaim.parse_key(context, mon_group)
+    _refuse_second_key(context, container, container.key, [name] if name is not None else [])
+
+
+def _give_up(context: Context, former: str, container: Container, own: Key) -> None:
     """Remove a container from its former key. A member of the same ID that is another live process stays.
 
     A process that joins a job leaves none: this raises HookError `usage`.
@@ -130,8 +177,8 @@ def give_up(context: Context, former: str, container: Container, *, is_job: bool
     with context.run.lock(former, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         member = state.members.get(container.id) if state else None
-        if is_job and container.is_member(member):
-            raise HookError(Reason.USAGE, f"process {container.pid} is of {container.id}, a member of key {former}")
+        if own.kind == "job":
+            _refuse_second_key(context, container, own, [former])
         if state is not None and container.displaces(member):
             key.settle(context, locked, replace(state, members=life_turns.displace(state.members, container.id)))
         else:

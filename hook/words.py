@@ -132,6 +132,7 @@ PROBLEMS = {
     "other kind": "the key {key} is on record as that of a {former}",
     "other labels": "job {key} has the labels {known}, not {given}",
     "refused": "the kernel refused an operation on a mon_group",
+    "second key": "process {pid} is {member}, a member of key {key}: a process is in one key",
     "unclear pod": "the annotations name no valid pod UID, or several ({found}), and the cgroup names none",
     "unknown cgroup": "the cgroup of process {pid} cannot be read, so its pod is unknown",
     "unmounted": "resctrl was unmounted just now",

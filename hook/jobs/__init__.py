@@ -114,7 +114,7 @@ def assign(context: Context, name: str | None, outcomes: dict[int, str], labels:
     joined: list[Container] = []
     try:
         for process in joining:
-            with lock_process(context, process.id):
+            with lock_process(context, process.pid, process.starttime):
                 state = context.run.glance(KeyState, key)
                 is_member = state is not None and process.is_member(state.members.get(process.id))
                 # Also of a member: what put it on record may have been killed before it put it into the group.
@@ -142,11 +142,11 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
     """
     if not names.is_container_id(name):
         raise _bad_key(name)
-    for process in filter(processes.parse_job_process, context.run.list_names(Failure)):
-        failure = context.run.glance(Failure, process)
+    for process in context.run.list_names(Failure):
+        parsed, failure = processes.parse_job_process(process), context.run.glance(Failure, process)
         is_of_job = failure is not None and (failure.key, failure.kind) == (name, "job")
-        if failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
-            with lock_process(context, process):  # reconcile holds it while it tries again
+        if parsed and failure is not None and is_of_job and (outcomes is None or failure.pid in outcomes):
+            with lock_process(context, *parsed):  # reconcile holds it while it tries again
                 unmonitored.close(context, process)
     with context.run.lock(name, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state

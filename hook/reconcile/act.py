@@ -48,7 +48,10 @@ def act(survey: Survey, action: Action) -> bool | Mover:
         running = action.state
         container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
         # Its runtime named the pid after the survey. So a process that the survey saw is the container's.
-        return survey.processes.is_alive(container) and adopt_running(survey, container)
+        if not survey.processes.is_alive(container):
+            return False
+        with lock_process(survey.context, container.pid, container.starttime):
+            return adopt_running(survey, container)
     if not action.key:
         return _act_on_failure(survey, action)
     with run.lock(action.key, system.monotonic()) as locked:
@@ -79,8 +82,7 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
     run, container = survey.context.run, action.container
     # Read the record again, to forget it under its lock: the container may have been restarted, and have failed again.
     if action.verb == "retry":
-        with lock_process(survey.context, container):  # before the record is read: a release removes a job's
-            return retry(survey, container)
+        return retry(survey, container)
     with run.lock(container, system.monotonic()):
         records.remove_half_written(run, container)
         if _find(diagnose_failure(survey, container), action) is not None:
@@ -217,15 +219,20 @@ def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, M
     """
     run, members = survey.context.run, dict[str, Member]()
     for name in survey.indexed.get(key, ()):
-        pid, starttime = processes.parse_job_process(name) or (0, 0)
-        if pid and system.is_dead(pid, starttime) is False and records.glance_index(run, name) == key:
-            cgroup = identity.choose_cgroup(system.cgroups(pid), name)
+        parsed = processes.parse_job_process(name)
+        if parsed is None:
+            continue
+        pid, starttime = parsed
+        cgroup = identity.choose_cgroup(system.cgroups(pid), name)
+        # Last: then the cgroup is that of this process, and not of one that has got its number.
+        if records.glance_index(run, name) == key and system.is_dead(pid, starttime) is False:
             members[name] = Member(pid=pid, starttime=starttime, group=path, cgroup=cgroup)
     if members:  # a cgroup that is named as the job is no container's
         return members
     for name, init in survey.find_containers(path).items():
-        if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
+        cgroup = identity.choose_cgroup(system.cgroups(init.pid), name)
+        is_of_key = (records.glance_index(run, name) or key) == key  # a hook may have recorded it since the survey
+        if is_of_key and not system.is_dead(init.pid, init.starttime):  # last, as above
             members[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key, file)
     return members
@@ -319,27 +326,33 @@ def retry(survey: Survey, name: str) -> bool | Mover:
     if failure is None:
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
-    # After its start time was read: the pid can have become another process's since the plan was made.
-    is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
-    if not is_needed or failure.starttime not in (None, container.starttime):
+    if failure.starttime not in (None, container.starttime):
         return False
     container.history_file, container.labels = failure.history_file, failure.labels
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name
-    if failure.key is not None and failure.kind is not None:
-        return _monitor(survey, container, Key(failure.key, failure.kind))
-    if container.all_annotations is None:
-        raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
-    return adopt_running(survey, container)
+    with lock_process(survey.context, container.pid, container.starttime):
+        # After its start time was read: the pid can have become another process's since the plan was made. And under
+        # the lock: a release removes the record of a job's.
+        is_needed = any(action.verb == "retry" for action in diagnose_failure(survey, name))
+        if not is_needed or survey.context.run.glance(Failure, name) != failure:
+            return False
+        if failure.key is not None and failure.kind is not None:
+            return _monitor(survey, container, Key(failure.key, failure.kind))
+        if container.all_annotations is None:
+            raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
+        return adopt_running(survey, container)
 
 
-def lock_process(context: Context, name: str) -> LockedKey:
-    """Take the lock of a process, by its name as a member, under which it joins one job. Raises HookError.
+def lock_process(context: Context, pid: int, starttime: int | None) -> LockedKey:
+    """Take the lock of a process, under which a tool lets it join a key, a job's or a container's. Raises HookError.
 
-    One that holds it may wait for the lock of a key, and never the other way round.
+    One that holds it may wait for the lock of a key, and never the other way round. A hook takes none: nothing else
+    joins with the process of a container that is new.
     """
-    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"  # which is no job's key
+    name = processes.name_job_process(pid, starttime or 0)
+    lock = f"{name:-<{LONGEST_KEY + 1}}"  # which is no job's key
     return context.run.lock(lock, system.monotonic() + context.options.lock_timeout)
 
 
@@ -351,6 +364,8 @@ def check_job_processes(survey: Survey, key: str, joining: list[Container]) -> s
     place = ""
     for process in joining:
         about = f"process {process.pid}"
+        if system.is_dead(process.pid, process.starttime):  # what has its number by now is not asked about
+            raise HookError(Reason.TASK_GONE, f"{about} has ended")
         for other in survey.states.values():
             for container, member in other.members.items():
                 if other.key != key and process.pid in survey.processes.find_pids(member):
@@ -381,7 +396,7 @@ def remake(survey: Survey, state: KeyState, name: str) -> bool | Mover:
     if container.starttime != member.starttime or survey.groups.is_others(survey.groups.find(member.pid) or ""):
         return False
     try:
-        with lock_process(context, name):
+        with lock_process(context, container.pid, container.starttime):
             return _monitor(survey, container, Key(state.key, state.kind), was_in=True)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 
 from hook import labels, names, reclaim, resctrl, system, validation
+from hook.errors import Reason
 from hook.key import is_held
 from hook.models import Failure, KeyState, Member, State
 from hook.node import podman, records
@@ -182,6 +183,8 @@ def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: T
     if survey.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
     look = threads.look(container, member) if threads is not None else Look()
+    if other := _find_other_key(survey, key, member):
+        return Action("drop", key, container, why=f"its process is a member of key {other} as well")
     if is_listed is False:
         return Action("drop", key, container, why=why)
     if look.taker is not None:
@@ -202,6 +205,28 @@ def _diagnose_member(survey: Survey, state: KeyState, container: str, threads: T
     return Action(verb, key, container, why=f"{look.to_move} of its threads are not in its group")
 
 
+def _find_other_key(survey: Survey, key: str, member: Member) -> str | None:
+    """Return the one key that a process stays in if others have it as a member, too; None if it is this key.
+
+    That is the key in whose group it is. Only two calls at one moment can let a process join two keys.
+    """
+    keys = {*survey.memberships.get(member.pid, ())} | {key}
+    if len(keys) == 1:
+        return None
+    # Read again: another key may have lost it since the survey.
+    states = [state for other in sorted(keys) if (state := survey.context.run.glance(KeyState, other)) is not None]
+    process = member.pid, member.starttime
+    places = {
+        state.key: other.group
+        for state in states
+        for other in state.members.values()
+        if (other.pid, other.starttime) == process
+    }
+    place = survey.groups.find(member.pid)
+    stays = next((other for other, group in places.items() if group == place), next(iter(places), key))
+    return stays if stays != key else None
+
+
 def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
     """List the action that a container with a failure record needs."""
     failure = survey.context.run.glance(Failure, container)
@@ -220,8 +245,15 @@ def diagnose_failure(survey: Survey, container: str) -> Iterator[Action]:
         yield replace(action, why="it failed, and is gone")
     elif failure.kind == "job" and _is_member(survey.context.run, container):
         yield replace(action, why="it is a member of a job")
-    elif survey.is_mounted and names_process and not (failure.monitored or failure.reason in _NOT_AGAIN):
+    elif survey.is_mounted and names_process and not (failure.monitored or _is_final(survey, failure)):
         yield replace(action, verb="retry", why=f"it is running but not monitored ({failure.reason})")
+
+
+def _is_final(survey: Survey, failure: Failure) -> bool:
+    """Whether another try is of no use. A container whose process is a member of another key may leave that."""
+    if failure.reason == Reason.USAGE and failure.kind != "job":
+        return failure.pid in survey.memberships
+    return failure.reason in _NOT_AGAIN
 
 
 def _is_member(run: RunDir, container: str) -> bool:

@@ -296,7 +296,10 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
     members = {container for state in survey.states.values() for container in state.members}
     states, problems = asks(members.union(former.sandboxes if former is not None else ()))
     why = "it is running, and is not in a group of ours"
-    return [Action("adopt", container=state.id, why=why, state=state) for state in states], problems
+    # What failed since its process is a member of another key: the record of that is tried again.
+    refused = {state.id for state in states if state.pid in survey.memberships} & {*survey.records.failed}
+    adoptable = [state for state in states if state.id not in refused]
+    return [Action("adopt", container=state.id, why=why, state=state) for state in adoptable], problems
 
 
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:

@@ -181,6 +181,15 @@ class Survey:
         return records.find_surplus(self.context.run, self.states.values())
 
     @cached_property
+    def memberships(self) -> dict[int, list[str]]:
+        """The keys that have a live process as a member, by its pid: it should be one."""
+        keys: dict[int, list[str]] = {}
+        for state in self.states.values():
+            for member in filter(self.processes.is_alive, state.members.values()):
+                keys.setdefault(member.pid, []).append(state.key)
+        return keys
+
+    @cached_property
     def owners(self) -> dict[str, str | None]:
         """The key of each group without a record, by `find_owner`."""
         return {path: self.find_owner(path) for path in self.orphans}

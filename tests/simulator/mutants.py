@@ -105,7 +105,7 @@ MUTANTS = {
     ),
     "M19": BrokenRule(
         "two jobs may have one process", "B21 | J21 | J21@other | r",
-        {'    lock = f"{name[:LONGEST_KEY]:-<{LONGEST_KEY + 1}}"': '    lock = f"{id(context)}"'},
+        {'    lock = f"{name:-<{LONGEST_KEY + 1}}"': '    lock = f"{id(context)}"'},
     ),
 }  # fmt: skip
 

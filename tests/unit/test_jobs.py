@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from hook import jobs, report, system
+from hook import entry, jobs, report, retry, system
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.jobs import wait
-from hook.models import Failure, Options
+from hook.models import Failure, Options, State
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.report import make_failure, write_record
@@ -26,7 +26,7 @@ from hook.show.snapshot import take_snapshot
 from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
-from tests.unit.simulated import ID, OTHER, UID, Node, fails, node
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, cgroup_of, fails, node
 
 __all__ = ["node"]  # fixture
 
@@ -471,8 +471,82 @@ def test_of_two_keys_that_want_a_process_at_once_one_gets_it(node: Node) -> None
 
     node.patch.setattr(jobs, "check_job_processes", come_between)
     error = expect_refusal(node, "a", 7)
-    assert (others, error.reason, "a member of key b" in error.kind) == ([None, None], Reason.USAGE, True)
+    assert (others, error.reason) == ([None, None], Reason.USAGE)
+    assert "a member of key b" in str(explain(error))
     assert node.groups() == {"oci-b": {7}}
+    node.assert_settled()
+
+
+BUNDLE = f"/b/{ID}"
+
+
+def write_bundle(node: Node, pid: int) -> dict[str, Any]:
+    """Write the bundle of a container of a pod; return its state, as its runtime has it."""
+    said = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID}
+    config = json.dumps({"annotations": said, "linux": {"cgroupsPath": cgroup_of()}})
+    node.machine.add(f"{BUNDLE}/config.json", config.encode())
+    return {"ociVersion": "1.0", "id": ID, "status": "running", "pid": pid, "bundle": BUNDLE, "annotations": said}
+
+
+def retry_it(node: Node, state: dict[str, Any]) -> None:
+    """Reconcile, after its hook had failed."""
+    if not node.failures():
+        container = Container(ID, state["pid"], BUNDLE, state["annotations"])
+        failure = make_failure(HookError(Reason.NO_RMIDS, "no RMIDs"), "createRuntime", container, Key(UID, "pod"))
+        write_record(node.context(), failure)
+    node.repair()
+
+
+def adopt_it(node: Node, state: dict[str, Any]) -> None:
+    """Reconcile --adopt, after it never had a hook."""
+    node.repair(asks=lambda _: ([State.model_validate(state)], []))
+
+
+def call_hook_again(node: Node, state: dict[str, Any]) -> None:
+    call = entry.make_call("createRuntime", (node.options(), []), State.model_validate(state), state["annotations"])
+    entry.serve_call(call)
+
+
+@pytest.mark.parametrize("shows_groups", [True, False])
+@pytest.mark.parametrize("bring_in", [retry_it, adopt_it, call_hook_again])
+@pytest.mark.parametrize("is_there", [True, False], ids=["in its group", "whose group is gone"])
+def test_container_whose_init_is_of_a_job_joins_no_second_key_until_the_job_lets_it_go(
+    node: Node, bring_in: Callable[[Node, dict[str, Any]], None], *, is_there: bool, shows_groups: bool
+) -> None:
+    node.kernel.shows_groups = shows_groups
+    node.spawn(9)
+    state = write_bundle(node, 9)
+    assert assign(node, "a", 9) is None
+    if not is_there:
+        node.remove_groups()
+    bring_in(node, state)
+    node.repair()
+    is_seen = bring_in is not call_hook_again or (is_there and shows_groups)  # a hook looks where the kernel shows it
+    key, other = ("a", UID) if is_seen else (UID, "a")
+    assert (node.groups().get(f"oci-{key}"), node.groups().get(f"oci-{other}", set())) == ({9}, set())
+    assert node.failures() == ({ID: Reason.USAGE} if is_seen else {})
+    bring_in(node, state)
+    node.assert_settled()
+    jobs.release(node.context(), "a")
+    node.repair()
+    assert (node.groups(), node.failures()) == ({GROUP: {9}}, {})
+    node.assert_settled()
+
+
+def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is_in(node: Node) -> None:
+    """A hook and `assign` came at one moment."""
+    node.spawn(8, "/user.slice")
+    for pid, name, last in ((9, ID, "hook"), (10, OTHER, "job")):
+        node.spawn(pid, cgroup_of(name))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(retry, "_refuse_second_key", lambda *_: None)
+            patch.setattr(jobs, "check_job_processes", lambda *_: "/")
+            for joins in (last == "job", last == "hook"):
+                _ = node.start(name, pid) if joins else jobs.assign(node.context(), "a", {pid: "", 8: ""})
+    assert ({*node.members("a")}, {*node.members()}) == ({"job-9-100", "job-10-100", "job-8-100"}, {ID, OTHER})
+    node.repair()
+    assert node.groups() == {GROUP: {9}, "oci-a": {8, 10}}
+    assert ({*node.members("a")}, {*node.members()}) == ({"job-10-100", "job-8-100"}, {ID})
     node.assert_settled()
 
 
