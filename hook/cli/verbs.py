@@ -426,11 +426,12 @@ def assign_to_job(given: options.Assign, request: Request) -> None:
     if given.key is None or not given.pid or len(given.label) > _MOST_LABELS:
         raise Usage(f"assign: wants --key=NAME, the pids of processes, and {_MOST_LABELS} labels at most")
     outcomes = _read_pids("assign", given.pid, "failed")
-    node = jobs.open_node("assign", request.hook, given.key, outcomes, given.label)
+    found = jobs.find_processes(outcomes, request.hook.history, given.label)
+    node = jobs.open_node("assign", request.hook, given.key, found)
     with _answer(request, given.key, outcomes), node as context:
         if not given.force:
             jobs.refuse_service(outcomes)
-        jobs.assign(context, given.key, outcomes, given.label)
+        jobs.assign(context, given.key, outcomes, given.label, found)
 
 
 @_verb("release", options.Release, (*JOB, "json"), limit=None, defaults=JOB_DEFAULTS)

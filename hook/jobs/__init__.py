@@ -12,24 +12,26 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from hook import identity, names, report, system, unmonitored
 from hook.context import Context
 from hook.create import check_record, create_runtime
 from hook.errors import GONE, HookError, Reason, as_hook_error
 from hook.identity import Container, Key
-from hook.key import leave
+from hook.key import leave, settle
 from hook.models import Failure, Index, KeyState, Options
 from hook.node import files, processes
+from hook.node.processes import Process, Processes
 from hook.poststop import forget_failure
 from hook.reconcile.act import LONGEST_KEY, bring_in, check_job_processes, end_key, lock_process
 from hook.reconcile.move import move_until
 from hook.reconcile.survey import Survey
 from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
+from hook.validation import replace
 from hook.words import explain
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -59,9 +61,10 @@ def run(
     program, environment = _find_program(command[0]), _read_environment()
     pid, key, context, process = os.getpid(), None, None, None
     try:
-        with open_node("run", options, name, [] if is_strict else [pid], labels) as context:
-            process = _find(pid)  # asked later, /proc could hide why the command cannot start
-            key = assign(context, name, {pid: ""}, labels)
+        found = find_processes([pid], options.history, labels)
+        with open_node("run", options, name, {} if is_strict else found) as context:
+            process = found[pid]  # asked later, /proc could hide why the command cannot start
+            key = assign(context, name, {pid: ""}, labels, found)
     except Exception as error:
         if is_strict:
             raise
@@ -74,7 +77,7 @@ def run(
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:
         system.set_umask()
-        if context is not None and process is not None:
+        if context is not None and isinstance(process, Container):
             if key is not None:
                 _undo(context, key, [process])
             forget_failure(context, process.id, pid)
@@ -95,21 +98,28 @@ def _find_program(command: str) -> str:
     return program
 
 
-def assign(context: Context, name: str | None, outcomes: dict[int, str], labels: dict[str, str] | None = None) -> str:
+def assign(
+    context: Context,
+    name: str | None,
+    outcomes: dict[int, str],
+    labels: dict[str, str] | None = None,
+    found: Mapping[int, Container | HookError] | None = None,
+) -> str:
     """Put processes, with all their threads and children, into the group of a job; return its key.
 
-    `outcomes` has their pids, and gets a word for each that is in the job. Without a name the first process names the
-    key. Its ctrl_group is that of the job, or of a new one. Raises HookError and OSError: `bad_key`, `no_rmids`,
-    `rmids_in_limbo`, `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may
-    join), others.
+    `outcomes` has their pids, and gets a word for each that is in the job. `found` has what `find_processes` found at
+    the start of the call; without it they are found now. Without a name the first process names the key. Its ctrl_group
+    is that of the job, or of a new one. Raises HookError and OSError: `bad_key`, `no_rmids`, `rmids_in_limbo`,
+    `no_ctrl_group` (another class or another tool's group), `task_gone`, `usage` (no process that may join), others.
     """
     if name is not None:
         _check_key(context, name, labels or {})
-    joining = [_find(pid, context.options.history, labels) for pid in outcomes]
+    joining = _list_joining(found or find_processes(outcomes, context.options.history, labels))
     key = name if name is not None else joining[0].id
     if not context.resctrl.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, "not mounted", root=context.resctrl.root)
     survey = Survey(context)
+    before = _Before(survey.states.get(key), survey.processes, _list_inside(context, survey.states.get(key)))
     ctrl_group = check_job_processes(survey, key, joining)
     joined: list[Container] = []
     try:
@@ -121,15 +131,18 @@ def assign(context: Context, name: str | None, outcomes: dict[int, str], labels:
                 create_runtime(context, process, Key(key, "job"), ctrl_group)
                 if not is_member:
                     joined.append(process)
-                forget_failure(context, process.id, process.pid)
             outcomes[process.pid] = "was a member" if is_member else "joined"
             if not is_member:
                 _bring_in(survey, key, process.id)
     except (HookError, OSError):
         if joined:
-            _undo(context, key, joined)
+            _undo(context, key, joined, before)
         outcomes.update(dict.fromkeys((process.pid for process in joined), "failed"))
         raise
+    # After the last one: what an earlier call could not do stays on record if this one fails. Killed before it,
+    # reconcile finds that they are members.
+    for process in joining:
+        forget_failure(context, process.id, process.pid)
     return key
 
 
@@ -169,18 +182,21 @@ def _release_members(context: Context, locked: LockedKey, state: KeyState, outco
         if pid in tids:
             raise HookError(Reason.USAGE, f"{problem}, and in its group: release the member that it descends from")
         context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
-    _take_out(context, locked, state, [*leaving], is_own=True)
+    _take_out(context, state, [*leaving])
+    if leaving:
+        leave(context, locked, [*leaving], stops=True)
     outcomes.update(dict.fromkeys(leaving.values(), "released"))
 
 
 @contextmanager
 def open_node(
-    verb: str, options: Options, name: str | None, pids: Iterable[int] = (), labels: dict[str, str] | None = None
+    verb: str, options: Options, name: str | None, found: Mapping[int, Container | HookError] = {}
 ) -> Iterator[Context]:
     """Open the node, for a command on a job and on processes that shall join; print what is found broken on the way.
 
-    A failure is logged, recorded for each of these processes, and raised. There is no record of what the caller has to
-    change, nor of a process that is a member of a key; and a record has no key that is none.
+    A failure is logged, recorded for each of these processes, which `find_processes` found before, and raised. There is
+    no record of what the caller has to change, nor of a process that is a member of a key; and a record has no key that
+    is none.
     """
     context = None
     try:
@@ -196,12 +212,10 @@ def open_node(
         is_bad = failure.reason == Reason.BAD_KEY
         if report.may_log(context and context.run, failure, verb if is_bad else name or verb):
             report.send_to_syslog(f"{verb} of {(name or 'a job')[:80]}: {failure.reason}: {explain(failure)}")
-        for pid in pids if failure.reason != Reason.USAGE else ():
-            with suppress(HookError, OSError):
-                process = _find(pid, options.history, labels)
+        for process in found.values() if failure.reason != Reason.USAGE and context is not None else ():
+            if context is not None and isinstance(process, Container) and not context.run.has(Index, process.id):
                 key = None if is_bad else Key(name or process.id, "job")
-                if context is not None and not context.run.has(Index, process.id):
-                    report.write_record(context, report.make_failure(failure, verb, process, key))
+                report.write_record(context, report.make_failure(failure, verb, process, key))
         raise
     finally:
         while context is not None and context.run.complaints:
@@ -253,7 +267,33 @@ def refuse_service(pids: Collection[int]) -> None:
             raise HookError(Reason.USAGE, problem, hint=hint)
 
 
-def _find(pid: int, history: str = "", labels: dict[str, str] | None = None) -> Container:
+def find_processes(
+    pids: Iterable[int], history: str = "", labels: dict[str, str] | None = None
+) -> dict[int, Container | HookError]:
+    """Find the processes of a call, by pid, or why one may not join a job.
+
+    Each call does this once, at its start, before it waits for anything: what has the number later may be another one.
+    """
+    found: dict[int, Container | HookError] = {}
+    for pid in pids:
+        try:
+            found[pid] = _find(pid, history, labels)
+        except HookError as error:
+            found[pid] = error
+    return found
+
+
+def _list_joining(found: Mapping[int, Container | HookError]) -> list[Container]:
+    """List the processes of a call. Raises the HookError of the first one that may not join."""
+    joining: list[Container] = []
+    for process in found.values():
+        if isinstance(process, HookError):
+            raise process
+        joining.append(process)
+    return joining
+
+
+def _find(pid: int, history: str, labels: dict[str, str] | None) -> Container:
     """Return a live process as a member to be, with the history and the labels of its job. Raises HookError."""
     if pid == 1:
         raise HookError(Reason.USAGE, "process 1 cannot join a job: all others descend from it")
@@ -291,32 +331,66 @@ def _bring_in(survey: Survey, key: str, name: str) -> None:
         raise error
 
 
-def _undo(context: Context, key: str, joined: list[Container]) -> None:
-    """Take processes out of a job again, and its group if nothing is left in it. A failure is a complaint."""
+class _Before(NamedTuple):
+    """What there was before a call: the state of its key, the processes, and the threads in the groups of the key."""
+
+    state: KeyState | None
+    processes: Processes
+    inside: set[int]
+
+    def had_inside(self, tid: int, process: Process, present: Processes) -> bool:
+        """Whether a thread of a process was in a group of the key, or a thread that was has started it since."""
+        at: Process | None = process
+        if tid != process.pid and not self.processes.is_newer(tid):
+            return tid in self.inside
+        passed = set[int]()
+        while at is not None and at.pid not in passed and at.starttime > self.processes.boottime * system.TICKS - 1:
+            passed.add(at.pid)
+            at = present.by_pid.get(at.parent)
+        return at is not None and at.pid in self.inside
+
+
+def _list_inside(context: Context, state: KeyState | None) -> set[int]:
+    groups = state.groups if state is not None else []
+    return {tid for group in groups for tid in context.resctrl.tasks(group.path) or ()}
+
+
+def _undo(context: Context, key: str, joined: list[Container], before: _Before | None = None) -> None:
+    """Take processes out of a job again, and its group if nothing is left in it. A failure is a complaint.
+
+    What was in the group `before` stays there, as a member's child that this call has made a member, too.
+    """
     try:
         with context.run.lock(key, system.monotonic() + context.options.lock_timeout) as locked:
             state = locked.state
             if state is None or state.completed_at is not None:
                 return
             ours = [process.id for process in joined if process.is_member(state.members.get(process.id))]
-            _take_out(context, locked, state, ours, is_own=False)
+            _take_out(context, state, ours, before)
+            others = {name: member for name, member in state.members.items() if name not in ours}
+            if before is not None and before.state is not None and before.state.completed_at is None:
+                settle(context, locked, replace(state, members=others), ours)  # no member of before has left
+            elif ours:
+                leave(context, locked, ours)
     except (HookError, OSError) as error:  # reconcile drops them once they are dead
         context.run.complain("a failed start could not be undone", error)
 
 
-def _take_out(context: Context, locked: LockedKey, state: KeyState, leaving: list[str], *, is_own: bool) -> None:
-    """Move members, with their threads and what descends from them, out of their group; then they leave the key.
+def _take_out(context: Context, state: KeyState, leaving: list[str], before: _Before | None = None) -> None:
+    """Move members, with their threads and what descends from them, out of their group, but what was in it `before`.
 
-    In this order: killed in between, they are on record, and reconcile moves them in again.
+    The caller takes them off the record then: killed in between, reconcile moves them in again.
     """
     deadline, is_whole = system.monotonic() + _PATIENCE, not leaving
     while not is_whole and system.monotonic() < deadline:
         present, is_whole = processes.look(), True  # what they have forked since is in the next look
         present.add(state.members.items())
         for member in map(state.members.__getitem__, leaving):
-            for tid in present.list_threads(present.find_pids(member)) & (context.resctrl.tasks(member.group) or set()):
-                with suppress(HookError):
-                    context.resctrl.expel(member.group, tid)
-                    is_whole = False
-    if leaving:
-        leave(context, locked, leaving, stops=is_own)
+            inside = context.resctrl.tasks(member.group) or set()
+            for process in map(present.by_pid.__getitem__, present.find_pids(member)):
+                for tid in present.list_threads([process.pid]) & inside:
+                    if before is not None and before.had_inside(tid, process, present):
+                        continue
+                    with suppress(HookError):
+                        context.resctrl.expel(member.group, tid)
+                        is_whole = False

@@ -65,6 +65,12 @@ def members(hook: Hook, key: str) -> set[int]:
     return {member["pid"] for member in state["members"].values()} if state is not None else set()
 
 
+def name(pid: int) -> str:
+    """Return the name of a process as a member of a job."""
+    born = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    return f"job-{pid}-{born}"
+
+
 def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_own(hook: Hook) -> None:
     with running(hook, "--key=nightly") as process:
         assert Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(b"sh\0-c\0")
@@ -82,8 +88,7 @@ def test_command_takes_the_place_of_run_with_its_pid_and_is_in_a_group_of_its_ow
 def test_job_without_a_name_is_named_by_pid_and_start_time(hook: Hook) -> None:
     with running(hook) as process:
         (key,) = [path.stem for path in (hook.run_dir / "groups").iterdir()]
-        born = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19]
-        assert key == f"job-{process.pid}-{born}"
+        assert key == name(process.pid)
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", -signal.SIGTERM)])
@@ -193,6 +198,7 @@ os.kill(pid.value, 9)
 
 
 def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_join(hook: Hook) -> None:
+    """Nor later: the record of the failure is about the process that was there."""
     with task() as first, task() as other, ExitStack() as stack:
         assert hook.ask("assign", "--key=batch", str(other.pid)) == WELL
         lock = stack.enter_context((hook.run_dir / "locks/batch").open())
@@ -200,6 +206,7 @@ def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_joi
         words = ["--key=batch", "--lock-timeout=60", str(first.pid)]
         assign = stack.enter_context(hook.open("assign", *words))
         wait(lambda: f"-> FLOCK  ADVISORY  WRITE {assign.pid} " in Path("/proc/locks").read_text())
+        recorded = name(first.pid)
         end(first)
         again = [sys.executable, "-ISc", AGAIN, str(first.pid)]
         taker = stack.enter_context(subprocess.Popen(again, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
@@ -209,7 +216,9 @@ def test_process_that_takes_the_pid_while_assign_waits_for_the_lock_does_not_joi
         outcome = finish(assign)
         assert (outcome.status, f"process {first.pid} is gone" in outcome.stderr) == (2, True)
         assert Path(f"/proc/{first.pid}/comm").read_text() == "sleep\n"
-        assert hook.tasks("oci-batch") == {other.pid}
+        assert hook.failures().keys() == {recorded}
+        hook.ask("reconcile")
+        assert (hook.tasks("oci-batch"), hook.failures()) == ({other.pid}, {})
         taker.communicate()
 
 
@@ -229,6 +238,22 @@ def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: 
         for _ in range(2):
             hook.ask("reconcile")
             assert (hook.tasks("oci-a"), hook.tasks("oci-b")) == ({second}, {parent.pid})
+
+
+def test_members_child_stays_in_its_group_when_a_call_fails(hook: Hook) -> None:
+    with family() as parent, task() as other, ExitStack() as stack:
+        assert hook.ask("assign", "--key=a", str(parent.pid)) == WELL
+        child = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().strip()
+        inside = hook.tasks("oci-a")
+        lock = stack.enter_context((hook.run_dir / f"locks/{name(other.pid):-<65}").open("w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assign = stack.enter_context(hook.open("assign", "--key=a", "--lock-timeout=60", child, str(other.pid)))
+        wait(lambda: f"-> FLOCK  ADVISORY  WRITE {assign.pid} " in Path("/proc/locks").read_text())
+        assert members(hook, "a") == {parent.pid, int(child)}
+        end(other)
+        lock.close()
+        assert finish(assign).status == 2
+        assert (hook.tasks("oci-a"), members(hook, "a")) == (inside, {parent.pid})
 
 
 # --- Bad input: which statuses there are. Each reason is in tests/unit/test_jobs.py

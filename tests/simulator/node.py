@@ -226,7 +226,10 @@ class SimulatedNode:
         """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
         process, key = self.find(number), key or JOB
         life = self._live_of_job(
-            verb, key, [process.pid], lambda context: jobs.assign(context, key, {process.pid: ""}, name_job(key))
+            verb,
+            key,
+            [process.pid],
+            lambda context, found: jobs.assign(context, key, {process.pid: ""}, name_job(key), found),
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
@@ -263,20 +266,21 @@ class SimulatedNode:
             if process.key == JOB:
                 self.let_go(process)
         self.released.update(self.ghosts)
-        self._live_of_job("release", JOB, [], lambda context: jobs.release(context, JOB))
+        self._live_of_job("release", JOB, [], lambda context, _: jobs.release(context, JOB))
 
     def let_go(self, process: ContainerLife) -> None:
         """A process is of its job no more."""
         process.is_member, process.was_interrupted = False, True
         self.released.update(process.pids)
 
-    def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[[Context], object]) -> SimulatedProcess:
+    def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[..., object]) -> SimulatedProcess:
         """Let a command for jobs live; an error that it would print is its result."""
 
         def body() -> object:
             try:
-                with jobs.open_node(verb, Options(**self.options), key, pids, name_job(key)) as context:
-                    return act(context)
+                found = jobs.find_processes(pids, self.options.get("history", ""), name_job(key))
+                with jobs.open_node(verb, Options(**self.options), key, found) as context:
+                    return act(context, found)
             except (HookError, OSError) as error:
                 return error
 

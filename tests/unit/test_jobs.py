@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from hook import entry, jobs, report, retry, system
+from hook.context import Context
 from hook.create import create_runtime
 from hook.errors import HookError, Reason
 from hook.identity import Container, Key
 from hook.jobs import wait
-from hook.models import Failure, Options, State
+from hook.models import Failure, Index, Options, State
 from hook.reconcile import act
 from hook.reconcile.run import end_all_keys
 from hook.report import make_failure, write_record
 from hook.show.lists import name_failed
 from hook.show.snapshot import take_snapshot
+from hook.store import LockedKey
 from hook.words import explain
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
@@ -139,7 +141,7 @@ def test_job_of_other_labels_joins_once_reconcile_has_ended_the_one_before(node:
     bob = {"user": "bob"}
     with (
         pytest.raises(HookError, match="other labels"),
-        jobs.open_node("assign", node.options(), "a", [8], bob) as context,
+        jobs.open_node("assign", node.options(), "a", jobs.find_processes([8], "", bob)) as context,
     ):
         jobs.assign(context, "a", {8: ""}, bob)
     node.verbs()
@@ -242,7 +244,8 @@ def test_outside_of_the_hosts_pid_namespace_nothing_joins_ends_or_is_recorded(no
     """A pid there is another process's here."""
     node.spawn(7, "/user.slice")
     node.kernel.pid_namespace = "pid:[4026532000]"
-    with pytest.raises(HookError, match="pid namespace"), jobs.open_node(verb, node.options(), "a", [7]):
+    found = jobs.find_processes([7])
+    with pytest.raises(HookError, match="pid namespace"), jobs.open_node(verb, node.options(), "a", found):
         pass
     assert node.failures() == {}
 
@@ -250,7 +253,8 @@ def test_outside_of_the_hosts_pid_namespace_nothing_joins_ends_or_is_recorded(no
 @pytest.mark.parametrize("verb", ["run", "assign", "release"])
 def test_who_is_not_root_reads_that_root_is_needed(node: Node, verb: str) -> None:
     node.patch.setattr(system, "user_id", lambda: 1000)
-    with pytest.raises(HookError, match=f"{verb} needs root"), jobs.open_node(verb, node.options(), "a", [7]):
+    found = jobs.find_processes([7])
+    with pytest.raises(HookError, match=f"{verb} needs root"), jobs.open_node(verb, node.options(), "a", found):
         pass
 
 
@@ -303,8 +307,9 @@ def read_failures(node: Node) -> dict[str, Failure]:
 def assign(node: Node, key: str | None, *pids: int, **options: Any) -> Exception | None:  # noqa: ANN401
     """`assign` as the command does it; returns its failure."""
     try:
-        with jobs.open_node("assign", node.options(**options), key, pids) as context:
-            jobs.assign(context, key, dict.fromkeys(pids, ""))
+        found = jobs.find_processes(pids, node.options(**options).history)
+        with jobs.open_node("assign", node.options(**options), key, found) as context:
+            jobs.assign(context, key, dict.fromkeys(pids, ""), found=found)
     except (HookError, OSError) as error:
         return error
     return None
@@ -550,6 +555,31 @@ def test_process_that_two_keys_have_after_all_stays_in_the_one_whose_group_it_is
     node.assert_settled()
 
 
+def take_the_number(node: Node) -> None:
+    node.kernel.die(9)
+    node.spawn(9, "/user.slice", born=300)
+
+
+@pytest.mark.parametrize("place", ["Survey", "lock_process"])
+def test_failed_assign_records_the_process_that_was_there_at_its_start(node: Node, place: str) -> None:
+    """It has ended while the call waited, and another one has its number: that one has asked for nothing."""
+    node.spawn(9, "/user.slice")
+    go_on = getattr(jobs, place)
+
+    def wait(*given: Any) -> Any:  # noqa: ANN401
+        take_the_number(node)
+        if place == "lock_process":
+            raise HookError(Reason.LOCK_TIMEOUT, "job locked", key="a")
+        return go_on(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, place, wait)
+        assert isinstance(assign(node, "a", 9), HookError)
+    assert node.failures().keys() == {"job-9-100"}
+    node.repair()
+    assert (node.groups(), node.failures()) == ({}, {})
+
+
 def test_index_that_a_killed_assign_left_keeps_no_process_from_another_job(node: Node) -> None:
     node.spawn(7, "/user.slice")
     node.put("members/job-7-100.json", '{"version": 1, "key": "b"}')
@@ -583,6 +613,66 @@ def test_process_that_ends_before_its_turn_takes_the_others_out_again(node: Node
     state = node.find_state("a")
     assert (state.members.keys() if state is not None else set()) == members.keys()
     node.assert_settled()
+
+
+def descend_from_a_member(node: Node) -> None:
+    jobs.assign(node.context(), "a", {6: ""})
+    node.kernel.fork(6, 7)
+
+
+def be_left_behind(node: Node) -> None:
+    descend_from_a_member(node)
+    node.kernel.die(6)
+    node.repair()
+
+
+@pytest.mark.parametrize("happens", [descend_from_a_member, be_left_behind])
+def test_what_was_in_the_group_before_a_failed_call_stays_there_and_what_came_by_it_leaves(
+    node: Node, happens: Callable[[Node], None]
+) -> None:
+    """Of both what is forked during the call, too."""
+    for pid in (6, 8, 9):
+        node.spawn(pid, "/user.slice")
+    happens(node)
+    node.kernel.tasks[7].groups[71] = f"{RESCTRL}/mon_groups/oci-a"
+    node.kernel.tasks[7].groups[72] = RESCTRL
+    before = node.find_state("a")
+    now, put = int(node.kernel.now * system.TICKS) + 1, node.kernel.put
+
+    def fork_and_fail(path: str, data: bytes) -> None:
+        if data.strip() == b"9":
+            for pid in (7, 8):
+                node.kernel.fork(pid, 10 * pid, born=now)
+            node.kernel.die(9)
+        put(path, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.kernel, "put", fork_and_fail)
+        assert expect_refusal(node, "a", 7, 8, 9).reason == Reason.TASK_GONE
+    assert node.groups() == {"oci-a": {6, 7, 70, 71} & {*node.kernel.tasks, 71}}
+    assert node.find_state("a") == before
+    assert not {"job-7-100", "job-7-200", "job-8-100"} & {*node.context().run.list_names(Index)}
+
+
+def test_failure_that_was_on_record_before_a_failed_call_stays(node: Node) -> None:
+    rmids = use_up_rmids(node)
+    for pid in (7, 9):
+        node.spawn(pid, "/user.slice")
+    assign(node, "a", 7)
+    rmids()
+    lock, others = act.lock_process, [9]
+
+    def come_between(context: Context, pid: int, born: int | None) -> LockedKey:
+        while pid in others:
+            others.remove(pid)
+            assert assign(node, "b", pid) is None
+        return lock(context, pid, born)
+
+    node.patch.setattr(jobs, "lock_process", come_between)
+    error = assign(node, "a", 7, 9)
+    assert isinstance(error, HookError)
+    assert "process 9 is job-9-100, a member of key b" in str(explain(error))
+    assert (node.groups(), node.failures()) == ({"oci-b": {9}}, {"job-7-100": Reason.NO_RMIDS})
 
 
 def test_threads_and_children_come_along(node: Node) -> None:
