@@ -176,11 +176,22 @@ def release(context: Context, name: str, outcomes: dict[int, str] | None = None)
 
 def _release_members(context: Context, locked: LockedKey, state: KeyState, outcomes: dict[int, str]) -> None:
     leaving = {name: member.pid for name, member in state.members.items() if member.pid in outcomes}
-    tids = {tid for group in state.groups for tid in context.resctrl.tasks(group.path) or ()}
-    for pid in outcomes.keys() - leaving.values():
+    tids, present = _list_inside(context, state), processes.look()
+    staying = {name: member for name, member in state.members.items() if name not in leaving}
+    present.add(staying.items())
+    families = {name: present.list_threads(present.find_pids(member)) for name, member in staying.items()}
+    dead = {state.members[name].pid for name in leaving if not present.is_alive(state.members[name])}
+    for pid in outcomes:
         problem = f"process {pid} is no member of the job {state.key}"
+        ancestor = next((name for name, family in families.items() if pid in family and pid not in dead), None)
+        if ancestor is not None:  # reconcile would bring it in again
+            problem = f"process {pid} descends from {ancestor}, a member of the job {state.key} that stays"
+            hint = f"release process {staying[ancestor].pid} instead, or as well: all that descends from it leaves, too"
+            raise HookError(Reason.USAGE, problem, hint=hint)
+        if pid in leaving.values():
+            continue
         if pid in tids:
-            raise HookError(Reason.USAGE, f"{problem}, and in its group: release the member that it descends from")
+            raise HookError(Reason.USAGE, f"{problem}, and in its group: a member that has ended has left it behind")
         context.run.complaints.append(HookError(Reason.TASK_GONE, f"{problem}: it has ended, or was released before"))
     _take_out(context, state, [*leaving])
     if leaving:

@@ -240,7 +240,7 @@ def test_what_a_job_left_to_a_subreaper_of_another_job_stays_in_its_group(hook: 
             assert (hook.tasks("oci-a"), hook.tasks("oci-b")) == ({second}, {parent.pid})
 
 
-def test_members_child_stays_in_its_group_when_a_call_fails(hook: Hook) -> None:
+def test_members_child_stays_in_its_group_when_a_call_fails_and_when_its_release_is_refused(hook: Hook) -> None:
     with family() as parent, task() as other, ExitStack() as stack:
         assert hook.ask("assign", "--key=a", str(parent.pid)) == WELL
         child = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().strip()
@@ -254,6 +254,12 @@ def test_members_child_stays_in_its_group_when_a_call_fails(hook: Hook) -> None:
         lock.close()
         assert finish(assign).status == 2
         assert (hook.tasks("oci-a"), members(hook, "a")) == (inside, {parent.pid})
+        assert hook.ask("assign", "--key=a", child) == WELL
+        expect_refusal(hook, 2, f"descends from {name(parent.pid)}", "release", "--key=a", child)
+        hook.ask("reconcile")
+        assert (hook.tasks("oci-a"), members(hook, "a")) == (inside, {parent.pid, int(child)})
+        assert hook.ask("release", "--key=a", child, str(parent.pid)) == WELL
+        assert hook.groups() == set()
 
 
 # --- Bad input: which statuses there are. Each reason is in tests/unit/test_jobs.py

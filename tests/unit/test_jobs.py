@@ -949,9 +949,45 @@ def test_release_of_a_child_names_no_member_and_changes_nothing(node: Node) -> N
     node.spawn(7, "/user.slice")
     jobs.assign(node.context(), "a", {6: "", 7: ""})
     node.kernel.fork(7, 70)
-    with pytest.raises(HookError, match="process 70 is no member of the job a, and in its group") as caught:
+    with pytest.raises(HookError, match="process 70 descends from job-7-100, a member of the job a") as caught:
         jobs.release(node.context(), "a", {6: "", 70: ""})
     assert (caught.value.reason, node.groups()) == (Reason.USAGE, {"oci-a": {6, 7, 70}})
+
+
+@pytest.mark.parametrize("pids", [[8], [9], [8, 9], [9, 7, 8]])
+def test_released_member_that_descends_from_another_one_is_refused_unless_that_leaves_too(
+    node: Node, pids: list[int]
+) -> None:
+    """Else reconcile brings it in again. Of three generations, the second may be no member."""
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", {6: "", 7: ""})
+    node.kernel.fork(7, 70)
+    node.kernel.fork(70, 8, born=100)
+    node.kernel.fork(8, 9, born=100)
+    jobs.assign(node.context(), "a", {8: "", 9: ""})
+    state, groups = node.state("a"), node.groups()
+    problem = ""
+    try:
+        jobs.release(node.context(), "a", dict.fromkeys(pids, ""))
+    except HookError as error:
+        problem = str(explain(error))
+    if 7 in pids:
+        assert (problem, node.groups()) == ("", {"oci-a": {6}})
+    else:
+        assert (f"process {pids[0]} descends from job-7-100" in problem) or (pids == [9] and "job-8-100" in problem)
+        assert (node.state("a"), node.groups()) == (state, groups)
+    node.assert_settled()
+
+
+def test_dead_member_is_released_though_a_descendant_of_another_one_has_its_number(node: Node) -> None:
+    node.spawn(6, "/user.slice")
+    node.spawn(7, "/user.slice")
+    jobs.assign(node.context(), "a", {6: "", 7: ""})
+    node.kernel.die(7)
+    node.kernel.fork(6, 7)
+    assert jobs.release(node.context(), "a", {7: ""})
+    assert (node.groups(), node.members("a")) == ({"oci-a": {6, 7}}, {"job-6-100": 6})
 
 
 def test_what_a_released_member_forks_at_that_moment_leaves_too(node: Node) -> None:
