@@ -107,6 +107,14 @@ MUTANTS = {
         "two jobs may have one process", "B21 | J21 | J21@other | r",
         {'    lock = f"{name:-<{LONGEST_KEY + 1}}"': '    lock = f"{id(context)}"'},
     ),
+    "M20": BrokenRule(
+        "a process may be a member of two keys", "rmids=2; c1 c5 c9 p5 B21^9 J21 | p1 | r",
+        {"if container.is_member(member):\n                raise": "if False:\n                raise"},
+    ),
+    "M21": BrokenRule(
+        "a call that fails takes out what was in the group before", "j21 F22^21 B23 | J22^23 | d23 | r",
+        {"if before is not None and before.had_inside(tid, process, present):": "if False:"},
+    ),
 }  # fmt: skip
 
 
@@ -126,8 +134,9 @@ def break_source(name: str) -> tuple[Path, str]:
 def apply(name: str) -> None:
     """Break the program, of which nothing that is broken is imported yet."""
     path, source = break_source(name)
-    package, last = ".".join(path.parent.relative_to(ROOT).parts), path.stem
-    spec = importlib.util.find_spec(f"{package}.{last}")
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    package, _, last = name.rpartition(".")
+    spec = importlib.util.find_spec(name)
     assert spec is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102  our own sources

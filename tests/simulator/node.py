@@ -28,14 +28,15 @@ from tests.simulator.schedule import SimulatedProcess, SimulatedRun
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 JOB = "batch"
 STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
-_WITHOUT_CONTAINER = "cBCjnqrRtgXhHYUz"
+_WITHOUT_CONTAINER = "cBCFjnqrRtgXhHYUz"
 
 
 class ContainerLife:
     """One start of a container; `pids`: its init first. `is_member`: its createRuntime has succeeded.
 
-    `is_out`, `is_lost`, `is_unindexed`: another tool has taken it out of its group, its record, or the index; `taker`:
-    the group of another tool that its processes, but those that entered later, are in;
+    `is_forked`: it came into the group of a job as a member's child. `is_out`, `is_lost`, `is_unindexed`: another tool
+    has taken it out of its group, its record, or the index; `taker`: the group of another tool that its processes, but
+    those that entered later, are in;
     `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
@@ -52,6 +53,7 @@ class ContainerLife:
         self.is_alive = True
         self.is_stopped = False
         self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = False
+        self.is_forked = False
         self.taker: str | None = None
         self.taken: list[int] = []
 
@@ -216,20 +218,41 @@ class SimulatedNode:
         self.begin_process(number, group)
         self.assign_again(number, JOB)
 
-    def begin_process(self, number: int, group: str | None = None, *_: object) -> None:
-        """A process begins that no command has put into a job."""
-        process = self.begin(number, group, kind=JobProcess)
+    def begin_process(self, number: int, group: str | None = None, like: int | None = None) -> None:
+        """A process begins that no command has put into a job; `like`: it is the init of this container."""
+        if like is None:
+            process = self.begin(number, group, kind=JobProcess)
+        else:
+            init = self.find(like)
+            process = JobProcess(number, init.ctrl_group)
+            process.pid, process.born, process.is_alive = init.pid, init.born, init.is_alive
+            process.pids.append(process.pid)
+            self.lives.append(process)
         process.id = f"job-{process.pid}-{process.born}"
         process.was_interrupted = True
 
-    def assign_again(self, number: int, key: str | None, *_: object, verb: str = "assign") -> bool:
-        """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed."""
+    def fork_process(self, number: int, _: object, parent: int) -> None:
+        """A process of the job forks: the child is in its group, and no member."""
+        former = self.find(parent)
+        if former.is_alive:
+            self.begin_process(number)
+            child = self.find(number)
+            child.ctrl_group, child.is_forked = former.ctrl_group, former.is_member
+            task = self.kernel.tasks[child.pid]
+            task.parent, task.groups = former.pid, {child.pid: self.kernel.group_of(former.pid)}
+
+    def assign_again(self, number: int, key: str | None, other: int | None = None, *, verb: str = "assign") -> bool:
+        """`assign` puts a process into this job, or fails, so that reconcile does; returns whether it was killed.
+
+        `other`: a process that the same call is to put there, after this one.
+        """
         process, key = self.find(number), key or JOB
+        pids = [process.pid, *([self.find(other).pid] if other is not None else [])]
         life = self._live_of_job(
             verb,
             key,
-            [process.pid],
-            lambda context, found: jobs.assign(context, key, {process.pid: ""}, name_job(key), found),
+            pids,
+            lambda context, found: jobs.assign(context, key, dict.fromkeys(pids, ""), name_job(key), found),
         )
         has_joined = life.result == key and not life.is_killed
         is_refused = isinstance(life.result, HookError) and life.result.reason == Reason.USAGE
@@ -249,9 +272,13 @@ class SimulatedNode:
             is_over or life.had_fault
         )  # which may have cost its record
         is_fine = has_joined or is_refused or life.is_killed or life.had_fault or self._may_fail() or self.is_damaged
-        expect(is_fine or not process.is_alive, life.what, "failed:", life.result)
+        are_there = process.is_alive and (other is None or self.find(other).is_alive)
+        expect(is_fine or not are_there, life.what, "failed:", life.result)
         if process.is_member and process.is_alive:
             self.run.after_change("put", RESCTRL)
+        if other is not None:
+            second = self.find(other)
+            second.key, second.is_member = process.key, has_joined and process.is_member
         return life.is_killed
 
     def run_job(self, number: int, *_: object) -> None:
@@ -270,7 +297,7 @@ class SimulatedNode:
 
     def let_go(self, process: ContainerLife) -> None:
         """A process is of its job no more."""
-        process.is_member, process.was_interrupted = False, True
+        process.is_member, process.is_forked, process.was_interrupted = False, False, True
         self.released.update(process.pids)
 
     def _live_of_job(self, verb: str, key: str, pids: list[int], act: Callable[..., object]) -> SimulatedProcess:
@@ -326,7 +353,8 @@ class SimulatedNode:
     def end(self, number: int, *_: object) -> None:
         """Its processes end."""
         container = self.find(number)
-        container.is_alive = False
+        for life in self.lives:
+            life.is_alive = life.is_alive and (life.pid, life.born) != (container.pid, container.born)
         for pid in container.pids:
             self.kernel.die(pid)
 
@@ -541,8 +569,10 @@ STEPS: dict[str, Callable[..., object]] = {
     "h": SimulatedNode.fill_disk, "H": SimulatedNode.take_directory, "Y": SimulatedNode.mend_history,
     "j": SimulatedNode.assign, "n": SimulatedNode.run_job, "q": SimulatedNode.release,
     "N": SimulatedNode.pass_number_on, "B": SimulatedNode.begin_process, "J": SimulatedNode.assign_again,
+    "F": SimulatedNode.fork_process,
     "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
 owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j21`, `n21`, `J21` and `q` are of
-the job JOB, `J21@other` of the job other; the processes of jobs have numbers of their own: 21 and up."""
+the job JOB, `J21@other` of the job other, `J21^22` is of two processes; those of jobs have numbers of their own: 21 and
+up. `B21^9` is the init of container 9 as a process of a job, `F22^21` a child of process 21."""

@@ -105,9 +105,16 @@ class StepOracle:
             if self._node.is_in_group(member):
                 member.is_out = False
             expect(member.is_out or self._node.is_in_group(member), actor, "took", member, "out of its group")
+        for child in self._node.lives:
+            is_kept = not child.is_forked or not child.is_alive or self._node.is_off or self._node.is_in_group(child)
+            expect(is_kept, actor, "took", child, "out of the group that its parent had joined")
 
     def _look_at_records(self, actor: str, is_faulty: bool) -> None:
-        """Nor out of its record."""
+        """Nor out of its record. And each process is a member of one key."""
+        for member in self._node.lives:
+            states = map(self._read_state, self._list_keys())
+            keys = [state["key"] for state in states if state is not None and member.is_among(state["members"])]
+            expect(len(keys) < 2, actor, "made", member, "a member of", *keys)
         for member in self._list_members():
             state = self._read_state(member.key)
             if state is not None and state["completed_at"] is None and member.is_among(state["members"]):
@@ -150,6 +157,11 @@ class StepOracle:
             for container in self._node.lives
             if container.is_member and container.is_alive and not self._node.is_off
         ]
+
+    def _list_keys(self) -> list[str]:
+        groups = self._find(f"{RUN}/groups")
+        files = [*groups.entries] if isinstance(groups, FakeDirectory) else []
+        return [file[: -len(".json")] for file in files if file.endswith(".json")]
 
     def _read_state(self, key: str) -> Any:  # noqa: ANN401  JSON
         node = self._find(f"{RUN}/groups/{key}.json")
@@ -223,6 +235,8 @@ class LastOracle:
             expect(is_known, container, "is in its group and on no record")
             outside = [pid for pid in container.pids if self._kernel.group_of(pid) != container.group]
             expect(not outside, "of", container, "these are outside its group:", outside)
+        elif self._is_of_other_key(container):
+            expect(not is_recorded, container, "is on record, and in the group of a job")
         elif failure is not None:
             is_short = failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
             expect(is_short, container, "is not monitored:", failure)
@@ -239,6 +253,10 @@ class LastOracle:
             expect(not container.is_member, container, "was monitored and is not any more")
             is_counted = f"{RUN}/runs/unrecorded" in self._files  # a second fault has cost its record
             expect(container.was_interrupted or is_counted, container, "is not monitored, without a reason")
+
+    def _is_of_other_key(self, container: ContainerLife) -> bool:
+        """Whether its process is a member of another key than its own."""
+        return any(container.is_among(state["members"]) for key, state in self._open.items() if key != container.key)
 
     def _judge_group(self, path: str) -> None:
         name = path.rpartition("/")[2]
