@@ -177,7 +177,7 @@ def _act(call: Call, context: Context) -> bool:
     elif context.run.has(Failure, call.name):
         from hook import poststop
 
-        poststop.forget_failure(context, call.name, container.pid)
+        poststop.forget_failure(context, call.name, container)
     return True
 
 

@@ -14,6 +14,7 @@ from hook.models import Failure
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
+    from hook.identity import Container
     from hook.models import Member
     from hook.store import RunDir
 
@@ -45,10 +46,10 @@ def poststop(context: Context, container: str) -> None:
             key.leave(context, locked, leaving, stops=member is not None and container in leaving)
 
 
-def forget_failure(context: Context, container: str, pid: int | None = None) -> None:
+def forget_failure(context: Context, container: str, process: Container | None = None) -> None:
     """Remove the record of a container's failure, unless it is of a process that may be alive and is not this one.
 
-    What ran unmonitored has its line in the history first. `pid` is of a process that is monitored now.
+    What ran unmonitored has its line in the history first. `process` is monitored now.
     """
     run = context.run
     if not run.has(Failure, container):
@@ -56,10 +57,10 @@ def forget_failure(context: Context, container: str, pid: int | None = None) -> 
     try:
         # Under the lock of its writers: the container may start again and fail at this moment, and that record stays.
         with run.lock(container, system.monotonic() + FAILURE_PATIENCE):
-            if not has_live_failure(run, container, pid):
+            if not has_live_failure(run, container, process.pid if process is not None else None):
                 from hook import unmonitored
 
-                unmonitored.close(context, container, pid)
+                unmonitored.close(context, container, process)
     except (HookError, OSError) as error:  # reconcile removes it
         run.complain("the record of a failed start stays until its line of history can be written", error)
 

@@ -192,12 +192,13 @@ def _write_unless_live(context: Context, failure: Failure, owner: str = "") -> N
     """Write the record. `owner` names the temporary file, which a writer without the lock shares with no other."""
     run, container = context.run, failure.container
     former = run.glance(Failure, container)
-    is_other = former is not None and former.pid not in (None, failure.pid)
+    process = failure.pid, failure.starttime
+    is_other = former is not None and former.pid is not None and (former.pid, former.starttime) != process
     if is_other and not poststop.has_live_failure(run, container):
         from hook import unmonitored
 
         # A run of the same ID has ended, as Podman's do: it has its line before this record takes its place.
-        unmonitored.close(context, container, failure.pid)
+        unmonitored.close(context, container, failure)
     # A late poststop may fail when the container has started again, and that start's own failure stays on record.
     if failure.stage != "poststop" or not poststop.has_live_failure(run, container):
         run.write(Failure, container, failure, owner)

@@ -13,20 +13,21 @@ from hook.models import Failure
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.context import Context
+    from hook.identity import Container
 
 COUNTED = "unmonitored-"
 """Files in the run directory's `runs` begin so: one byte for each run that ended unmonitored, by reason."""
 _NEVER_RAN = Reason.TASK_GONE
 
 
-def close(context: Context, container: str, pid: int | None = None) -> None:
+def close(context: Context, container: str, process: Container | Failure | None = None) -> None:
     """Remove the record of a container's failure, once its line is written. Call it under the lock of the container.
 
-    `pid` is of a process of this container that is monitored now, or has failed again: then its run goes on. Raises
+    `process` is one of this container that is monitored now, or has failed again: then its run goes on. Raises
     HookError if the line cannot be written; then the record stays.
     """
     failure = context.run.glance(Failure, container)
-    reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, pid) else None
+    reason = failure.reason if failure is not None and _ran_unmonitored(context, failure, process) else None
     if failure is not None and reason is not None and failure.history_file:
         try:
             system.append_lines(failure.history_file, [system.dumps(_describe(context, failure))])
@@ -39,11 +40,11 @@ def close(context: Context, container: str, pid: int | None = None) -> None:
         context.run.count_run(COUNTED + reason)
 
 
-def _ran_unmonitored(context: Context, failure: Failure, pid: int | None) -> bool:
+def _ran_unmonitored(context: Context, failure: Failure, process: Container | Failure | None) -> bool:
     """Whether a failure is that of a run which has ended, without having been monitored."""
     if failure.monitored or failure.stage == "poststop" or failure.reason == _NEVER_RAN:
         return False
-    if pid is not None and failure.pid == pid:
+    if process is not None and failure.pid == process.pid and failure.starttime in (None, process.starttime):
         return False
     # With --strict the runtime has refused the container.
     return failure.kind == "job" or not context.options.strict

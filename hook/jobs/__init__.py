@@ -80,7 +80,7 @@ def run(
         if context is not None and isinstance(process, Container):
             if key is not None:
                 _undo(context, key, [process])
-            forget_failure(context, process.id, pid)
+            forget_failure(context, process.id, process)
         raise Unstartable(command[0], error.errno or 0) from error
 
 
@@ -142,7 +142,7 @@ def assign(
     # After the last one: what an earlier call could not do stays on record if this one fails. Killed before it,
     # reconcile finds that they are members.
     for process in joining:
-        forget_failure(context, process.id, process.pid)
+        forget_failure(context, process.id, process)
     return key
 
 

@@ -431,7 +431,7 @@ def _monitor(survey: Survey, container: Container, key: Key | None, *, was_in: b
     if problem is not None:
         _record(context, container, problem, key, is_monitored=True)
     else:
-        poststop.forget_failure(context, container.id, container.pid)
+        poststop.forget_failure(context, container.id, container)
     if key is None:
         return False
     # Its init is in by now: what stays outside is no hook's failure.
