@@ -34,7 +34,7 @@ _TAKES_LOCK = "system.try_flock(descriptor) or system.wait_for_flock(descriptor,
 _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)\n"
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "    is_made = context.resctrl.make(path)\n"
-_COMMITS = "    locked.commit(after)\n    # Before mkdir"
+_COMMITS = "cannot leak.\n    locked.commit(after)\n"
 _WRITES_LINES = "        after = ending.write_lines(context.run, after)\n"
 _WRITES_LATER = "        owing, after = after, replace(after, owed=None)\n"
 _WRITES_NOW = "    if 'owing' in locals():\n        ending.write_lines(context.run, owing)\n"
@@ -61,7 +61,7 @@ MUTANTS = {
     "M7": _skip_second_look("a container in the index is a member", "forget", "| c1 | r"),
     "M8": BrokenRule(
         "a member is recorded after its group is made", "c1 | c2 | r",
-        {_COMMITS: "    # Before mkdir", _MAKES_GROUP: _MAKES_GROUP + "    locked.commit(after)\n"},
+        {_COMMITS: "cannot leak.\n", _MAKES_GROUP: _MAKES_GROUP + "    locked.commit(after)\n"},
     ),
     "M9": BrokenRule(
         "a group that another tool removed is not made again", "| c1 | x1",
