@@ -160,14 +160,14 @@ class LifeOfKey:
             self.settle(life_end.complete(state, self.finals(), held, self.clock, self.clock), refused)
 
     def refuse(self, step: LifeStep) -> None:
-        self.complete(step, refused=[step.path])
+        self.complete(step, refused=self.directories.keys() & {step.path})
 
     def retire(self, step: LifeStep) -> None:
         self.complete(step, held=[step.path])
 
     def retire_and_refuse(self, step: LifeStep) -> None:
         """A task keeps one group, and the kernel refuses to remove the other."""
-        self.complete(step, refused={*PATHS} - {step.path}, held=[step.path])
+        self.complete(step, refused=self.directories.keys() - {step.path}, held=[step.path])
 
     def remount(self, step: LifeStep) -> None:
         """resctrl is mounted again, and numbers its directories from 1."""
