@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import names, report, show, system
 from hook.cli import options
-from hook.errors import Reason, as_hook_error
+from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
 from hook.models import Options
 from hook.node import engines, files, paths, programs
@@ -300,7 +300,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
     elif request.is_json:
         show.print_answer(prometheus.to_json(measure()))
     else:
-        print(prometheus.format_text(measure()), end="", flush=True)
+        show.write(prometheus.format_text(measure()))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -562,21 +562,26 @@ _ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 
 
 class RepairLog:
-    """Prints the actions of a run, also if it is ended early. A closed pipe stops the output, but no action."""
+    """Prints the actions of a run, also if it is ended early. A closed pipe or a full disk stops no action."""
 
     def __init__(self) -> None:
         self._failed = 0
+        self._lost: HookError | None = None  # why an action could not be printed
 
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
         if outcome.problem is not None:
             self._failed += 1
         if outcome.problem is None or self._failed <= MOST_FAILURES:
-            with suppress(BrokenPipeError):
+            try:
                 show.print_printable(format_outcome(outcome))
+            except BrokenPipeError:
+                pass
+            except HookError as error:
+                self._lost = error
 
     def end(self, result: Repairs) -> None:
-        """Print what the run leaves."""
+        """Print what the run leaves. Raises HookError if something could not be printed."""
         lines = format_left(result)
         if self._failed > MOST_FAILURES:
             lines.append(f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list")
@@ -586,6 +591,8 @@ class RepairLog:
             lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
         with suppress(BrokenPipeError):
             show.print_printable(lines)
+        if self._lost is not None:
+            raise self._lost
 
 
 def format_outcome(outcome: Outcome) -> list[str]:
