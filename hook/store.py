@@ -47,7 +47,9 @@ class Reader:
         self.path = path
         try:
             self.descriptor = system.open_directory(path)
-        except NotADirectoryError:  # also for a link
+        except OSError as error:
+            if error.errno not in (system.ENOTDIR, system.ELOOP):
+                raise
             raise HookError(Reason.IO, "no directory", path=path) from None
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner not in owners or mode & 0o022:

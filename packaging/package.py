@@ -87,8 +87,8 @@ def find_epoch() -> int:
 def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution.
 
-    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place, and last the
-    hooks.d files: without a script nothing makes a container need the program.
+    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place, and last
+    the hooks.d files: without a script nothing makes a container need the program.
     """
     _run([sys.executable, what.program, "install", f"--destdir={tree}", "--for=both"])
     (tree / SHIPPED).mkdir()

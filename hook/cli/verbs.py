@@ -481,12 +481,13 @@ def install_program(given: options.Install, request: Request) -> None:
 
     places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
     targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
-    if not (targets or given.targets):
+    if not given.targets and not targets:
         remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
     if not targets and request.words:
-        problem = f"--for=jobs writes no hooks.d file that could keep {request.words[0]}"
-        raise Usage(f"{problem}; remedy: give options of the hook to run and assign")
+        problem = f"--for={given.targets} writes no hooks.d file that could keep {request.words[0]}"
+        remedy = "give options of the hook to run and assign" if given.targets == "jobs" else "change the hooks.d files"
+        raise Usage(f"{problem}; remedy: {remedy}")
     wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 

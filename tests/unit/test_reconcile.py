@@ -594,7 +594,7 @@ def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(node: Node) -> None:
     node.put(f"groups/{UID}.json", "{")
     node.kernel.files.update({"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None})
     assert {outcome.problem for outcome in node.repair().outcomes} == {
-        "its group has tasks that match no known container"
+        "its group has tasks that match no known container: process 7"
     }
     assert node.state().recovering
     node.kernel.files.clear()

@@ -68,7 +68,11 @@ def remember(run: RunDir) -> None:
     [
         ("link", "", f"{RUN} is a link to /elsewhere, not a directory; hint: `mv {RUN} {RUN}.moved`: "),
         ("file", "", f"{RUN} is a file, not a directory; hint: `mv {RUN} {RUN}.moved`: the next hook makes"),
-        ("file", "/a/b", f"the run directory {RUN}/a/b cannot be used: {RUN} is a file, not a directory; hint: `mv {RUN} "),
+        (
+            "file",
+            "/a/b",
+            f"the run directory {RUN}/a/b cannot be used: {RUN} is a file, not a directory; hint: `mv {RUN} ",
+        ),
         ("no parent", "/none/deeper", "ENOENT"),
     ],
 )

@@ -68,7 +68,11 @@ def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
 @pytest.mark.parametrize(
     ("error", "tried", "hint"),
     [
-        (OSError(errno.ENOSPC, "No space left", "/srv/x"), "No space left '/srv/x': ENOSPC", "the file system of /srv/x"),
+        (
+            OSError(errno.ENOSPC, "No space left", "/srv/x"),
+            "No space left '/srv/x': ENOSPC",
+            "the file system of /srv/x",
+        ),
         (OSError(errno.ENOSPC, "No space left", b"/run/x"), "ENOSPC", "the file system of /run/x is full"),
         (OSError(errno.ENOSPC, "No space left", b"groups/x"), "ENOSPC", "the file system of the run directory is full"),
         (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system of the run directory is read-only"),
