@@ -220,7 +220,7 @@ def _check_leaks(site: Site) -> Found:
     rebuilt = (key for key in site.snapshot.keys if key.condition == "recovering" and not key.list_alive())
     unowned = {group.record.path for key in rebuilt for group in key.groups if group.exists}
     for path in sorted(unowned.union(site.snapshot.orphans)):
-        if holders := processes.describe_tasks(system.try_call(kernel.tasks, path) or ()):
+        if holders := processes.describe_tasks(system.try_call(kernel.tasks, path)):
             held.append(f"{path} by {holders}")
     lone = [path for path in site.snapshot.orphans if not any(line.startswith(f"{path} by ") for line in held)]
     if lone:

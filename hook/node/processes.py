@@ -195,9 +195,9 @@ def parse_job_process(name: str) -> tuple[int, int] | None:
     return (int(pid), int(starttime)) if is_ours and name == name_job_process(int(pid), int(starttime)) else None
 
 
-def describe_tasks(tids: Iterable[int]) -> str:
+def describe_tasks(tids: Iterable[int] | None) -> str:
     """Name the first few live processes of these tasks, each with its cgroup, for people; empty if none is alive."""
-    pids = {(system.try_call(read_status, tid, "Tgid") or tid) for tid in tids if not system.is_dead(tid)}
+    pids = {(system.try_call(read_status, tid, "Tgid") or tid) for tid in tids or () if not system.is_dead(tid)}
     lines = []
     for pid in sorted(pids):
         places = system.cgroups(pid)

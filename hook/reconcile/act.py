@@ -44,7 +44,7 @@ def act(survey: Survey, action: Action) -> bool | Mover:
     if action.verb == "remove":
         return reclaim.remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
-        holders = processes.describe_tasks(system.try_call(survey.context.resctrl.tasks, action.path) or ())
+        holders = processes.describe_tasks(system.try_call(survey.context.resctrl.tasks, action.path))
         raise HookError(Reason.IO, f"it has tasks of several keys, and its name is none of them: {holders}")
     if action.state is not None:
         running = action.state
