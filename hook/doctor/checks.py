@@ -26,7 +26,6 @@ from hook.show.snapshot import TRAFFIC, Inventory, list_events, take_snapshot, t
 from hook.words import explain, format_count
 
 _OVERDUE = 300.0  # seconds: timers run reconcile and the textfile every minute, and watch renews its record as often
-_REMOUNT = ("mount", "-o", "remount,rw")
 _TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
 _UID = "[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
 _TOOLS = {
@@ -111,7 +110,7 @@ class Site:
             words.append("--for=same")
         elif self.is_for_jobs or not paths.find_targets():
             words.append("--for=jobs")
-        if places.adopts():
+        if not self.ours and places.adopts():
             words.append("--adopt")
         if places.prefix != paths.USR:
             words.append(f"--prefix={places.prefix}")
@@ -155,10 +154,7 @@ def _check_root(_site: Site) -> Found:
 def _check_resctrl(site: Site) -> Found:
     kernel = resctrl.Resctrl(site.options.resctrl_root)
     if kernel.is_mounted():
-        if os.statvfs(kernel.root).f_flag & os.ST_RDONLY:
-            yield FAILURE, f"{kernel.root} is mounted read-only: no group can be made", _show(*_REMOUNT, kernel.root)
-        else:
-            yield OK, f"mounted on {kernel.root}", ""
+        yield from [*_check_read_only(kernel.root)] or [(OK, f"mounted on {kernel.root}", "")]
     elif not kernel.exists():
         remedy = "use a machine and a kernel with Intel RDT, AMD QoS or Arm MPAM (see the documentation on hardware)"
         yield FAILURE, f"no {kernel.root}: the kernel or the CPU does not support resctrl", remedy
@@ -397,8 +393,18 @@ def _check_containerd(_site: Site) -> Found:
 # --- Records, and what writes them
 
 
+def _check_read_only(path: str) -> Found:
+    """Yield whether a directory, or the one that it will be made in, is on a read-only file system."""
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        remedy = f"`mount -o remount,rw $(findmnt -n -o TARGET -T {shlex.quote(path)})`"
+        yield FAILURE, f"{path} is mounted read-only", remedy
+
+
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
+    yield from _check_read_only(run_dir)
     if site.snapshot.is_full:
         remedy = "free space or inodes there: until then containers run unmonitored"
         yield FAILURE, f"the file system of {run_dir} is full", remedy
@@ -418,6 +424,8 @@ def _check_history(site: Site) -> Found:
             moved = f"{_show('mv', path, path + '.moved')}, then " if os.path.lexists(path) else ""
             what = f"{path} is no directory: no history can be written to it"
             yield WARNING, what, moved + _show("mkdir", "-p", path)
+        else:
+            yield from _check_read_only(path)
     for file in dict.fromkeys([*filter(None, named), paths.HISTORY]):
         for path, remedy in _list_open(file):
             yield WARNING, f"{path} is not owned by root, or is writable by others, who can change a bill", remedy
@@ -463,8 +471,12 @@ def _check_reconcile(site: Site) -> Found:
     else:
         yield OK, f"it last ended {age:.0f} s ago, after {run.seconds:.1f} s", ""
         return
-    enable = f"systemctl enable --now {NAME}-reconcile.timer"
-    yield WARNING, what, f"{site.call('reconcile')}; each minute, with systemd: `{enable}`"
+    remedy = f"{site.call('reconcile')}; each minute, with systemd: "
+    if any(os.path.exists(places.timer) for places in site.installations):
+        remedy += _show("systemctl", "enable", "--now", f"{NAME}-reconcile.timer")
+    else:
+        remedy += site.again  # there is no timer to enable
+    yield WARNING, what, remedy
 
 
 def _check_watch(site: Site) -> Found:

@@ -291,10 +291,11 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
 def _make_unit(wanted: Wanted, path: str) -> str:
     """Return a unit that starts the program of this prefix."""
     text = wanted.shipped.text(f"packaging/systemd/{os.path.basename(path)}")
-    if wanted.adopt:
+    is_same, places = wanted.targets is None, wanted.places
+    if wanted.adopt or (is_same and places.adopts()):
         text = text.replace(f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n")
-    mark = "" if wanted.kept else f"{JOBS_MARK}\n"
-    return mark + text.replace(f"={Places().link} ", f"={wanted.places.link} ")
+    mark = f"{JOBS_MARK}\n" if not wanted.kept or (is_same and places.is_for_jobs()) else ""
+    return mark + text.replace(f"={Places().link} ", f"={places.link} ")
 
 
 def _plan_activation(wanted: Wanted) -> list[Step]:

@@ -221,6 +221,10 @@ def read_only(node: InstalledNode) -> None:
     node.machine.mount(f"mount --bind {root} {root}", f"mount -o remount,bind,ro {root}")
 
 
+def read_only_history(node: InstalledNode) -> None:
+    node.machine.mount(f"mount --bind {HISTORY} {HISTORY}", f"mount -o remount,bind,ro {HISTORY}")
+
+
 def run_directory_elsewhere(node: InstalledNode) -> None:
     node.run_dir.symlink_to(node.machine.directory)
 
@@ -287,7 +291,9 @@ OF_THE_NODE: dict[str, Remedy] = {
     ),
     "a directory that all may write": (chmod(HOOKS_DIR, 0o777), f"{HOOKS_DIR} is not owned by root, or", ()),
     "not mounted": (unmounted, "not mounted on", ()),
-    "mounted read-only": (read_only, "is mounted read-only", ()),
+    "mounted read-only": (read_only, "resctrl is mounted read-only", ()),
+    "a read-only history": (read_only_history, f"{HISTORY} is mounted read-only", ()),
+    "no timer": (remove(f"{UNITS}.timer"), "it has not ended since boot", ()),
     "a file for a run directory": (lambda node: node.run_dir.touch(), "is a file, not a directory", ()),
     "a link for a run directory": (run_directory_elsewhere, "is a link to /", ()),
     "a group without a record": (

@@ -282,7 +282,7 @@ def called(node: InstalledFiles) -> None:
 AILMENTS: dict[str, Change] = {
     "FAIL resctrl: no /sys/fs/resctrl": remove(RESCTRL),
     "FAIL resctrl: /sys/fs/resctrl is mounted but does not support monitoring": remove(f"{RESCTRL}/mon_groups"),
-    "FAIL resctrl: /sys/fs/resctrl is mounted read-only: no gr": lambda node: node.room.update(f_flag=os.ST_RDONLY),
+    "FAIL resctrl: /sys/fs/resctrl is mounted read-only": lambda node: node.room.update(f_flag=os.ST_RDONLY),
     "FAIL resctrl: not mounted on": remove(f"{RESCTRL}/mon_groups", f"{RESCTRL}/info", f"{RESCTRL}/mon_data"),
     "warning counters: L3_MON; no energy (PERF_PKG_MON)": remove(f"{RESCTRL}/info/PERF_PKG_MON"),
     "warning memory traffic: not counted: the kernel offers llc_occ": written(f"{INFO}/mon_features", "llc_occupancy"),
@@ -446,7 +446,6 @@ ENGINES = ("/usr/bin/crio", "/usr/bin/podman")
     [
         (lambda _node: None, [PROGRAM], "install --for=same"),
         (lambda _node: None, [PROGRAM, *ENGINES], "install --for=same"),
-        (adopting, [PROGRAM], "install --for=same --adopt"),
         (adopting, [KUBERNETES, PODMAN], "install --adopt"),
         (for_jobs, [PROGRAM], "install --for=jobs"),
         (for_jobs, [PROGRAM, *ENGINES], "install --for=jobs"),
