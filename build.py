@@ -46,7 +46,7 @@
   python3 build.py faults [PART ...]
                              build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)
-  python3 build.py --help    print this
+  python3 build.py --help    print this, also after one of these verbs (after `test`, `bench` and `faults` their own)
 
 Building needs any CPython from 3.9 on and nothing else. The same sources and interpreters give the same bytes. The
 other verbs first install what they need (a .venv beside this file; Debian packages, if run as root).
@@ -364,13 +364,15 @@ VERBS = {
     "demo": demo_verb,
     "bench": bench_verb,
     "faults": faults_verb,
-    "--help": help_verb,
-    "-h": help_verb,
 }
+OWN_HELP = {"test", "bench", "faults"}
+"""The verbs whose arguments go to another program, which has a help of its own."""
 
 
 def main(arguments: Sequence[str]) -> int:
     try:
+        if not {"--help", "-h"}.isdisjoint(arguments) and not {*arguments[:1]} & OWN_HELP:
+            return help_verb(arguments)
         if arguments and arguments[0] in VERBS:
             return VERBS[arguments[0]](arguments[1:])
         if arguments and not arguments[0].startswith("-"):

@@ -34,6 +34,8 @@ _MOST_OF_KEY = 10  # lines a minute in syslog, for each key and reason
 _MOST_OF_NODE = 200  # lines a minute in syslog, for all of them
 _LOGGED = "logged-"
 _MINUTE = 60.0
+PATIENCE = poststop.FAILURE_PATIENCE
+"""Seconds: the longest wait for the lock of a failure's record."""
 
 
 # --- What a hook reports
@@ -179,7 +181,7 @@ def write_record(context: Context, failure: Failure) -> None:
     run = context.run
     try:
         try:
-            with run.lock(failure.container, system.monotonic() + poststop.FAILURE_PATIENCE):
+            with run.lock(failure.container, system.monotonic() + PATIENCE):
                 _write_unless_live(context, failure)
         except (HookError, OSError):  # a full /run may have room for the record alone
             _write_unless_live(context, failure, owner=f"unlocked-{system.process_id()}")

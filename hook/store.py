@@ -45,7 +45,12 @@ class Reader:
     def __init__(self, path: str, *owners: int) -> None:
         """Open the run directory. Raises OSError, and HookError `io` if others than these owners could write to it."""
         self.path = path
-        self.descriptor = system.open_directory(path)
+        try:
+            self.descriptor = system.open_directory(path)
+        except OSError as error:
+            if error.errno not in (system.ENOTDIR, system.ELOOP):
+                raise
+            raise HookError(Reason.IO, "no directory", path=path) from None
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner not in owners or mode & 0o022:
             system.close(self.descriptor)

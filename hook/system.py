@@ -28,7 +28,7 @@ _SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
 # errno(3); the import of `errno` costs a hundredth of a start
 EPERM, ENOENT, ESRCH, ENXIO, EACCES, EBUSY, ENODEV, EISDIR, EINVAL = 1, 2, 3, 6, 13, 16, 19, 21, 22
-EFBIG, ENOSPC, EROFS, ELOOP = 27, 28, 30, 40
+ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
 _FILE_TYPE, _REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 _PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)

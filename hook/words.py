@@ -17,9 +17,9 @@ _DENIED_HINTS = {
     errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
     errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
 }
-_RUN_DIR_HINTS = {
-    errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
-    errno.EROFS: "the file system of the run directory is read-only",
+_SYSTEM_HINTS = {
+    errno.ENOSPC: "the file system of {place} is full, or out of inodes",
+    errno.EROFS: "the file system of {place} is read-only",
     errno.EMFILE: "the runtime left the hook no free descriptor",
 }
 _LONGEST_LINE = 1000
@@ -66,11 +66,15 @@ def explain_exception(error: Exception) -> str:
         return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
     if not isinstance(error, OSError):
         return str(error)
-    path, code = error.filename, errno_name(error)
-    if isinstance(path, bytes):  # as `system` passes it
-        path = path.decode("utf-8", "surrogateescape")
+    path, code = _find_path(error), errno_name(error)
     name = f" {path!r}" if path is not None else ""
     return f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
+
+
+def _find_path(error: OSError) -> str | None:
+    """Return the path of a system call that failed, if it has one, of which `system` passes bytes."""
+    path = error.filename
+    return path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
 
 
 def format_count(number: int, noun: str) -> str:
@@ -108,6 +112,8 @@ def explain(error: BaseException) -> Wording:
         return Wording(kind, **facts)
     if "operation" in facts:
         facts = {**facts, **_describe_refusal(**facts)}
+    if kind == "no directory":
+        facts = _describe_obstacle(**facts)
     texts = {name: explain_exception(fact) if isinstance(fact, Exception) else fact for name, fact in facts.items()}
     problem, hint = (text.format(**texts) for text in (PROBLEMS[kind], _HINTS.get(kind, "")))
     return Wording(problem, tried=texts.get("tried", ""), kernel=texts.get("kernel", ""), hint=hint)
@@ -124,6 +130,7 @@ PROBLEMS = {
     "locked": "timed out waiting for the lock of key {key}",
     "no RMIDs": "no RMID is left for this key",
     "no ctrl_group": "the ctrl_group does not exist (no {parent})",
+    "no directory": "the run directory {path} cannot be used: {obstacle} is {what}, not a directory",
     "no process": "the container's process {pid} is gone",
     "not host pids": f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
     "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
@@ -156,6 +163,7 @@ _HINTS = {
         "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked"
     ),
     "no ctrl_group": "the class that the container was given must exist before it starts",
+    "no directory": "`mv {obstacle} {obstacle}.moved`: the next hook makes the directory",
     "not host pids": "run `reconcile` on the host, or take the hook out of the pid namespace",
     "not mounted": "mount -t resctrl resctrl {root}, then reconcile",
     "not rebuilt": "`reconcile` rebuilds it, and tries again",
@@ -190,8 +198,24 @@ def _describe_refusal(operation: str, path: str, error: OSError, **facts: object
     }
 
 
+def _describe_obstacle(path: str, **_facts: object) -> dict[str, str]:
+    """Return what is in the place of a directory, or of one above it."""
+    obstacle, what = path.rstrip("/"), "a file"
+    while obstacle.count("/") > 1:
+        try:
+            what = f"a link to {printable(system.link_target(obstacle))}"
+        except NotADirectoryError:
+            obstacle = obstacle.rpartition("/")[0]
+            continue
+        except (OSError, ValueError):  # it is no link
+            pass
+        break
+    return {"path": path, "obstacle": obstacle, "what": what}
+
+
 def _word_system_call(problem: str, error: OSError) -> Wording:
-    hint = _RUN_DIR_HINTS.get(error.errno or 0, "")
+    path = _find_path(error) or ""  # of a file in the run directory it is relative, or there is none
+    hint = _SYSTEM_HINTS.get(error.errno or 0, "").format(place=path if path[:1] == "/" else "the run directory")
     if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
         hint = "run it as root"
     return Wording(problem, tried=explain_exception(error), hint=hint)

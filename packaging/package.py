@@ -35,7 +35,8 @@ MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
 PROVE = HERE / "prove.sh"  # what the scripts of both do first
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
-SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, and its digest
+SHIPPED = f"usr/lib/{NAME}"  # where the packages have the program, its digest, and the hooks.d files
+HOOKS_D = "usr/share/containers/oci/hooks.d"
 # The names of an architecture in an ELF header (e_machine), for dpkg and for rpm
 ARCHITECTURES = {62: ("amd64", "x86_64"), 183: ("arm64", "aarch64")}
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
@@ -86,13 +87,16 @@ def find_epoch() -> int:
 def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution.
 
-    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place.
+    The program is not at its path there: dpkg and rpm would unlink that. The scripts put it into its place, and last
+    the hooks.d files: without a script nothing makes a container need the program.
     """
     _run([sys.executable, what.program, "install", f"--destdir={tree}", "--for=both"])
     (tree / SHIPPED).mkdir()
     shipped = (tree / PROGRAM).rename(tree / SHIPPED / NAME)
     digest = hashlib.sha256(shipped.read_bytes()).hexdigest()
     _write(tree / SHIPPED / "sha256", f"{digest}  /{PROGRAM}.new\n".encode())  # the scripts check the copy
+    for path in [*(tree / HOOKS_D).iterdir()]:
+        path.rename(tree / SHIPPED / path.name)
     # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     (tree / "etc" / NAME).mkdir()  # for the administrator's textfile.conf and metrics.conf
@@ -159,6 +163,7 @@ def deb(what: Source, work: Path) -> Path:
     tree = work / "deb"
     stage(what, tree, "deb", "vendor-completions")
     shutil.rmtree(tree / "var")  # postinst makes it, for root alone
+    shutil.rmtree(tree / "usr/share/containers")  # the same
     documents = tree / "usr/share/doc" / NAME
     _write(documents / "copyright", _copyright(what).encode())
     _write(documents / "changelog.gz", compress(_changelog(what).encode()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from hook import __version__, report, system
@@ -31,9 +31,14 @@ _HELP = ("help", "--help", "-h")
 def main(arguments: list[str]) -> int:
     """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
     name = arguments[0] if arguments else ""
-    if name in VERBS:
-        gc.enable()  # the file's start disabled it: top may run for long
-        return _run_command(name, arguments[1:])
+    if name not in VERBS:
+        return _report("", lambda: _answer(name, arguments))
+    gc.enable()  # the file's start disabled it: top may run for long
+    return _report(name, lambda: _run_command(name, arguments[1:]))
+
+
+def _answer(name: str, arguments: list[str]) -> int:
+    """Print the version or a help, or say that there is no such command."""
     if arguments == ["--version"]:
         write(f"{_NAME} {__version__}\n")
         return 0
@@ -64,13 +69,17 @@ def _is_called_by_runtime() -> bool:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    """Run a command, and return its exit status: 2, with a line on stderr, for each exception."""
+    given, request = parse_command(name, words)
+    if name not in WRITERS and "run_dir" in VERBS[name].options:
+        request = _add_options_of_files(name, given, request)
+    return _run_in_time(name, VERBS[name], given, request)
+
+
+def _report(name: str, call: Callable[[], int]) -> int:
+    """Make a call, of this command if any, and return the exit status: 2, with a line on stderr, for each exception."""
     status = 2
     try:
-        given, request = parse_command(name, words)
-        if name not in WRITERS and "run_dir" in VERBS[name].options:
-            request = _add_options_of_files(name, given, request)
-        return _run_in_time(name, VERBS[name], given, request)
+        return call()
     except (SystemExit, BrokenPipeError):  # the help is printed; the reader ended, for example `head`
         return 0
     except KeyboardInterrupt:
@@ -80,7 +89,7 @@ def _run_command(name: str, words: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
         failure = as_hook_error("cannot read or write a file", error)
         problems = getattr(error, "problems", [str(explain(failure))])  # install's Refused has several
-        status = JOB_STATUSES.get(failure.reason, 2) if VERBS[name].defaults else 2
+        status = JOB_STATUSES.get(failure.reason, 2) if name and VERBS[name].defaults else 2
     for problem in problems:
         report.write_line(problem, to_syslog=False)
     return status

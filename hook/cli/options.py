@@ -187,8 +187,8 @@ class Install(Model):
     install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods
     """
 
-    targets: Literal["kubernetes", "podman", "both", "jobs"] | None = _field(
-        "", "for which runtimes, or for jobs alone (default: the runtimes found here)", alias="for"
+    targets: Literal["kubernetes", "podman", "both", "jobs", "same"] | None = _field(
+        "", "for which runtimes, for jobs alone, or as it is (default: the runtimes found here)", alias="for"
     )
     prefix: Directory | None = _PREFIX
     hooks_dir: Directory | None = _HOOKS_DIR

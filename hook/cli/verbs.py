@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hook import names, report, show, system
 from hook.cli import options
-from hook.errors import Reason, as_hook_error
+from hook.errors import HookError, Reason, as_hook_error
 from hook.labels import name_key
 from hook.models import Options
 from hook.node import engines, files, paths, programs
@@ -300,7 +300,7 @@ def metrics(given: options.Metrics, request: Request) -> None:
     elif request.is_json:
         show.print_answer(prometheus.to_json(measure()))
     else:
-        print(prometheus.format_text(measure()), end="", flush=True)
+        show.write(prometheus.format_text(measure()))
 
 
 def parse_address(text: str) -> tuple[str, int]:
@@ -482,12 +482,13 @@ def install_program(given: options.Install, request: Request) -> None:
 
     places = Places(given.prefix or paths.USR, given.hooks_dir, given.destdir or "")
     targets = paths.FOR[given.targets] if given.targets else tuple(paths.find_targets(places.top))
-    if not (targets or given.targets):
+    if not given.targets and not targets:
         remedy = "use --for=jobs on a node without containers, else --for=kubernetes, podman or both"
         raise Usage(f"found none of {', '.join(paths.RUNTIMES)}; remedy: {remedy}")
     if not targets and request.words:
-        problem = f"--for=jobs writes no hooks.d file that could keep {request.words[0]}"
-        raise Usage(f"{problem}; remedy: give options of the hook to run and assign")
+        problem = f"--for={given.targets} writes no hooks.d file that could keep {request.words[0]}"
+        remedy = "give options of the hook to run and assign" if given.targets == "jobs" else "change the hooks.d files"
+        raise Usage(f"{problem}; remedy: {remedy}")
     wanted = Wanted(_open_program(), places, targets, tuple(request.words), given.adopt, given.force, given.watch)
     _print_steps(request, install(wanted, dry_run=given.dry_run), [], {"dry_run": given.dry_run})
 
@@ -563,21 +564,26 @@ _ABOUT = ("key", "container", "path", "namespace", "pod", "name", "why")
 
 
 class RepairLog:
-    """Prints the actions of a run, also if it is ended early. A closed pipe stops the output, but no action."""
+    """Prints the actions of a run, also if it is ended early. A closed pipe or a full disk stops no action."""
 
     def __init__(self) -> None:
         self._failed = 0
+        self._lost: HookError | None = None  # why an action could not be printed
 
     def note(self, outcome: Outcome) -> None:
         """Print an action that has ended."""
         if outcome.problem is not None:
             self._failed += 1
         if outcome.problem is None or self._failed <= MOST_FAILURES:
-            with suppress(BrokenPipeError):
+            try:
                 show.print_printable(format_outcome(outcome))
+            except BrokenPipeError:
+                pass
+            except HookError as error:
+                self._lost = error
 
     def end(self, result: Repairs) -> None:
-        """Print what the run leaves."""
+        """Print what the run leaves. Raises HookError if something could not be printed."""
         lines = format_left(result)
         if self._failed > MOST_FAILURES:
             lines.append(f"{format_count(self._failed - MOST_FAILURES, 'further action')} failed: see list")
@@ -587,6 +593,8 @@ class RepairLog:
             lines.append(f"ended {result.ended}: {done} done, {result.undone} left for the next run; {at}")
         with suppress(BrokenPipeError):
             show.print_printable(lines)
+        if self._lost is not None:
+            raise self._lost
 
 
 def format_outcome(outcome: Outcome) -> list[str]:

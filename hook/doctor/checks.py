@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cached_property
 
-from hook import entry, reclaim, resctrl, system
+from hook import entry, reclaim, report, resctrl, system
 from hook.doctor import FAILURE, OK, WARNING, Finding
 from hook.errors import HookError, as_hook_error
 from hook.install.install import Program, Refused, try_program
 from hook.models import Options
-from hook.node import engines, files, hooksd, paths, programs
+from hook.node import engines, files, hooksd, paths, processes, programs
 from hook.node.models import HookProgram
 from hook.node.paths import CONTAINERDS, NAME, Origin, Places, find_origin, find_prefix, is_stub
 from hook.node.records import name_unhooked
@@ -80,32 +80,51 @@ class Site:
         """Whether the node was installed for jobs alone, and no hooks.d file calls the hook. Raises OSError."""
         return not self.ours and self.places.is_for_jobs()
 
+    @property
+    def installations(self) -> list[Places]:
+        """The installations that hooks.d calls, or that of `places` if it calls none. Raises OSError."""
+        prefixes = filter(None, map(find_prefix, self.programs))
+        return [Places(prefix) for prefix in dict.fromkeys(prefixes)] or [self.places]
+
     def call(self, *words: str) -> str:
         """Return a command that calls the file that runs, by its link or its path, for the places of these options."""
         link, path = programs.find_program(NAME), self.program
         is_linked = link is not None and os.path.realpath(link) == os.path.realpath(path)
         name = [NAME] if is_linked else [path] if os.access(path, os.X_OK) else ["python3", path]
         given, default = dict(self.options), dict(Options())
-        kept = () if "--for=jobs" in words else paths.OPTIONS  # without a hooks.d file no option is installed
+        writes_none = {"--for=jobs", "--for=same"}.intersection(words)  # no hooks.d file, and so no option
+        kept = () if writes_none else paths.OPTIONS
         places = [f"--{place.replace('_', '-')}={given[place]}" for place in kept if given[place] != default[place]]
         return _show(*name, *words, *places)
 
     @property
     def again(self) -> str:
-        """Return how to install the files again. Raises OSError."""
+        """Return how to install the files again: for the same targets, with the same options. Raises OSError."""
+        return self._install(self.installations[0])
+
+    def _install(self, places: Places) -> str:
+        if self.origin is not paths.INSTALL:
+            return self.origin.again
         words = ["install"]
-        if self.is_for_jobs or not paths.find_targets():
-            words.append("--for=both" if self.ours else "--for=jobs")
-        if self.places.prefix != paths.USR:
-            words.append(f"--prefix={self.places.prefix}")
-        if self.places.hooks_dir not in self.hooks_dirs:
+        if self.ours:
+            words.append("--for=same")
+        elif self.is_for_jobs or not paths.find_targets():
+            words.append("--for=jobs")
+        if not self.ours and places.adopts():
+            words.append("--adopt")
+        if places.prefix != paths.USR:
+            words.append(f"--prefix={places.prefix}")
+        if not self.ours and places.hooks_dir not in self.hooks_dirs:
             words.append(f"--hooks-dir={self.hooks_dirs[-1]}")
-        return self.call(*words) if self.origin is paths.INSTALL else self.origin.again
+        return self.call(*words)
 
     def replace(self, path: str) -> str:
         """Return how to install a program again: `install` replaces no file that it does not know, as a torn one."""
-        is_foreign = self.origin is paths.INSTALL and self.places.is_foreign(path)
-        return (f"{_show('mv', path, path + '.damaged')}, then " if is_foreign else "") + self.again
+        if (prefix := find_prefix(path)) is None:  # it was put there by hand
+            return f"copy {self.program} to {path}"
+        places = Places(prefix)
+        is_foreign = self.origin is paths.INSTALL and places.is_foreign(path)
+        return (f"{_show('mv', path, path + '.damaged')}, then " if is_foreign else "") + self._install(places)
 
     @cached_property
     def snapshot(self) -> Inventory:
@@ -135,7 +154,7 @@ def _check_root(_site: Site) -> Found:
 def _check_resctrl(site: Site) -> Found:
     kernel = resctrl.Resctrl(site.options.resctrl_root)
     if kernel.is_mounted():
-        yield OK, f"mounted on {kernel.root}", ""
+        yield from [*_check_read_only(kernel.root)] or [(OK, f"mounted on {kernel.root}", "")]
     elif not kernel.exists():
         remedy = "use a machine and a kernel with Intel RDT, AMD QoS or Arm MPAM (see the documentation on hardware)"
         yield FAILURE, f"no {kernel.root}: the kernel or the CPU does not support resctrl", remedy
@@ -191,6 +210,23 @@ def _check_rmids(site: Site) -> Found:
         yield WARNING, name_all(others, "group", f" of other tools ({by_tool})"), remedy
 
 
+def _check_leaks(site: Site) -> Found:
+    """Yield the groups of ours that no key needs: those that reconcile removes, and those that a task holds."""
+    kernel, held = resctrl.Resctrl(site.options.resctrl_root), list[str]()
+    rebuilt = (key for key in site.snapshot.keys if key.condition == "recovering" and not key.list_alive())
+    unowned = {group.record.path for key in rebuilt for group in key.groups if group.exists}
+    for path in sorted(unowned.union(site.snapshot.orphans)):
+        if holders := processes.describe_tasks(system.try_call(kernel.tasks, path)):
+            held.append(f"{path} by {holders}")
+    lone = [path for path in site.snapshot.orphans if not any(line.startswith(f"{path} by ") for line in held)]
+    if lone:
+        yield WARNING, name_all(lone, "group", " of ours that no record names"), site.call("reconcile")
+    if held:
+        what = name_all(held, "group", " of ours held by processes of no known container")
+        remedy = f"end them, or write their pids to {kernel.root}/tasks: the next reconcile removes the group"
+        yield WARNING, what, remedy
+
+
 def name_tool(group: str) -> str:
     """Return the tool that gives mon_groups such a name, as far as the name tells."""
     return next((tool for pattern, tool in _TOOLS.items() if re.fullmatch(pattern, group)), "unknown")
@@ -215,6 +251,13 @@ def _check_programs(site: Site) -> Found:
 
 def _check_writers(path: str) -> Found:
     """Yield what lets others than root change a file that says what runtimes run as root: it, or a directory above."""
+    for open_path, remedy in _list_open(path):
+        what = f"{open_path} is not owned by root, or is writable by others, who choose what root runs"
+        yield FAILURE, what, remedy
+
+
+def _list_open(path: str) -> Iterator[tuple[str, str]]:
+    """Yield what others than root can change of a file and the directories above it, and the commands against it."""
     path = os.path.realpath(path)
     while path != "/":
         status = system.try_call(os.stat, path)
@@ -222,9 +265,16 @@ def _check_writers(path: str) -> Found:
         mode = 0 if status is None else status.st_mode
         is_shared = mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH if stat.S_ISDIR(mode) else mode & 0o022
         if status is not None and (status.st_uid != 0 or is_shared):
-            what = f"{path} is not owned by root, or is writable by others, who choose what root runs"
-            yield FAILURE, what, f"{_show('chown', 'root', path)}, {_show('chmod', 'go-w', path)}"
+            yield path, f"{_show('chown', 'root', path)}, {_show('chmod', 'go-w', path)}"
         path = os.path.dirname(path)
+
+
+def _check_link(site: Site) -> Found:
+    """Yield whether the link is there by which the units call the program."""
+    for places in site.installations:
+        if os.path.exists(places.timer) and os.path.exists(places.program) and not os.path.exists(places.link):
+            what = f"{places.link} is missing, or leads nowhere: the units call it, so reconcile does not run"
+            yield FAILURE, what, site.replace(places.program)
 
 
 def _check_namesakes(site: Site) -> Found:
@@ -271,8 +321,7 @@ def _check_own_files(site: Site) -> Found:
             yield FAILURE, what, "write hook there, after the program's name"
         options, complaints = hooksd.parse_options(hook)
         problems = [f"its args: {complaint}" for complaint in complaints]
-        # createRuntime may wait for stdin, twice for a lock, for a reclaim and for limbo.
-        longest = entry.STDIN_PATIENCE + 2 * options.lock_timeout + reclaim.LONGEST_SEARCH + options.rmid_wait
+        longest = find_longest_wait(options)
         if hook.timeout is None:
             problems.append("no timeout: a stuck hook blocks forever")
         elif hook.timeout < longest:
@@ -282,9 +331,21 @@ def _check_own_files(site: Site) -> Found:
             problems.append("a stage is missing: the hook needs createRuntime and poststop")
         if file.remark is not None:
             problems.append(file.remark)
+        elif file.file is not None and not hooksd.matches_usually(file.file.when):
+            problems.append("its `when` matches no container, or only some with annotations of their own")
         again = f"{site.again}; or, if it is yours: " if file.path.startswith(site.origin.writes) else ""
         for problem in problems:
             yield WARNING, f"{file.path}: {problem}", f"{again}edit {file.path}"
+
+
+def find_longest_wait(options: Options) -> float:
+    """Return how many seconds a hook may wait: that of createRuntime, which has the most waits.
+
+    They are for stdin, for the lock of the key that the container had before, for that of its own key, for a search for
+    RMIDs, after which the lock's time starts again, for limbo, and for the lock of a failure's record.
+    """
+    of_locks = 3 * options.lock_timeout + report.PATIENCE
+    return entry.STDIN_PATIENCE + of_locks + reclaim.LONGEST_SEARCH + options.rmid_wait
 
 
 def _check_engines(site: Site) -> Found:
@@ -320,8 +381,8 @@ def _check_containerd(_site: Site) -> Found:
         yield OK, f"{used[0].path} names the hook", ""
     elif named:
         what = f"{named[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
-        remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
-        yield FAILURE, what, remedy
+        table = "plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        yield FAILURE, what, f"with version = {named[0].version}, use the table {table}"
     for path in [] if used else settings.rejecting:
         remedy = "set it to false, or remove the hook: containers that get the hook from the hook-injector do not start"
         yield FAILURE, f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true", remedy
@@ -332,8 +393,18 @@ def _check_containerd(_site: Site) -> Found:
 # --- Records, and what writes them
 
 
+def _check_read_only(path: str) -> Found:
+    """Yield whether a directory, or the one that it will be made in, is on a read-only file system."""
+    while not os.path.isdir(path) and path != "/":
+        path = os.path.dirname(path)
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        remedy = f"`mount -o remount,rw $(findmnt -n -o TARGET -T {shlex.quote(path)})`"
+        yield FAILURE, f"{path} is mounted read-only", remedy
+
+
 def _check_records(site: Site) -> Found:
     run_dir = site.options.run_dir
+    yield from _check_read_only(run_dir)
     if site.snapshot.is_full:
         remedy = "free space or inodes there: until then containers run unmonitored"
         yield FAILURE, f"the file system of {run_dir} is full", remedy
@@ -353,6 +424,11 @@ def _check_history(site: Site) -> Found:
             moved = f"{_show('mv', path, path + '.moved')}, then " if os.path.lexists(path) else ""
             what = f"{path} is no directory: no history can be written to it"
             yield WARNING, what, moved + _show("mkdir", "-p", path)
+        else:
+            yield from _check_read_only(path)
+    for file in dict.fromkeys([*filter(None, named), paths.HISTORY]):
+        for path, remedy in _list_open(file):
+            yield WARNING, f"{path} is not owned by root, or is writable by others, who can change a bill", remedy
 
 
 def _check_failures(site: Site) -> Found:
@@ -390,11 +466,17 @@ def _check_reconcile(site: Site) -> Found:
         what = f"it last ended {age:.0f} s ago"
     elif run.failed or run.unread:
         what = f"{run.failed} of its actions failed; of keys, cgroups and processes {run.unread} could not be read"
+        yield WARNING, what, f"{site.call('reconcile')} says which, and why"
+        return
     else:
         yield OK, f"it last ended {age:.0f} s ago, after {run.seconds:.1f} s", ""
         return
-    enable = f"systemctl enable --now {NAME}-reconcile.timer"
-    yield WARNING, what, f"{site.call('reconcile')}; each minute, with systemd: `{enable}`"
+    remedy = f"{site.call('reconcile')}; each minute, with systemd: "
+    if any(os.path.exists(places.timer) for places in site.installations):
+        remedy += _show("systemctl", "enable", "--now", f"{NAME}-reconcile.timer")
+    else:
+        remedy += site.again  # there is no timer to enable
+    yield WARNING, what, remedy
 
 
 def _check_watch(site: Site) -> Found:
@@ -417,8 +499,10 @@ CHECKS: list[tuple[str, Callable[[Site], Found]]] = [
     ("counters", _check_counters),
     ("memory traffic", _check_traffic),
     ("RMIDs", _check_rmids),
+    ("RMIDs", _check_leaks),
     ("program", _check_programs),
     ("program", _check_namesakes),
+    ("program", _check_link),
     ("hooks.d", _check_hooks_dirs),
     ("hooks.d", _check_own_files),
     ("runtimes", _check_engines),
@@ -443,7 +527,7 @@ def examine(site: Site) -> Iterator[Finding]:
                 yield Finding(level, site.checking, what, remedy)
         except (HookError, OSError) as error:
             wording = explain(as_hook_error("a file could not be read", error))
-            remedy, wording.hint = wording.hint or "run doctor as root", ""
+            remedy, wording.hint = wording.hint or "see what is at that path", ""
             if str(wording) not in reported:
                 reported.add(str(wording))
                 yield Finding(FAILURE, site.checking, f"cannot check: {wording}", remedy)

@@ -218,11 +218,16 @@ class Wanted(NamedTuple):
 
     shipped: Program
     places: Places
-    targets: tuple[str, ...]  # none: for jobs alone
+    targets: tuple[str, ...] | None  # none of them: for jobs alone; None: the hooks.d files stay as they are
     words: tuple[str, ...] = ()  # options of the hook, for the hooks.d files
     adopt: bool = False  # the timer's reconcile gets --adopt
     force: bool = False  # replace files of a package, of the Helm chart or of a MachineConfig, too
     watch: bool = False  # start `watch`
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """Return the targets whose hooks.d files are not removed."""
+        return TARGETS if self.targets is None else self.targets
 
 
 def install(wanted: Wanted, *, dry_run: bool) -> Taken:
@@ -252,7 +257,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
     tmpfiles = text(f"packaging/tmpfiles.d/{NAME}.conf")
     return [
         # Remove an unwanted JSON first, as in uninstall.
-        *(remove_file(at(places.json(target))) for target in TARGETS if target not in wanted.targets),
+        *(remove_file(at(places.json(target))) for target in TARGETS if target not in wanted.kept),
         remove_file(at(places.stub_tmpfiles)),  # before the program: it names what the next boot removes
         # A program is tried before it is in place: until then runtimes run the former one, or skip a JSON whose program
         # is missing. One that is in place already is tried before a hooks.d file names it.
@@ -268,7 +273,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
         *([] if os.path.lexists(at(places.logrotate)) else [write_file(at(places.logrotate), logrotate.encode())]),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
-        *(write_file(at(places.json(name)), make_hook_file(wanted, name).encode()) for name in wanted.targets),
+        *(write_file(at(places.json(name)), make_hook_file(wanted, name).encode()) for name in wanted.targets or ()),
     ]
 
 
@@ -286,10 +291,11 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
 def _make_unit(wanted: Wanted, path: str) -> str:
     """Return a unit that starts the program of this prefix."""
     text = wanted.shipped.text(f"packaging/systemd/{os.path.basename(path)}")
-    if wanted.adopt:
+    is_same, places = wanted.targets is None, wanted.places
+    if wanted.adopt or (is_same and places.adopts()):
         text = text.replace(f"={Places().link} reconcile\n", f"={Places().link} reconcile --adopt\n")
-    mark = "" if wanted.targets else f"{JOBS_MARK}\n"
-    return mark + text.replace(f"={Places().link} ", f"={wanted.places.link} ")
+    mark = f"{JOBS_MARK}\n" if not wanted.kept or (is_same and places.is_for_jobs()) else ""
+    return mark + text.replace(f"={Places().link} ", f"={places.link} ")
 
 
 def _plan_activation(wanted: Wanted) -> list[Step]:
@@ -315,8 +321,11 @@ def find_problems(wanted: Wanted) -> list[str]:
     if not _PLAIN.fullmatch(places.prefix):
         remedy = "use letters, digits and _./:+=,@~^-"
         problems.append(f"--prefix={places.prefix!r} has characters that a systemd unit cannot hold; remedy: {remedy}")
-    foreign = [places.at(path) for path in places.files() if places.is_foreign(path)]
+    untouched = [] if wanted.targets is not None else [places.json(target) for target in TARGETS]
+    foreign = [places.at(path) for path in places.files() if path not in untouched and places.is_foreign(path)]
     problems += [f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
+    if wanted.targets is None:
+        return problems
     # Readers of two directories would call the hook twice, or the wrong one.
     ours = os.path.realpath(places.at(places.hooks_dir))
     others = [directory for directory in hooksd.READERS if os.path.realpath(places.at(directory)) != ours]

@@ -169,7 +169,8 @@ _PLACES = (
     "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
 )
 _MOST_FILES = 1000  # a file may import itself
-_OLD_PLUGIN = "io.containerd.grpc.v1.cri"  # from version 3 on containerd ignores its tables
+_OLD_PLUGIN = "io.containerd.grpc.v1.cri"
+_NEW_VERSION = 3  # of a file: from this one on (2.3 writes 4) containerd ignores the tables of the old plugin
 
 
 class Spec(NamedTuple):
@@ -177,6 +178,7 @@ class Spec(NamedTuple):
 
     path: str
     is_in_force: bool
+    version: int  # of the file that names it
 
 
 class Configuration(NamedTuple):
@@ -213,14 +215,14 @@ def _read_file(path: str, settings: Configuration) -> list[str]:
     """Note the settings of a file, and return what it imports, relative to the file. Raises Unreadable."""
     tables = [*_list_tables(files.read_toml(path, files.CONFIGURATION))]
     top = tables[0][1]
-    is_new = isinstance(top.get("version"), int) and top["version"] >= 3
+    version = top["version"] if isinstance(top.get("version"), int) else 1
     for names, table in tables:
         # NRI's default validator rejects hooks, unless it is disabled.
         if table.get("reject_oci_hook_adjustment") is True and table.get("enable") is not False:
             settings.rejecting.append(path)
         spec = table.get("base_runtime_spec")
         if isinstance(spec, str) and spec:
-            settings.specs.append(Spec(spec, not (is_new and _OLD_PLUGIN in names)))
+            settings.specs.append(Spec(spec, not (version >= _NEW_VERSION and _OLD_PLUGIN in names), version))
     return [os.path.join(os.path.dirname(path), text) for text in _list_texts(top.get("imports"))]
 
 

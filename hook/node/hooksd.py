@@ -49,6 +49,20 @@ LARGEST = 64 << 20
 """Bytes: five times as many as the larger form of the program has."""
 
 
+# By what every container has for the readers of hooks.d, whatever its author says, and its own annotations:
+# of the kubelet, under CRI-O and the hook-injector; and of Podman.
+_ALWAYS_THERE = (
+    {
+        "io.kubernetes.container.hash": "5f3c9d0b",
+        "io.kubernetes.container.restartCount": "0",
+        "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
+        "io.kubernetes.container.terminationMessagePolicy": "File",
+        "io.kubernetes.pod.terminationGracePeriod": "30",
+    },
+    {"io.container.manager": "libpod"},
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A file of hooks.d."""
@@ -73,6 +87,31 @@ class Entry:
             return hook
         content = system.try_call(files.read, hook.path, LARGEST) or b""
         return hook if IN_PROGRAM.encode() in content and NAME.encode() in content else None
+
+
+def matches_usually(when: HookWhen | None) -> bool:
+    """Return whether a hook is for a container that has no annotations of its own. Commands and mounts may be any.
+
+    Source: Match in pkg/hooks/1.0.0/when.go of containers/common.
+    """
+    when = when or HookWhen()
+    patterns = (when.annotations or {}).items()
+    for there in _ALWAYS_THERE:
+        holds = [kind for kind in (when.always, when.has_bind_mounts) if kind is not None]
+        holds += [True] if when.commands else []
+        for key, value in patterns:
+            holds.append(any(_finds(key, name) and _finds(value, text) for name, text in there.items()))
+        if any(holds) and (when.any_of or all(holds)):
+            return True
+    return False
+
+
+def _finds(pattern: str, text: str) -> bool:
+    """Return whether a pattern is found in a text, or Python does not know its syntax, which is Go's."""
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return True
 
 
 def read_entry(path: str) -> Entry:

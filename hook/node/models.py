@@ -142,9 +142,10 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """The conditions of a hooks.d file, all of which hold for a container that gets its hook."""
+    """The conditions of a hooks.d file: all hold for a container that gets its hook, or with `or` one."""
 
     always: bool | None = None
+    any_of: bool | None = Field(None, alias="or")
     annotations: dict[str, str] | None = None
     commands: list[str] | None = None
     has_bind_mounts: bool | None = Field(None, alias="hasBindMounts")

@@ -23,8 +23,9 @@ STUB = b"#!/bin/true\n"
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
 """What a hooks.d file is for: Kubernetes with any runtime, and Podman."""
-FOR: dict[str, tuple[str, ...]] = {KUBERNETES: (KUBERNETES,), PODMAN: (PODMAN,), "both": TARGETS, "jobs": ()}
-"""The values of `install --for`, and the targets of each."""
+FOR: dict[str, tuple[str, ...] | None] = {KUBERNETES: (KUBERNETES,), PODMAN: (PODMAN,), "both": TARGETS, "jobs": ()}
+FOR["same"] = None
+"""The values of `install --for`, and the targets of each; None: the hooks.d files stay as they are."""
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
 """The programs that start containers, and the target of each."""
 CONTAINERDS = ("containerd", "k3s", "rke2")
@@ -86,6 +87,11 @@ class Places:
     def is_for_jobs(self) -> bool:
         """Return whether `install --for=jobs` made this installation: its units say so."""
         return JOBS_MARK.encode() in (system.try_call(files.read, self.at(self.timer), files.CONFIGURATION) or b"")
+
+    def adopts(self) -> bool:
+        """Return whether `install --adopt` made this installation: its unit says so."""
+        unit = system.try_call(files.read, self.at(self.units[0]), files.CONFIGURATION) or b""
+        return b" reconcile --adopt\n" in unit
 
     def is_foreign(self, path: str) -> bool:
         """Return whether a file exists at this path that we did not install."""

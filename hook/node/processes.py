@@ -16,12 +16,14 @@ from hook import identity, resctrl, system
 from hook.errors import HookError, Reason, as_hook_error
 from hook.models import Config, Member
 from hook.names import ID_LENGTH, is_engine_id
+from hook.words import printable
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
 _JOB = "job-"
 _READINGS = 3  # of a container's cgroups, if some vanish during a reading
 _MOST_SEPARATORS = 4  # of a component: `libpod-payload-ID` has two before the ID
+_MOST_NAMED = 5
 _MOST_IDS = 64  # of a path: a pod's on a nested node has some twenty
 _NESTED = "nested:"  # instead of the controllers of a cgroup that is called as a container's, below another's
 UNKNOWN = ("unknown:",)
@@ -191,6 +193,18 @@ def parse_job_process(name: str) -> tuple[int, int] | None:
     pid, _, starttime = name.removeprefix(_JOB).partition("-")
     is_ours = name.isascii() and pid.isdecimal() and starttime.isdecimal()
     return (int(pid), int(starttime)) if is_ours and name == name_job_process(int(pid), int(starttime)) else None
+
+
+def describe_tasks(tids: Iterable[int] | None) -> str:
+    """Name the first few live processes of these tasks, each with its cgroup, for people; empty if none is alive."""
+    pids = {(system.try_call(read_status, tid, "Tgid") or tid) for tid in tids or () if not system.is_dead(tid)}
+    lines = []
+    for pid in sorted(pids):
+        places = system.cgroups(pid)
+        place = next((place for place in places if place.startswith(":")), (places or [""])[0]).partition(":")[2]
+        lines.append(f"process {pid}" + (f" in {printable(place)}" if place else ""))
+    more = [f"and {len(lines) - _MOST_NAMED} more"] if len(lines) > _MOST_NAMED else []
+    return ", ".join(lines[:_MOST_NAMED] + more)
 
 
 def cpu_seconds(tid: int) -> float:

@@ -32,6 +32,7 @@ from hook.view import change
 from hook.words import format_count
 
 LONGEST_KEY = 64  # of a job, in characters
+_ENOUGH = 100  # tasks of no known container, of which a few are named
 
 
 def act(survey: Survey, action: Action) -> bool | Mover:
@@ -43,7 +44,8 @@ def act(survey: Survey, action: Action) -> bool | Mover:
     if action.verb == "remove":
         return reclaim.remove_orphan(survey.context, action.path)
     if action.verb == "rebuild" and not action.key:
-        raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
+        holders = processes.describe_tasks(system.try_call(survey.context.resctrl.tasks, action.path))
+        raise HookError(Reason.IO, f"it has tasks of several keys, and its name is none of them: {holders}")
     if action.state is not None:
         running = action.state
         container = make_container(running.id, running.pid or 0, running.bundle, running.annotations)
@@ -206,8 +208,10 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
         if context.resctrl.exists(group.path):
             begin(context, locked, group.path, is_made=False)
     rebuilt = locked.state or state
-    if kind != "job" and _has_unknown(survey, rebuilt):  # of a job, what its members have left behind
-        raise HookError(Reason.IO, "its group has tasks that match no known container")
+    # Of a job, what its members have left behind.
+    if kind != "job" and (unknown := _find_unknown(survey, rebuilt)):
+        holders = processes.describe_tasks(unknown)
+        raise HookError(Reason.IO, f"its group has tasks that match no known container: {holders}")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
     locked.commit(validation.replace(name_members(survey, rebuilt), recovering=False))
 
@@ -238,8 +242,8 @@ def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, M
     return members
 
 
-def _has_unknown(survey: Survey, state: KeyState) -> bool:
-    """Whether a group of the key has a live task of no known container.
+def _find_unknown(survey: Survey, state: KeyState) -> list[int]:
+    """Find the live tasks of no known container in the groups of a key.
 
     Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor do
     tasks that started after the survey: each is a child of another task, or of a container that a hook has recorded.
@@ -252,13 +256,16 @@ def _has_unknown(survey: Survey, state: KeyState) -> bool:
         known |= look.find_pids(member) | look.find_pids_in_own_cgroup(member)
         reading = look.read_threads_in_own_cgroup(member)  # also those whose cgroup /proc does not show
         tids -= reading.tids if reading is not None else set()
+    unknown = list[int]()
     for tid in tids - look.list_threads(known):
+        if len(unknown) == _ENOUGH:
+            break
         if system.is_dead(tid) is True or look.is_newer(tid):
             continue
         ids = filter(None, (processes.find_container(place, index) for place in system.cgroups(tid)))
         if all(name not in state.members and (index.get(name) or state.key) == state.key for name in ids):
-            return True
-    return False
+            unknown.append(tid)
+    return unknown
 
 
 _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {

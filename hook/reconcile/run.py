@@ -304,8 +304,12 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
 
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:
     """List the problems that reconcile leaves, because another tool or the container itself caused them."""
-    why = "a task that outlived its containers is in its group, which stays until then"
-    yield from (f"{_name(survey, key)} cannot end yet: {why}" for key in sorted(held))
+    for key in sorted(held):
+        state = survey.states.get(key)
+        paths = [group.path for group in state.groups] if state is not None else []
+        tids = {tid for path in paths for tid in survey.context.resctrl.tasks(path) or ()}
+        why = f"in its group, which stays until then, is what outlived its containers: {processes.describe_tasks(tids)}"
+        yield f"{_name(survey, key)} cannot end yet: {why}"
     for (key, container), look in survey.looks.items():
         name = partial(_name, survey, key, container)  # for a few of thousands
         if look.taker is not None:
@@ -417,4 +421,7 @@ def _remove_lone(context: Context, path: str) -> str | None:
         is_there = not reclaim.remove_orphan(context, path) and context.resctrl.exists(path)
     except (HookError, OSError) as error:
         return f"{path}: {explain(as_hook_error('cannot remove it', error))}"
-    return f"{path}: it has a live task, and is on no record" if is_there else None
+    if not is_there:
+        return None
+    holders = processes.describe_tasks(context.resctrl.tasks(path))
+    return f"{path}: it has a live task, and is on no record: {holders}"

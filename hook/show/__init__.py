@@ -14,7 +14,8 @@ from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from hook import system
-from hook.words import format_count, name_pod, printable
+from hook.errors import HookError, Reason
+from hook.words import explain_exception, format_count, name_pod, printable
 
 NOTHING = "-"
 """In a table: there is no name, or no counter."""
@@ -55,12 +56,17 @@ def print_answer(answer: dict[str, Any] | list[str]) -> None:
 def write(text: str | Iterable[str]) -> None:
     """Write text in ASCII, and flush it, because the process ends without Python's clean-up.
 
-    Of a text in pieces, a thousand are in memory.
+    Of a text in pieces, a thousand are in memory. Raises BrokenPipeError if the reader has ended, else HookError.
     """
     pieces = iter([text] if isinstance(text, str) else text)
     while sys.stdout is not None and (part := "".join(islice(pieces, 1000))):  # None: closed by the parent process
-        sys.stdout.write(part.encode("ascii", "backslashreplace").decode())
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(part.encode("ascii", "backslashreplace").decode())
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise HookError(Reason.IO, "cannot write to stdout", tried=explain_exception(error)) from None
 
 
 def print_printable(lines: list[str], *, dry_run: bool = False) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import starmap
 
 from hook import __version__, counters, system
-from hook.errors import Reason
+from hook.errors import Reason, as_hook_error
 from hook.labels import read_labels
 from hook.node import files
 from hook.node.models import ReconcileRecord, WatchRecord
@@ -124,13 +124,20 @@ def to_json(families: Iterable[Family]) -> dict[str, object]:
 
 
 def write_textfile(path: str, text: str) -> None:
-    """Replace a file that node_exporter may read at any time. Raises OSError; `path` is unchanged then.
+    """Replace a file that node_exporter may read at any time. Raises HookError; `path` is unchanged then.
 
-    The temporary name does not end in .prom, so node_exporter ignores it.
+    Its directory is made if it is missing. The temporary name does not end in .prom, so node_exporter ignores it.
     """
+    path = os.path.abspath(path)
     directory, name = os.path.split(path)
-    with files.replace_file(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
-        files.write_durably(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with files.replace_file(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
+            files.write_durably(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
+    except OSError as error:
+        # write(2) names no file, and the run directory is not to blame
+        error = OSError(error.errno, error.strerror, path)
+        raise as_hook_error("cannot write the metrics", error) from None
 
 
 # --- The samples exported before

@@ -304,7 +304,11 @@ def call_wrongly(stage: Stage) -> None:
     stage.run()
     for words in (
         *(["\u00fc"], ["list", "--\u00fc"], ["show", "\u00fc"], ["top", "--interval=\u0661"], ["help", "\u00fc"]),
-        *(["metrics", "--listen=\u00fc:80"], ["metrics", "--textfile=/\u00fc/x.prom"], ["reconcile", "--live=/\u00fc"]),
+        *(
+            ["metrics", "--listen=\u00fc:80"],
+            ["metrics", "--textfile=/dev/null/\u00fc"],
+            ["reconcile", "--live=/\u00fc"],
+        ),
         *(["doctor", "--\u00fc"], ["history", "--since=\u00e9"], ["history", "\u00fc", file]),
         *(
             ["history", f"--history={path}"],

@@ -15,7 +15,7 @@ import pytest
 from tests.resctrlfs import Mounted, mounted
 from tests.support import machine
 from tests.support.hook import PYZ, Hook, shipped
-from tests.support.machine import HOOKS_DIR, LEFT, LINK, PROGRAM, UNPRIVILEGED, ScratchMachine
+from tests.support.machine import HOOKS_DIR, LEFT, LINK, PROGRAM, UNITS, UNPRIVILEGED, ScratchMachine
 
 
 class InstalledNode:
@@ -196,6 +196,39 @@ def for_jobs(harm: Harm) -> Harm:
     return install
 
 
+def with_options(harm: Harm) -> Harm:
+    """The same harm to a node that was installed for Podman alone, with options."""
+
+    def install(node: InstalledNode) -> None:
+        words = ["--for=podman", "--key=sandbox", "--linger=30", "--adopt", *node.options]
+        done = node.machine.run("install", *words)
+        assert (done.returncode, done.stderr, node.path(OF_KUBERNETES).exists()) == (0, "", False)
+        harm(node)
+
+    return install
+
+
+def with_a_foreign_name(node: InstalledNode) -> None:
+    """The administrator's own file calls the program, and ours are gone."""
+    node.write(f"{HOOKS_DIR}/50-meter.json", node.path(JSON).read_text().replace("podman", "all", 1))
+    remove(JSON, OF_KUBERNETES, PROGRAM)(node)
+
+
+def read_only(node: InstalledNode) -> None:
+    """mount(8) calls the program of a FUSE file system, which resctrl is not."""
+    root = node.resctrl.root
+    node.program("/usr/local/sbin/resctrlfs", f"mount -i -o remount,rw {root}")
+    node.machine.mount(f"mount --bind {root} {root}", f"mount -o remount,bind,ro {root}")
+
+
+def read_only_history(node: InstalledNode) -> None:
+    node.machine.mount(f"mount --bind {HISTORY} {HISTORY}", f"mount -o remount,bind,ro {HISTORY}")
+
+
+def run_directory_elsewhere(node: InstalledNode) -> None:
+    node.run_dir.symlink_to(node.machine.directory)
+
+
 def without_history(node: InstalledNode) -> None:
     node.path(HISTORY).rmdir()
 
@@ -237,6 +270,12 @@ OF_THE_PROGRAM: dict[str, Remedy] = {
     "of an RPM": (owned("rpm", "dnf"), "cannot start: EACCES", ()),
     "reconcile has not run": (lambda _node: None, "it has not ended since boot", ()),
     "reconcile has not run, by the link": (lambda _node: None, "it has not ended since boot", (LINK,)),
+    "with options: no program": (with_options(remove(PROGRAM)), "is missing, or only", ()),
+    "with options: cut to a half": (with_options(cut(-1)), f"{PROGRAM} is damaged", ()),
+    "with options: no link": (with_options(remove(LINK)), f"{LINK} is missing, or leads nowhere", ()),
+    "a hooks.d file of the administrator's": (with_a_foreign_name, "is missing, or only", ()),
+    "no link": (remove(LINK), f"{LINK} is missing, or leads nowhere", ()),
+    "for jobs: no link": (for_jobs(remove(LINK)), f"{LINK} is missing, or leads nowhere", ()),
     "for jobs: no program": (for_jobs(remove(PROGRAM)), "is missing, or only", ()),
     "for jobs: cut to its beginning": (for_jobs(cut(100)), "does not run", ()),
     "for jobs: reconcile has not run": (for_jobs(lambda _node: None), "it has not ended since boot", ()),
@@ -252,6 +291,17 @@ OF_THE_NODE: dict[str, Remedy] = {
     ),
     "a directory that all may write": (chmod(HOOKS_DIR, 0o777), f"{HOOKS_DIR} is not owned by root, or", ()),
     "not mounted": (unmounted, "not mounted on", ()),
+    "mounted read-only": (read_only, "resctrl is mounted read-only", ()),
+    "a read-only history": (read_only_history, f"{HISTORY} is mounted read-only", ()),
+    "no timer": (remove(f"{UNITS}.timer"), "it has not ended since boot", ()),
+    "a file for a run directory": (lambda node: node.run_dir.touch(), "is a file, not a directory", ()),
+    "a link for a run directory": (run_directory_elsewhere, "is a link to /", ()),
+    "a group without a record": (
+        lambda node: (node.resctrl.root / "mon_groups/oci-x").mkdir(),
+        "1 group of ours that no record names",
+        (),
+    ),
+    "a history that all may change": (chmod(HISTORY, 0o777), f"{HISTORY} is not owned by root, or", ()),
     "a damaged record": (recorded("groups/x.json"), "groups/x.json: ", ()),
     "a line of history that waits": (recorded("groups/x.json", key="x", kind="container", **OWED), "1 line wait", ()),
     "no directory of the history": (without_history, f"{HISTORY} is no directory", ()),
@@ -265,14 +315,24 @@ OF_THE_NODE: dict[str, Remedy] = {
 ONCE = [pytest.param(case, marks=pytest.mark.form("pyz")) for case in OF_THE_NODE]  # both forms name the same commands
 
 
+def list_hook_files(node: InstalledNode) -> dict[str, str]:
+    """The hooks.d files; with one of them, also whether the timer's reconcile adopts."""
+    files = {path.name: path.read_text() for path in node.path(HOOKS_DIR).glob("*.json") if path.is_file()}
+    return {**files, "unit": str("--adopt" in node.path(f"{UNITS}.service").read_text())} if files else {}
+
+
 @pytest.mark.parametrize("case", [*OF_THE_PROGRAM, *ONCE])
 def test_the_commands_of_a_remedy_cure_what_was_found_and_harm_nothing(node: InstalledNode, case: str) -> None:
     harm, text, program = {**OF_THE_PROGRAM, **OF_THE_NODE}[case]
     harm(node)
+    before = list_hook_files(node)
     _, findings = node.doctor(*program)
     (finding,) = [row for row in findings if text in row["found"]] or [pytest.fail(str(findings))]
     commands = re.findall("`([^`]+)`", finding["remedy"])
     assert commands
     _, left = node.doctor(*program, before="\n".join(commands))
+    assert not before or list_hook_files(node) == before, "a remedy keeps targets and options"
     left = [row for row in left if row["subject"] != "unhooked"]  # this machine's own containers, once reconcile ran
-    assert {row["found"] for row in left} <= {row["found"] for row in findings if row is not finding}
+    # While the run directory cannot be used, the last finding does not show
+    known = {row["found"] for row in findings if row is not finding} | {"it has not ended since boot"}
+    assert {row["found"] for row in left} <= known - {finding["found"]}

@@ -135,6 +135,24 @@ def test_for_jobs_all_but_hooks_d_files_is_installed_and_those_of_before_are_rem
     assert node.written() == written
 
 
+@pytest.mark.parametrize("before", [["--for=podman", "--key=sandbox", "--linger=30", "--adopt"], ["--for=jobs"], []])
+def test_for_same_all_but_hooks_d_files_is_installed_and_those_of_before_stay(
+    node: ScratchMachine, before: list[str]
+) -> None:
+    if before:
+        done(node, "install", *before)
+    else:  # hooks.d files of the administrator's own
+        done(node, "install", "--for=both", "--hooks-dir=/etc/containers/oci/hooks.d")
+    written = node.written()
+    for path in (PROGRAM, LINK, f"{UNITS}.timer"):
+        if path != f"{UNITS}.timer" or before != ["--for=jobs"]:  # whose mark is in the timer
+            node.path(path).unlink()
+    said = expect_refusal(node, "install", "--for=same", "--linger=5")
+    assert "--for=same writes no hooks.d file that could keep --linger=5; remedy: change the hooks.d files" in said
+    done(node, "install", "--for=same")
+    assert node.written() == written
+
+
 def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administrators(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     rotation = node.path(LOGROTATE)

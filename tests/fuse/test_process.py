@@ -350,6 +350,37 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
 # --- Commands for people
 
 
+def test_output_that_cannot_be_written_is_one_line_and_a_reader_that_has_ended_is_none(hook: Hook) -> None:
+    places = [f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}"]
+    hook.run_dir.mkdir()
+    answers = (["--version"], ["help"], ["help", "hook"], ["list", "--help"], ["completion", "bash"])
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "wb") as full:
+        for words in (*answers, ["list", *places], ["metrics", *places]):
+            command = [str(shipped()), *words]
+            refused, unread = (
+                subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, timeout=DEADLINE)
+                for stdout in (full, writer)
+            )
+            problem = "resctrl-mon-hook: cannot write to stdout; tried: No space left on device: ENOSPC\n"
+            assert (refused.returncode, refused.stderr) == (2, problem), words
+            assert (unread.returncode, unread.stderr) == (0, ""), words
+    os.close(writer)
+
+
+def test_reconcile_does_all_it_would_though_nothing_can_be_printed(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    hook(created("c2", os.getpid()))
+    for key in ("c1", "c2"):
+        os.rmdir(hook.resctrl_root / "mon_groups" / f"oci-{key}")
+    with open("/dev/full", "wb") as full:
+        done = hook.open("reconcile", stdout=full)
+        _, said = done.communicate(timeout=DEADLINE)
+    assert (done.returncode, b"cannot write to stdout" in said) == (2, True)
+    assert hook.groups() == {"oci-c1", "oci-c2"}
+
+
 @pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
 def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str], public_program: Path) -> None:
     other = Hook(hook.resctrl_root, public_program.parent / "run", options=())

@@ -22,7 +22,7 @@ NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 SHIPPED, DIGEST = f"usr/lib/{NAME}/{NAME}", f"usr/lib/{NAME}/sha256"
 OWNER = f"usr/libexec/oci/hooks.d/{NAME}.owner"
-HOOKS_D = "usr/share/containers/oci/hooks.d"
+HOOKS_D = f"usr/lib/{NAME}"  # from there scripts copy them, last
 LOGROTATE = f"etc/logrotate.d/{NAME}"
 LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
@@ -130,7 +130,10 @@ def test_version_architecture_and_changes_are_those_of_the_program_and_it_needs_
     assert output_of("rpm", "-qp", "--queryformat=%{VERSION} %{ARCH}", packages.rpm) == f"{version} {for_rpm}"
     requires = output_of("rpm", "-qp", "--requires", packages.rpm).splitlines()
     needed = {name for name in requires if not name.startswith("rpmlib(")}
-    assert needed == {"/bin/sh"}
+    assert needed == {"/bin/sh", "coreutils"}
+    sorted_after = output_of("rpm", "-qp", "--queryformat=[%{REQUIRENAME} %{REQUIREFLAGS:deptype}\n]", packages.rpm)
+    by_scripts = {line for line in sorted_after.splitlines() if line.startswith("coreutils ")}
+    assert by_scripts == {f"coreutils {script}" for script in ("pre", "post", "preun", "postun")}
     points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     for text in (
         output_of("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),

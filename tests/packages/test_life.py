@@ -20,7 +20,7 @@ from tests.packages.conftest import Packages
 from tests.packages.machine import ENERGY, SHARED, Machine
 from tests.support import watching
 from tests.support.containers import REPOSITORY
-from tests.support.machine import AT_BOOT, PROGRAM
+from tests.support.machine import AT_BOOT, HOOKS_DIR, PROGRAM
 from tests.support.waiting import wait
 
 NAME = "resctrl-mon-hook"
@@ -82,6 +82,16 @@ def is_stub(machine: Machine) -> bool:
 
 def in_usr(machine: Machine) -> list[str]:
     return [path for path in ours(machine) if path.startswith("/usr/")]
+
+
+def list_needing(machine: Machine) -> list[str]:
+    """The hooks.d files for which containers need a program that is not there, or only the stub.
+
+    Of a program that is not there some versions of runtimes skip the file, and others start no container.
+    """
+    program = machine.at(PROGRAM)
+    is_there = program.exists() and program.stat().st_size > len(b"#!/bin/true\n")
+    return [] if is_there else [path.name for path in machine.at(HOOKS_DIR).glob("*.json")]
 
 
 def is_enabled(machine: Machine) -> bool:
@@ -304,6 +314,38 @@ def test_an_upgrade_from_a_package_that_shipped_the_path_only_renames_the_new_pr
     manager.remove()
     assert in_usr(machine) == [PROGRAM]
     assert NAME not in machine.run("dpkg-divert", "--list").stdout
+
+
+@pytest.mark.parametrize("step", ["no script", PROGRAM, "kubernetes.json", "podman.json"])
+def test_an_install_that_is_cut_short_stops_no_container_and_the_next_one_completes_it(
+    manager: Manager, packages: Packages, step: str
+) -> None:
+    """Also one that runs no script, as an image's build may, and its removal. A script is killed before this rename."""
+    machine = manager.machine
+    command = manager.command(packages)
+    if step == "no script":
+        if manager.kind == "deb":
+            command[command.index("-i")] = "--unpack"
+        else:
+            command.append("--noscripts")
+        machine.from_outside(*command)
+        assert list_needing(machine) == []
+        manager.remove()
+        assert list_needing(machine) == []
+        machine.from_outside(*command)
+    else:
+        killer = machine.at("/usr/sbin") / "mv"  # where scripts of both look first
+        killer.write_text(f'#!/bin/sh\ncase "$*" in *{step}) kill -KILL $PPID ;; *) exec /usr/bin/mv "$@" ;; esac\n')
+        killer.chmod(0o755)
+        machine.from_outside(*command, check=False)
+        killer.unlink()
+    assert list_needing(machine) == []
+    machine.podman_run("before")
+    manager.install(packages)
+    container = machine.podman_run("web")
+    assert machine.groups()[f"oci-{container}"] == [machine.pid("web")]
+    machine.podman_rm()
+    assert machine.groups() == {}
 
 
 # --- What cannot run

@@ -102,6 +102,10 @@ class ScratchMachine:
             self.path(path).mkdir(parents=True, exist_ok=True)
             os.setxattr(self.path(path), "trusted.overlay.opaque", b"y")
 
+    def mount(self, *commands: str) -> None:
+        """Add shell commands that mount more."""
+        self._mounts += commands
+
     def enter(self) -> list[str]:
         """What a command is started by, to run there."""
         lines = ["set -e", f"mount --bind {CPUINFO} /proc/cpuinfo"]

@@ -24,8 +24,16 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_help_names_every_verb() -> None:
     done = command("--help")
     assert done.returncode == 0
-    assert all(verb in done.stdout for verb in build.VERBS if verb != "-h")
+    assert all(verb in done.stdout for verb in build.VERBS)
     assert all(len(line) <= 120 for line in done.stdout.splitlines())
+
+
+def test_a_verb_that_is_asked_for_help_prints_it_and_does_nothing() -> None:
+    text = command("-h").stdout
+    for verb in build.VERBS.keys() - build.OWN_HELP:
+        for words in ([verb, "--help"], [verb, "-h"], [verb, "--release", "--help"]):
+            done = command(*words)
+            assert (done.returncode, done.stdout, done.stderr) == (0, text, ""), words
 
 
 def test_a_wrong_command_line_is_one_line_and_2() -> None:

@@ -162,11 +162,26 @@ def test_the_schema_takes_values_and_options_that_can_be_meant_and_no_others() -
     wrong += [{"options": ["--linger 60"]}, {"options": ["--lingr=60"]}, {"option": ["--linger=60"]}]
     wrong += [{"prefix": "usr"}, {"prefix": "/usr/."}, {"hooksDir": "/a b"}, {"hooksDir": "/etc/../x"}]
     wrong += [{"testing": {"resctrlRoot": "/resctrl"}}, {"test": {"everyNode": "yes"}}, {"image": {"digest": "latest"}}]
+    wrong += [{"nodeSelector": {"gpu": value}} for value in (True, 1, {"a": "b"}, "a b")]
+    wrong += [{"tolerations": [{"value": True}]}, {"tolerations": [{"keys": "a"}]}, {"affinity": {"nodes": {}}}]
+    wrong += [{"imagePullSecrets": [{"name": 7}]}, {"imagePullSecrets": [{}]}, {"resources": {"limit": {}}}]
+    wrong += [{"resources": {"limits": {"memory": value}}} for value in ("1 Gi", "much", True)]
+    wrong += [{"updateStrategy": {"type": "Rolling"}}, {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "x"}}}]
     metrics: list[Object] = [{"port": 80}, {"port": "9753"}, {"events": ["c1_res"]}, {"on": True}]
     metrics += [{"podMonitor": {"interval": "often"}}]
     for values in (*wrong, *({"metrics": metric} for metric in metrics)):
         with pytest.raises(jsonschema.ValidationError):
             schema(values)
+
+
+def test_a_release_whose_name_kubernetes_would_refuse_is_refused_with_its_name() -> None:
+    for name in ("meter", "0meter", "m.e-t", "a" * 53, "a" * 34 + "-b", "no-hook"):
+        assert render(release={"Name": name})
+    for name in ("0", "17", "1e3", "0x1f", "true", "null", "a" * 34 + ".b", "a" * 33 + "--b", "a" * 33 + ".-b"):
+        with pytest.raises(RuntimeError, match=rf"release name {re.escape(name)}: "):
+            render(release={"Name": name})
+    with pytest.raises(RuntimeError, match="the namespace 0: to YAML it is no text"):
+        render(release={"Namespace": "0"})
 
 
 def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_write() -> None:

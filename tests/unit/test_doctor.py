@@ -25,7 +25,7 @@ from hook.doctor.machine import make_report
 from hook.install.install import Refused
 from hook.node.hooksd import ADMINISTRATOR, READERS, SYSTEM
 from hook.node.paths import JOBS_MARK, STUB, Places
-from tests.unit.nodes import NodeFiles
+from tests.unit.nodes import NodeFiles, add_process
 
 PROGRAM = Places().program
 KUBERNETES, PODMAN = (Places().json(target) for target in ("kubernetes", "podman"))
@@ -37,6 +37,7 @@ THEIRS: dict[str, Any] = {
     "stages": ["poststop"],
 }
 RESCTRL, RUN = "/sys/fs/resctrl", "/run/resctrl-mon-hook"
+LOGS = "/var/log/resctrl-mon-hook"
 INFO = f"{RESCTRL}/info/L3_MON"
 CONF = "/etc/containers/containers.conf"
 TEXTFILE = "/var/lib/prometheus/node-exporter/resctrl.prom"
@@ -219,6 +220,12 @@ def for_jobs(node: InstalledFiles) -> None:
     """What `install --for=jobs` leaves, where CRI-O and Podman run, too."""
     remove(KUBERNETES, PODMAN)(node)
     node.write(Places().timer, f"{JOBS_MARK}\n")
+    node.fs.create_symlink(Places().link, PROGRAM)
+
+
+def adopting(node: InstalledFiles) -> None:
+    """What `install --adopt` leaves of the timer's unit."""
+    node.write(Places().units[0], f"[Service]\nExecStart={Places().link} reconcile --adopt\n")
 
 
 def for_jobs_without_history(node: InstalledFiles) -> None:
@@ -234,6 +241,27 @@ def for_jobs_with_a_file(node: InstalledFiles) -> None:
 def with_old_textfile(node: InstalledFiles) -> None:
     node.write(TEXTFILE, "")
     os.utime(TEXTFILE, (9, 9))
+
+
+def held(node: InstalledFiles) -> None:
+    """A process of no container is in a group of ours without a record."""
+    add_process(4712, cgroup="0::/user.slice/x")
+    node.write(f"{node.files.make('oci-x')}/tasks", "4712\n")
+
+
+def recovering(node: InstalledFiles) -> None:
+    """The same once reconcile has tried to rebuild the record."""
+    held(node)
+    node.files.record("x", recovering=True, groups=[{"path": f"{RESCTRL}/mon_groups/oci-x", "ctrl_group": "/"}])
+
+
+def for_no_container(**when: object) -> Change:
+    return lambda node: node.change(PODMAN, when=when)
+
+
+def without_link(node: InstalledFiles) -> None:
+    """The units are there, and not the link that they call the program by."""
+    node.write(Places().timer, "")
 
 
 def beside(node: InstalledFiles) -> None:
@@ -254,12 +282,16 @@ def called(node: InstalledFiles) -> None:
 AILMENTS: dict[str, Change] = {
     "FAIL resctrl: no /sys/fs/resctrl": remove(RESCTRL),
     "FAIL resctrl: /sys/fs/resctrl is mounted but does not support monitoring": remove(f"{RESCTRL}/mon_groups"),
+    "FAIL resctrl: /sys/fs/resctrl is mounted read-only": lambda node: node.room.update(f_flag=os.ST_RDONLY),
     "FAIL resctrl: not mounted on": remove(f"{RESCTRL}/mon_groups", f"{RESCTRL}/info", f"{RESCTRL}/mon_data"),
     "warning counters: L3_MON; no energy (PERF_PKG_MON)": remove(f"{RESCTRL}/info/PERF_PKG_MON"),
     "warning memory traffic: not counted: the kernel offers llc_occ": written(f"{INFO}/mon_features", "llc_occupancy"),
     "warning memory traffic: counted in part: this CPU says Unavailable": untracked,
     f"warning memory traffic: not counted in 1 group without a hardware counter: {RESCTRL}/mon_gr": uncounted,
     "FAIL RMIDs: 8 in use of 8 (7 ours, 1 of others): none left": groups(7),
+    f"warning RMIDs: 1 group of ours that no record names: {RESCTRL}/mon_groups/oci-x": groups(1, "oci-x"),
+    f"warning RMIDs: 1 group of ours held by processes of no known container: {RESCTRL}/mon_groups/oci-x by pr": held,
+    "warning RMIDs: 1 group of ours held by processes of no known": recovering,
     f"warning RMIDs: 2 groups of other tools (unknown: 2): {RESCTRL}/mon_groups/theirs0, ": groups(2, "theirs"),
     "warning RMIDs: 6 groups of other tools (the NRI plugin resctrl-mon, or Kepler: 2; ": beside,
     "warning program: not ours: /opt/resctrl-mon-hook.sh is damaged, or no": called,
@@ -267,6 +299,7 @@ AILMENTS: dict[str, Change] = {
     f"warning program: not ours: {PROGRAM} is damaged": written(PROGRAM, "#!/bin/sh\n"),
     f"FAIL program: {PROGRAM} is missing, or only the stub that a removal leaves": written(PROGRAM, STUB.decode()),
     f"FAIL program: {PROGRAM} is missing, or": remove(PROGRAM),
+    "FAIL program: /usr/bin/resctrl-mon-hook is missing, or leads nowhere: the units": without_link,
     f"FAIL program: {PROGRAM} is not owned by root, or is": lambda node: node.fs.chmod(PROGRAM, 0o777),
     "FAIL program: /usr/libexec/oci is not owned by root, or is": lambda node: node.fs.chmod("/usr/libexec/oci", 0o757),
     f"FAIL hooks.d: {PODMAN} is not owned by root, or is writable by others": lambda node: node.fs.chmod(PODMAN, 0o666),
@@ -278,6 +311,13 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: {PODMAN}: its args: 'metrics' is no verb of a hook": with_hook(args=["x", "metrics", "--listen=1"]),
     f"FAIL hooks.d: {PODMAN}: its args: '--linger=5' is no verb of a hook": with_hook(args=["x", "--linger=5"]),
     f"FAIL hooks.d: {PODMAN}: its args: None is no verb of a hook": with_hook(args=None),
+    f"warning hooks.d: {PODMAN}: its `when` matches no container, or": for_no_container(always=False),
+    f"warning hooks.d: {PODMAN}: its `when` matches no container, o": for_no_container(),
+    f"warning hooks.d: {PODMAN}: its `when` matches no container, ": for_no_container(annotations={"^io\\.none": ".*"}),
+    f"warning hooks.d: {PODMAN}: its `when` matches no container,": for_no_container(
+        annotations={"^io\\.kubernetes": ".*", "^io\\.container\\.manager$": "libpod"}
+    ),
+    "warning history: /var/log/resctrl-mon-hook is not owned by root, or is": lambda node: node.fs.chmod(LOGS, 0o777),
     "warning history: /var/log/x is no directory: no": with_hook(args=["x", "hook", "--history=/var/log/x/h.jsonl"]),
     "warning history: /var/log/resctrl-mon-hook is no directory: no history": for_jobs_without_history,
     f"warning history: {PROGRAM} is no directory: no history": with_hook(args=["x", "hook", f"--history={PROGRAM}/h"]),
@@ -286,7 +326,7 @@ AILMENTS: dict[str, Change] = {
     f"FAIL hooks.d: no file in {SYSTEM} or {ADMINISTRATOR} calls resctrl-mon-hook": remove(PODMAN, KUBERNETES),
     "FAIL hooks.d: several files call": lambda node: node.write(f"{ADMINISTRATOR}/50.json", node.make_json("podman")),
     f"warning hooks.d: {PODMAN}: no timeout: a stuck hook blocks forever": with_hook(timeout=None),
-    f"warning hooks.d: {PODMAN}: timeout 18 is too short: containers fail to start, for the": with_hook(timeout=18),
+    f"warning hooks.d: {PODMAN}: timeout 20 is too short: containers fail to start, for the": with_hook(timeout=20),
     f"warning hooks.d: {PODMAN}: a stage is missing": with_hook(stages=["poststop"]),
     f"warning hooks.d: {PODMAN}: its args: unknown option '--lingr'": with_hook(args=["x", "hook", "--lingr=5"]),
     f"warning hooks.d: {PODMAN}: its program /no/resctrl-mon-hook.pyz is": with_hook(path="/no/resctrl-mon-hook.pyz"),
@@ -313,7 +353,17 @@ AILMENTS: dict[str, Change] = {
 """What each change of the node leads to: the beginning of a finding."""
 
 
-TYPED = {"mount -t", "chown root", "chmod go-w", "mv FILE", "mkdir -p", "rm FILE", "FILE install", "FILE reconcile"}
+TYPED = {
+    "mount -t",
+    "mount -o",
+    "chown root",
+    "chmod go-w",
+    "mv FILE",
+    "mkdir -p",
+    "rm FILE",
+    "FILE install",
+    "FILE reconcile",
+}
 TYPED |= {"python3 FILE", "systemctl enable", "systemctl restart"}
 """How the commands of remedies begin; they are between backquotes, and fuse/test_doctor.py types each of them."""
 PROGRAMS = "mount chown chmod mv rm rmdir mkdir journalctl systemctl kubectl helm apt dnf podman resctrl-mon-hook"
@@ -340,7 +390,7 @@ def test_what_is_wrong_is_found(installed: InstalledFiles, expected: str) -> Non
         (containerd(SPEC, PROGRAM), "ok       containerd: /etc/x.json names the hook"),
         (lambda node: node.copy_to_etc(names_etc=True), f"ok       runtimes: CRI-O reads {SYSTEM}, {ADMINISTRATOR}"),
         (written(Places().owner, "deb\n"), f"ok       program: {PROGRAM} runs, installed by the package resctrl-mon-h"),
-        (with_hook(timeout=19), "ok       counters: L3_MON, PERF_PKG_MON"),
+        (with_hook(timeout=21), "ok       counters: L3_MON, PERF_PKG_MON"),
         (for_jobs, "ok       hooks.d: no file calls resctrl-mon-hook, which was installed for jobs alone"),
         (lambda node: node.files.unhooked(), "ok       reconcile: it last ended 60 s ago, after 0.5 s"),
         (elsewhere(b"", ["resctrl-mon-hook-x86_64", "hook"]), "ok       program: /opt/meter runs"),
@@ -368,7 +418,7 @@ def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
 
 
 def test_a_timeout_is_longer_than_the_sum_of_the_waits_of_a_hook(installed: InstalledFiles) -> None:
-    longest = entry.STDIN_PATIENCE + 2 * 2.0 + reclaim.LONGEST_SEARCH + 60.0
+    longest = entry.STDIN_PATIENCE + 3 * 2.0 + reclaim.LONGEST_SEARCH + 60.0 + 1.0
     installed.change(PODMAN, args=["x", "hook", "--lock-timeout=2", "--rmid-wait=60"], timeout=60)
     (finding,) = installed.problems()
     assert finding.found.endswith(f"the hook may wait {longest:.1f} s")
@@ -394,13 +444,14 @@ ENGINES = ("/usr/bin/crio", "/usr/bin/podman")
 @pytest.mark.parametrize(
     ("change", "without", "words"),
     [
-        (lambda _node: None, [PROGRAM], "install"),
-        (lambda _node: None, [PROGRAM, *ENGINES], "install --for=both"),
+        (lambda _node: None, [PROGRAM], "install --for=same"),
+        (lambda _node: None, [PROGRAM, *ENGINES], "install --for=same"),
+        (adopting, [KUBERNETES, PODMAN], "install --adopt"),
         (for_jobs, [PROGRAM], "install --for=jobs"),
         (for_jobs, [PROGRAM, *ENGINES], "install --for=jobs"),
         (for_jobs, [Places().timer], "install"),
         (for_jobs, [Places().timer, *ENGINES], "install --for=jobs"),
-        (for_jobs_with_a_file, [PROGRAM], "install"),
+        (for_jobs_with_a_file, [PROGRAM], "install --for=same"),
     ],
 )
 def test_remedy_installs_for_what_the_node_is_for(
@@ -410,7 +461,7 @@ def test_remedy_installs_for_what_the_node_is_for(
     change(installed)
     remove(*without)(installed)
     failures = [finding for finding in installed.problems() if finding.level == "FAIL"]
-    assert [re.findall("resctrl-mon-hook.pyz (install.*)`", finding.remedy) for finding in failures] == [[words]]
+    assert [re.findall("`[^`]* (install[^`]*)`", finding.remedy) for finding in failures] == [[words]]
 
 
 def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
@@ -424,8 +475,25 @@ def test_a_check_that_fails_is_a_finding_and_the_same_error_is_reported_once(
     monkeypatch.setattr(checks, "CHECKS", [("a", find)] * 2)
     findings = [*examine(Site(Places(), node.options, (), PROGRAM))]
     problem = "cannot check: a file could not be read; tried: Permission denied '/x': EACCES"
-    failed = Finding("FAIL", "a", problem, "run doctor as root")
+    failed = Finding("FAIL", "a", problem, "see what is at that path")
     assert findings == [Finding("ok", "a", "well"), failed, Finding("ok", "a", "well")]
+    monkeypatch.setattr(system, "user_id", lambda: 1000)
+    assert [*examine(Site(Places(), node.options, (), PROGRAM))][1].remedy == "run it as root"
+
+
+def test_a_run_directory_that_is_a_file_or_a_link_is_one_failure_with_the_command(installed: InstalledFiles) -> None:
+    shutil.move(RUN, "/elsewhere")
+    for make, what in (
+        (lambda: installed.fs.create_symlink(RUN, "/elsewhere"), "a link to /elsewhere"),
+        (lambda: installed.write(RUN, ""), "a file"),
+    ):
+        make()
+        (finding,) = installed.problems()
+        assert (
+            finding.found == f"cannot check: the run directory {RUN} cannot be used: {RUN} is {what}, not a directory"
+        )
+        assert re.findall("`([^`]+)`", finding.remedy) == [f"mv {RUN} {RUN}.moved"]
+        os.unlink(RUN)
 
 
 def test_a_run_directory_that_others_may_write_to_is_one_failure_with_its_own_remedy(installed: InstalledFiles) -> None:

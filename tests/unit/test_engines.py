@@ -120,6 +120,7 @@ def test_a_spec_in_an_ignored_table_is_not_in_force(fs: FakeFilesystem) -> None:
         ("version = 3\n" + NEW + SPEC, True),
         ("version = 3\n" + OLD + SPEC, False),
         ("version = 4\n" + OLD + SPEC, False),
+        ("version = 4\n" + NEW + SPEC, True),
         ("version = 2\n" + OLD + SPEC, True),
         (OLD + SPEC, True),
         ("version = 3\nplugins.'io.containerd.grpc.v1.cri'." + SPEC.lstrip(), False),

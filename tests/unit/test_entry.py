@@ -13,8 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook import __main__ as program
-from hook import conmon, entry, system
+from hook import conmon, entry, reclaim, system
 from hook.context import Context
+from hook.doctor import checks
 from hook.errors import UNNAMED, HookError
 from hook.identity import Container
 from hook.models import Failure, Options, State, ValidationError
@@ -75,6 +76,35 @@ def test_a_defect_is_on_record_and_counted_and_fails_a_container_only_if_strict(
         assert "unforeseen ZeroDivisionError: oh" in failure().problem
     with Records(RUN) as records:
         assert records.count_events() == {f"{stage}-failed": 2}
+
+
+def test_the_longest_start_takes_as_long_as_doctor_wants_a_timeout_to_be(node: Node) -> None:
+    """The state comes late, each lock at its deadline, the search for RMIDs takes its time, and none leaves limbo."""
+    node.start("c1", pid=5, uid=VICTIM)
+    node.kernel.die(5)
+    node.spawn(7, cgroup_of("c1"))
+    node.machine.refusals["mkdir"] = [errno.ENOSPC, *[errno.EBUSY] * 9999]
+    read_stdin = system.read_stdin
+
+    def read_late(limit: int, patience: float) -> tuple[bytes, bool]:
+        node.kernel.now += patience
+        return read_stdin(limit, patience)
+
+    def get_late(_descriptor: int, deadline: float) -> bool:
+        node.kernel.now = max(node.kernel.now, deadline)
+        return True
+
+    def search(context: Context, _skipped: str) -> bool:
+        node.kernel.now += reclaim.LONGEST_SEARCH
+        context.run.note_freed()
+        return True
+
+    for name, replacement in (("read_stdin", read_late), ("try_flock", lambda _: False), ("wait_for_flock", get_late)):
+        node.patch.setattr(system, name, replacement)
+    node.patch.setattr(reclaim, "reclaim", search)
+    began = node.kernel.now
+    assert "rmids_in_limbo" in called(node)
+    assert node.kernel.now - began == pytest.approx(checks.find_longest_wait(Options()), abs=0.1)
 
 
 NO_STATES: dict[str, tuple[bytes | dict[str, object], str]] = {

@@ -20,13 +20,13 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import __version__, labels, system
 from hook.cli import command_line as cli
 from hook.counters import MILLION
-from hook.errors import Reason
+from hook.errors import HookError, Reason
 from hook.models import KeyState, MonGroup
 from hook.show import prometheus
 from hook.show.prometheus import make_families
 from hook.show.snapshot import EVENTS, Group, SeenKey, take_snapshot
 from hook.validation import replace
-from hook.words import printable
+from hook.words import explain, printable
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS, make_inventory
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
@@ -515,8 +515,13 @@ def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(HookError) as caught:
         prometheus.write_textfile(str(PROM), "new\n")
+    words = explain(caught.value)
+    assert (words.problem, words.hint) == (
+        "cannot write the metrics",
+        f"the file system of {PROM} is full, or out of inodes",
+    )
     assert (PROM.read_text(), os.listdir(PROM.parent)) == ("old", ["x.prom"])
     assert [name for name in there if name.endswith(".prom")] == ["x.prom"], "node_exporter reads what ends so"
     assert len(there) == 2

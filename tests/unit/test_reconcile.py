@@ -594,7 +594,7 @@ def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(node: Node) -> None:
     node.put(f"groups/{UID}.json", "{")
     node.kernel.files.update({"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None})
     assert {outcome.problem for outcome in node.repair().outcomes} == {
-        "its group has tasks that match no known container"
+        "its group has tasks that match no known container: process 7"
     }
     assert node.state().recovering
     node.kernel.files.clear()
@@ -712,6 +712,7 @@ def test_key_that_cannot_end_yet_is_no_action_and_is_named_once(node: Node, ling
     said = [[line for line in run.left if "cannot end yet" in line] for run in runs]
     assert [len(lines) for lines in said] == [1, 0, 0]
     assert UID[:12] in said[0][0]
+    assert said[0][0].endswith(f"what outlived its containers: process 9 in {cgroup_of()}")
     assert [outcome.action.verb for run in runs for outcome in run.outcomes] == ([] if linger else ["drop"])
     assert all(run.is_whole for run in runs)
     assert (node.reconciled().left, node.groups()) == (1, {GROUP: {9}})
@@ -1284,7 +1285,8 @@ def test_what_cannot_be_read_is_named_and_kept_when_all_keys_end(node: Node) -> 
 def test_a_group_of_no_record_that_has_a_live_task_stays_when_all_keys_end(node: Node) -> None:
     path = node.make_group("oci-theirs")
     node.spawn(9, group="mon_groups/oci-theirs")
-    assert run.end_all_keys(node.options()) == ([], [f"{path}: it has a live task, and is on no record"])
+    holder = f"process 9 in {cgroup_of()}"
+    assert run.end_all_keys(node.options()) == ([], [f"{path}: it has a live task, and is on no record: {holder}"])
     assert node.groups() == {"oci-theirs": {9}}
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -656,11 +657,20 @@ def test_a_failed_command_is_one_line_on_stderr(
     assert said in "".join(complaints)
 
 
-@pytest.mark.parametrize("path", ["/srv/missing/x.prom", "/srv/."])
+@pytest.mark.parametrize("path", ["/srv/file/x.prom", "/srv/directory"])
 def test_an_unwritable_textfile_is_one_line_on_stderr(node: NodeFiles, complaints: list[str], path: str) -> None:
-    os.mkdir("/srv")
+    os.makedirs("/srv/directory")
+    Path("/srv/file").touch()
     assert cli.main(["metrics", *node.places, "--textfile", path]) == 2
-    assert (len(complaints), os.listdir("/srv")) == (1, [])
+    (line,) = complaints
+    assert line.startswith("cannot write the metrics; tried: ")
+    assert path in line
+    assert sorted(os.listdir("/srv")) == ["directory", "file"]
+
+
+def test_the_missing_directory_of_a_textfile_is_made(node: NodeFiles) -> None:
+    assert cli.main(["metrics", *node.places, "--textfile=/srv/node-exporter/textfile/x.prom"]) == 0
+    assert os.listdir("/srv/node-exporter/textfile") == ["x.prom"]
 
 
 # --- Cells

@@ -63,8 +63,20 @@ def remember(run: RunDir) -> None:
 # --- The directory itself
 
 
-@pytest.mark.parametrize(("what", "said"), [("link", "ENOTDIR"), ("file", "ENOTDIR"), ("no parent", "ENOENT")])
-def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "below", "said"),
+    [
+        ("link", "", f"{RUN} is a link to /elsewhere, not a directory; hint: `mv {RUN} {RUN}.moved`: "),
+        ("file", "", f"{RUN} is a file, not a directory; hint: `mv {RUN} {RUN}.moved`: the next hook makes"),
+        (
+            "file",
+            "/a/b",
+            f"the run directory {RUN}/a/b cannot be used: {RUN} is a file, not a directory; hint: `mv {RUN} ",
+        ),
+        ("no parent", "/none/deeper", "ENOENT"),
+    ],
+)
+def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what: str, below: str, said: str) -> None:
     """Its modes under any umask: fuse/test_process.py."""
     machine.fs.create_dir("/elsewhere")
     if what == "link":
@@ -72,7 +84,7 @@ def test_a_place_that_is_no_directory_is_refused(machine: SimulatedMachine, what
     elif what == "file":
         machine.fs.create_file(RUN)
     with pytest.raises(HookError) as caught:
-        RunDir(RUN if what != "no parent" else f"{RUN}/none/deeper")
+        RunDir(RUN + below)
     assert said in str(explain(caught.value))
     assert machine.fs.listdir("/elsewhere") == []
 

@@ -168,8 +168,8 @@ def test_the_history_is_written_where_the_units_may_write_and_rotated_there() ->
     assert os.path.dirname(History().history) == Places().log_dir
 
 
-def test_the_run_directory_is_there_from_the_boot_on() -> None:
-    """As the hook makes it, with what Kepler looks for when it starts, and for good: no age."""
+def test_the_run_directory_and_that_of_the_history_are_there_from_the_boot_on() -> None:
+    """As the hook and `install` make them, with what Kepler looks for when it starts, and for good: no age."""
     conf = ROOT / "packaging" / "tmpfiles.d" / "resctrl-mon-hook.conf"
     lines = [line.split() for line in conf.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
     run_dir, data = Options().run_dir, f"{Options().resctrl_root}/mon_data"
@@ -177,6 +177,7 @@ def test_the_run_directory_is_there_from_the_boot_on() -> None:
         ["d", run_dir, "0755", "root", "root", "-"],
         ["d", f"{run_dir}/mon_groups", "0755", "root", "root", "-"],
         ["L", f"{run_dir}/mon_data", "-", "-", "-", "-", data],
+        ["d", Places().log_dir, "0750", "root", "root", "-"],
     ]
 
 

@@ -68,9 +68,14 @@ def test_a_record_holds_nothing_but_printable_lines(said: list[str]) -> None:
 @pytest.mark.parametrize(
     ("error", "tried", "hint"),
     [
-        (OSError(errno.ENOSPC, "No space left", "/run/x"), "No space left '/run/x': ENOSPC", "the file system of"),
-        (OSError(errno.ENOSPC, "No space left", b"groups/x"), "ENOSPC", "the file system of"),
-        (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system"),
+        (
+            OSError(errno.ENOSPC, "No space left", "/srv/x"),
+            "No space left '/srv/x': ENOSPC",
+            "the file system of /srv/x",
+        ),
+        (OSError(errno.ENOSPC, "No space left", b"/run/x"), "ENOSPC", "the file system of /run/x is full"),
+        (OSError(errno.ENOSPC, "No space left", b"groups/x"), "ENOSPC", "the file system of the run directory is full"),
+        (OSError(errno.EROFS, "Read-only file system"), "EROFS", "the file system of the run directory is read-only"),
         (OSError(errno.EMFILE, "Too many open files"), "EMFILE", " "),
         (OSError(errno.EIO, "Input/output error", "x"), "Input/output error 'x': EIO", ""),
         (OSError(errno.EIO, "Input/output error"), "Input/output error: EIO", ""),

@@ -51,6 +51,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- $name := include "hook.name" . }}
+{{- if not (regexMatch "^[a-z0-9]([a-z0-9-]*[a-z0-9])?([.][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$" $name) }}
+{{- fail (printf "the release name %s: the names of its objects begin with %s, and Kubernetes takes no dot or dash there at the end: choose another name" .Release.Name $name) }}
+{{- end }}
+{{- range $what, $text := dict "the release name" .Release.Name "the beginning of the release name" $name "the namespace" .Release.Namespace }}
+{{- if not (kindIs "string" (get (fromYaml (printf "text: %s" $text)) "text")) }}
+{{- fail (printf "%s %s: to YAML it is no text, but a number, a date or a truth value: choose another one" $what $text) }}
+{{- end }}
+{{- end }}
 {{- if eq .Values.hooksDir (include "hook.programDir" .) }}
 {{- fail (printf "hooksDir: %s is the directory of the program, of which the pods have a mount of its own: write the one that the runtime reads, such as /etc/containers/oci/hooks.d" .Values.hooksDir) }}
 {{- end }}
@@ -295,14 +304,14 @@ containerd-runc: /run/containerd/runc
 {{- fail (printf "resources.limits.memory is not set: with priorityClassName %s the kernel would end the workload before this. Set a limit, or another priorityClassName" .Values.priorityClassName) }}
 {{- end }}
 {{- end }}
-serviceAccountName: {{ .Values.serviceAccountName }}
+serviceAccountName: {{ .Values.serviceAccountName | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with .Values.imagePullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 terminationGracePeriodSeconds: 5
 {{- end }}

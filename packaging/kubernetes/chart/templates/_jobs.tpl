@@ -95,7 +95,7 @@ metadata:
   annotations:
     monitor.resctrl-mon.io: "true" # with --monitor=opt-in
 spec:
-  serviceAccountName: {{ .Values.serviceAccountName }}
+  serviceAccountName: {{ .Values.serviceAccountName | quote }}
   automountServiceAccountToken: false
   enableServiceLinks: false
   restartPolicy: Never
