@@ -32,9 +32,11 @@ EFBIG, ENOSPC, EROFS, ELOOP = 27, 28, 30, 40
 _FILE_TYPE, _REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 _PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
-NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
-PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
-_HOST_PID_NAMESPACE = "pid:[4026531836]"
+NOT_HOST_NAMESPACES = (
+    "this is not the host's pid and time namespace: which processes are dead and which groups empty is unknown here"
+)
+NAMESPACES_HINT = "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
+_HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
 _CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
@@ -575,13 +577,22 @@ def in_user_namespace() -> bool:
     return text is not None and text.split() != _HOST_UID_MAP
 
 
-def in_host_pid_namespace() -> bool:
-    """Whether every process of the machine has a pid here; False where /proc cannot tell.
+def in_host_namespaces() -> bool:
+    """Whether every process of the machine has its pid and start time here; False where /proc cannot tell.
 
-    In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
-    So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel leaves it out of
+    `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are shifted (time_namespaces(7)): a member
+    looks like another process. So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO,
+    PROC_TIME_INIT_INO in include/linux/proc_ns.h.
     """
-    return try_call(link_target, "/proc/self/ns/pid") == _HOST_PID_NAMESPACE
+    if try_call(link_target, "/proc/self/ns/pid") != _HOST_PID_NAMESPACE:
+        return False
+    try:
+        return link_target("/proc/self/ns/time") == _HOST_TIME_NAMESPACE
+    except FileNotFoundError:  # a kernel without time namespaces
+        return True
+    except OSError:
+        return False
 
 
 def _stat_fields(pid: int | str) -> list[str]:

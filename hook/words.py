@@ -125,7 +125,7 @@ PROBLEMS = {
     "no RMIDs": "no RMID is left for this key",
     "no ctrl_group": "the ctrl_group does not exist (no {parent})",
     "no process": "the container's process {pid} is gone",
-    "not host pids": f"no RMID is reclaimed: {system.NOT_HOST_PIDS}",
+    "not host namespaces": f"no RMID is reclaimed: {system.NOT_HOST_NAMESPACES}",
     "not mounted": "resctrl is not mounted, or cannot monitor: no {root}/mon_groups",
     "not rebuilt": "the record of key {key} is not rebuilt yet",
     "not root's": "the run directory {path} is not ours alone: its owner is uid {owner}, its mode {mode:04o}",
@@ -156,7 +156,7 @@ _HINTS = {
         "more groups than RMIDs (info/*/num_rmids; on arm64 the PMGs of one ctrl_group), or groups that others leaked"
     ),
     "no ctrl_group": "the class that the container was given must exist before it starts",
-    "not host pids": "run `reconcile` on the host, or take the hook out of the pid namespace",
+    "not host namespaces": "run `reconcile` on the host, or take the hook out of that namespace",
     "not mounted": "mount -t resctrl resctrl {root}, then reconcile",
     "not rebuilt": "`reconcile` rebuilds it, and tries again",
     "not root's": "run it as root; remove the directory, or make it root's with mode 0755",
