@@ -326,7 +326,7 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
             waiting.clear()
             raise TimeoutError  # else flock(2) would be repeated (PEP 475)
 
-    former_timer = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
+    left, interval = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
     former_handler = _signal.signal(_signal.SIGALRM, give_up)
     former_mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
     try:
@@ -336,7 +336,9 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
     except TimeoutError:
         return False
     finally:
-        _signal.setitimer(_signal.ITIMER_REAL, *former_timer)
+        waiting.clear()  # of an exception of another signal: the next alarm must not stop this
+        # If it was just going off, nothing of it is left: 0 would stop it for good.
+        _signal.setitimer(_signal.ITIMER_REAL, left or min(interval, _SOON), interval)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
         _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
     return True

@@ -203,33 +203,36 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
     context, late, began = _open_node(options), LateCpu(), system.monotonic()
     held = done.held = late.note_last_look(context.run).held
     _save(context.run, [], started_at=system.unix_time())
+    is_saved = False
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
-    except BaseException:  # a signal, for example
-        _save(context.run, done.outcomes)
+        elsewhere = Counter[str]()
+        for look in survey.looks.values():
+            elsewhere.update(dict(look.elsewhere))
+        _save(
+            context.run,
+            done.outcomes,
+            ended_at=system.unix_time(),
+            seconds=system.monotonic() - began,
+            failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
+            left=len(done.left) + len({*held}.intersection(done.held)),
+            held=done.held,
+            unread=done.unread,
+            outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
+            outside_total=sum(done.outside.values()),
+            elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
+            looked_at=survey.boottime,
+            counted=survey.counted,
+        )
+        is_saved = True
+        late.save(context.run)
+    except BaseException:  # a signal, or the time limit, which may come in the midst of the record
+        if not is_saved:
+            _save(context.run, done.outcomes)
         late.save(context.run)
         raise
-    elsewhere = Counter[str]()
-    for look in survey.looks.values():
-        elsewhere.update(dict(look.elsewhere))
-    _save(
-        context.run,
-        done.outcomes,
-        ended_at=system.unix_time(),
-        seconds=system.monotonic() - began,
-        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
-        left=len(done.left) + len({*held}.intersection(done.held)),
-        held=done.held,
-        unread=done.unread,
-        outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
-        outside_total=sum(done.outside.values()),
-        elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
-        looked_at=survey.boottime,
-        counted=survey.counted,
-    )
-    late.save(context.run)
     return done
 
 
