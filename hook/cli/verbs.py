@@ -112,7 +112,7 @@ def _verb(name: str, form: type[Any], options: tuple[str, ...] = SHARED, **more:
 
 @contextmanager
 def limit_time(deadline: float, seconds: float) -> Iterator[None]:
-    """Raise Ended inside the block at the deadline (system.monotonic), after so many seconds, and at SIGTERM and SIGINT.
+    """Raise Ended inside the block at the deadline (system.monotonic), that of `seconds`, and at SIGTERM and SIGINT.
 
     The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does. The
     kernel kills a command that goes on for _GRACE after that: it was stopped in a call that no handler can end, or in

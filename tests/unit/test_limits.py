@@ -163,7 +163,7 @@ def test_the_time_before_a_command_began_to_work_counts(monkeypatch: pytest.Monk
     assert now[0] == 1000.0 + 60.0 + 40.0, "the second one, which began late, is ended at its first tick"
 
 
-def test_a_command_that_drops_its_end_is_killed(tmp_path: Path) -> None:
+def test_a_command_that_drops_its_end_is_killed() -> None:
     """As code does whose exceptions Python drops: of a finalizer, a callback of a weak reference."""
     code = """if True:
         import threading
