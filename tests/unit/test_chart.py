@@ -229,7 +229,11 @@ def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_t
 
 
 ALLOWED = {
-    "test": {"pods": {"get", "list", "create", "patch", "delete"}, "pods/exec": {"get", "create"}},
+    "test": {
+        "pods": {"get", "list", "create", "patch", "delete"},
+        "pods/exec": {"get", "create"},
+        "events": {"list"},
+    },
     "pre-delete": {
         **{"pods": {"list"}, "daemonsets": {"get", "delete"}},
         "jobs": {"create", "list", "patch", "deletecollection"},
