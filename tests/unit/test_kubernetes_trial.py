@@ -161,8 +161,8 @@ def kube() -> TrialCluster:
 def plan() -> Object:
     pod = {"metadata": {"name": "hook-tested", "annotations": {}}, "spec": {"containers": [{"name": "load"}]}}
     options = ["--resctrl-root=/r", "--linger=600"]
-    values = {"namespace": "ns", "daemonset": "hook", "selector": "component=node", "everyNode": True, "watch": True, "metrics": True}
-    return {**values, "hooksDir": "/hooks.d", "options": options, "pod": pod}
+    names = {"namespace": "ns", "daemonset": "hook", "selector": "component=node", "hooksDir": "/hooks.d"}
+    return {**names, "everyNode": True, "watch": True, "metrics": True, "options": options, "pod": pod}
 
 
 @pytest.fixture
