@@ -208,7 +208,14 @@ WRONG: dict[str, list[Object]] = {
     ],
     "testing.resctrlRoot": [
         {"testing": {"resctrlRoot": path}}
-        for path in ("/sys/fs/resctrl", "/run/resctrl-mon-hook/model", "/node/model", "/host/usr/x", "/usr/x", "/run/x")
+        for path in (
+            "/sys/fs/resctrl",
+            "/run/resctrl-mon-hook/model",
+            "/node/model",
+            "/host/usr/x",
+            "/dev/shm/x",
+            "/run/x",
+        )
     ],
     # What asks for what is switched off
     "metrics.podMonitor.enabled": [{"metrics": {**OFF, "podMonitor": ON}}],
@@ -228,7 +235,7 @@ RIGHT: list[Object] = [
         for path in ("/etc/containers/oci/hooks.d", "/opt/oci-hooks", "/var/lib/my-hooks.d", "/etc/hooks")
     ),
     {"prefix": "/usr/local", "hooksDir": "/usr/libexec/oci/hooks.d"},
-    *({"testing": {"resctrlRoot": path}} for path in ("/opt/model/resctrl", "/run/model/resctrl", "/mnt/x")),
+    *({"testing": {"resctrlRoot": path}} for path in ("/opt/model/resctrl", "/dev/shm/model/resctrl", "/mnt/x")),
     {"metrics": OFF},
     {"metrics": {"podMonitor": ON, "prometheusRule": ON, "created": True}, "test": {"everyNode": True}},
     {"image": {"digest": DIGEST}},

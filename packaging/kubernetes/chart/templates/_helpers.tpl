@@ -99,7 +99,7 @@ there: the container `install` says so.
 {{- end }}
 {{- end }}
 {{- with .Values.testing.resctrlRoot }}
-{{- if or (regexMatch "^/(bin|etc|lib[a-z0-9]*|run|sbin|usr|usr/(bin|lib[a-z0-9]*|local|sbin))$" (dir .)) (regexMatch "^/(adopt|app|dev|host|node|plan|proc|run/resctrl-mon-hook|sys)(/|$)" (dir .)) }}
+{{- if or (regexMatch "^/(bin|dev|dev/(mqueue|pts|shm)|etc|lib[a-z0-9]*|run|sbin|usr|usr/(bin|lib[a-z0-9]*|local|sbin))$" (dir .)) (regexMatch "^/(adopt|app|host|node|plan|proc|run/resctrl-mon-hook|sys)(/|$)" (dir .)) }}
 {{- fail (printf "testing.resctrlRoot: %s: the pods mount %s, over what they have there: write a directory such as /opt/model/resctrl, or nothing for /sys/fs/resctrl" . (dir .)) }}
 {{- end }}
 {{- end }}
