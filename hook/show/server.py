@@ -138,7 +138,7 @@ class Server(ThreadingHTTPServer):
     def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
         """Accept a connection. socketserver drops an OSError."""
         try:
-            return super().get_request()  # type: ignore[no-any-return]
+            return super().get_request()
         except OSError as error:
             self._log(error)
             system.sleep(_SOON)  # it may fail again at once

@@ -14,6 +14,7 @@ from hook.errors import HookError
 from hook.models import Failure
 from hook.node.models import ReconcileRecord
 from hook.reconcile import act, run
+from hook.reconcile.record import LateCpu
 from hook.reconcile.run import Outcome, Repairs
 from hook.store import RunDir
 from tests.simulator.machine import RUN
@@ -81,7 +82,7 @@ def test_the_counts_of_a_run_that_is_ended_while_it_writes_its_record_are_kept_a
     def save_and_end(of: RunDir, outcomes: list[Outcome], **fields: float) -> None:
         if at == "after" and "ended_at" in fields:
             save(of, outcomes, **fields)
-            monkeypatch.setattr(run.LateCpu, "save", end)
+            monkeypatch.setattr(LateCpu, "save", end)
         elif "ended_at" in fields:
             end()
         else:
