@@ -116,12 +116,11 @@ def test_verb(arguments: Sequence[str]) -> int:
 
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
-    with tempfile.TemporaryDirectory(prefix="rmh-", ignore_cleanup_errors=True) as own:
+    with tempfile.TemporaryDirectory(prefix=leftovers.own_mark(), ignore_cleanup_errors=True) as own:
         os.chmod(own, 0o755)  # noqa: S103  processes of other users are among the tests
         os.environ["TMPDIR"] = tempfile.tempdir = own
-        before = leftovers.look()
         status = _run_tests(arguments)
-        left = leftovers.find_left(before)
+        left = leftovers.find_left()
     print(*(f"LEFT: {line}" for line in left), sep="\n", end="\n" * bool(left))
     return status or int(bool(left and os.environ.get("CI")))
 

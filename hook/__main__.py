@@ -26,9 +26,10 @@ def dispatch(arguments: list[str]) -> int:
     system.set_umask()
     if arguments and arguments[0] in entry.STAGES and "--help" not in arguments:  # a runtime started us
         return entry.run_stage(arguments[0], arguments[1:])
+    began = system.monotonic()  # imports take long on a busy machine
     from hook.cli import command_line
 
-    return command_line.main(arguments)
+    return command_line.main(arguments, began)
 
 
 if __name__ == "__main__":

@@ -174,8 +174,8 @@ def read_finals(context: Context, state: KeyState, skipped: Collection[str] = ()
 def _linger(context: Context, state: KeyState) -> KeyState | None:
     """Let a key without members linger, if it may, which no job does."""
     options = context.options
-    if not options.linger or state.kind == "job" or is_deleted(state) or not system.in_host_pid_namespace():
-        return None  # in another pid namespace neither reclaim nor reconcile would ever end it
+    if not options.linger or state.kind == "job" or is_deleted(state) or not system.in_host_namespaces():
+        return None  # in another namespace neither reclaim nor reconcile would ever end it
     if all(group.end is not None or context.resctrl.is_gone(group.path) for group in state.groups):
         return None
     return life_end.linger(state, read_finals(context, state), system.boottime(), options.linger)

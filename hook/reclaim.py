@@ -46,8 +46,8 @@ def reclaim(context: Context, skipped: str) -> bool:
 
     `skipped` is the caller's key. The caller holds no lock. Failures are reported, and stop nothing.
     """
-    if not system.in_host_pid_namespace():
-        context.run.complaints.append(HookError(Reason.DENIED, "not host pids"))
+    if not system.in_host_namespaces():
+        context.run.complaints.append(HookError(Reason.DENIED, "not host namespaces"))
         return False
     before, began = context.freed, system.monotonic()
 

@@ -186,7 +186,7 @@ class Resctrl:
         except OSError as error:
             return not system.is_gone(error)
         lives = any(not task.isdigit() or system.is_dead(int(task)) is not True for task in tasks)
-        return lives or not system.in_host_pid_namespace()
+        return lives or not system.in_host_namespaces()
 
 
 def is_about(group: MonGroup, directory: Directory) -> bool:

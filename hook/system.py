@@ -32,9 +32,11 @@ ENOTDIR, EFBIG, ENOSPC, EROFS, ELOOP = 20, 27, 28, 30, 40
 _FILE_TYPE, _REGULAR, _DIRECTORY, _PIPE = 0o170000, 0o100000, 0o040000, 0o010000  # inode(7)
 _PRIME = 2**64 - 59
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
-NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
-PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
-_HOST_PID_NAMESPACE = "pid:[4026531836]"
+NOT_HOST_NAMESPACES = (
+    "this is not the host's pid and time namespace: which processes are dead and which groups empty is unknown here"
+)
+NAMESPACES_HINT = "run it in the host's namespaces (hostPID: true; podman run --pid=host; without unshare --time)"
+_HOST_PID_NAMESPACE, _HOST_TIME_NAMESPACE = "pid:[4026531836]", "time:[4026531834]"
 _CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
@@ -324,7 +326,7 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
             waiting.clear()
             raise TimeoutError  # else flock(2) would be repeated (PEP 475)
 
-    former_timer = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
+    left, interval = _signal.getitimer(_signal.ITIMER_REAL)  # of a command that has a limit
     former_handler = _signal.signal(_signal.SIGALRM, give_up)
     former_mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
     try:
@@ -334,7 +336,9 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
     except TimeoutError:
         return False
     finally:
-        _signal.setitimer(_signal.ITIMER_REAL, *former_timer)
+        waiting.clear()  # of an exception of another signal: the next alarm must not stop this
+        # If it was just going off, nothing of it is left: 0 would stop it for good.
+        _signal.setitimer(_signal.ITIMER_REAL, left or min(interval, _SOON), interval)
         _signal.pthread_sigmask(_signal.SIG_SETMASK, former_mask)
         _signal.signal(_signal.SIGALRM, _signal.SIG_DFL if former_handler is None else former_handler)  # None: not ours
     return True
@@ -575,13 +579,22 @@ def in_user_namespace() -> bool:
     return text is not None and text.split() != _HOST_UID_MAP
 
 
-def in_host_pid_namespace() -> bool:
-    """Whether every process of the machine has a pid here; False where /proc cannot tell.
+def in_host_namespaces() -> bool:
+    """Whether every process of the machine has its pid and start time here; False where /proc cannot tell.
 
-    In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
-    So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    In any other pid namespace a process outside of it has no pid: it looks dead, and the kernel leaves it out of
+    `tasks`. In any other time namespace all start times and CLOCK_BOOTTIME are shifted (time_namespaces(7)): a member
+    looks like another process. So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO,
+    PROC_TIME_INIT_INO in include/linux/proc_ns.h.
     """
-    return try_call(link_target, "/proc/self/ns/pid") == _HOST_PID_NAMESPACE
+    if try_call(link_target, "/proc/self/ns/pid") != _HOST_PID_NAMESPACE:
+        return False
+    try:
+        return link_target("/proc/self/ns/time") == _HOST_TIME_NAMESPACE
+    except FileNotFoundError:  # a kernel without time namespaces
+        return True
+    except OSError:
+        return False
 
 
 def _stat_fields(pid: int | str) -> list[str]:

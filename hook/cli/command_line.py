@@ -28,13 +28,17 @@ _NAME = "resctrl-mon-hook"
 _HELP = ("help", "--help", "-h")
 
 
-def main(arguments: list[str]) -> int:
-    """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
+def main(arguments: list[str], began: float | None = None) -> int:
+    """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0.
+
+    The time limit of a command counts from when the program `began` (system.monotonic).
+    """
     name = arguments[0] if arguments else ""
     if name not in VERBS:
         return _report("", lambda: _answer(name, arguments))
     gc.enable()  # the file's start disabled it: top may run for long
-    return _report(name, lambda: _run_command(name, arguments[1:]))
+    start = system.monotonic() if began is None else began
+    return _report(name, lambda: _run_command(name, arguments[1:], start))
 
 
 def _answer(name: str, arguments: list[str]) -> int:
@@ -68,11 +72,9 @@ def _is_called_by_runtime() -> bool:
     return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
 
 
-def _run_command(name: str, words: list[str]) -> int:
+def _run_command(name: str, words: list[str], began: float) -> int:
     given, request = parse_command(name, words)
-    if name not in WRITERS and "run_dir" in VERBS[name].options:
-        request = _add_options_of_files(name, given, request)
-    return _run_in_time(name, VERBS[name], given, request)
+    return _run_in_time(name, VERBS[name], given, request, began)
 
 
 def _report(name: str, call: Callable[[], int]) -> int:
@@ -95,12 +97,16 @@ def _report(name: str, call: Callable[[], int]) -> int:
     return status
 
 
-def _run_in_time(name: str, verb: Verb, given: Any, request: Request) -> int:  # noqa: ANN401  its own model
+def _run_in_time(name: str, verb: Verb, given: Any, request: Request, began: float) -> int:  # noqa: ANN401  its own model
+    def run() -> int:
+        has_options = name not in WRITERS and "run_dir" in verb.options
+        return verb.run(given, _add_options_of_files(name, given, request) if has_options else request) or 0
+
     if verb.limit is None or (name == "metrics" and given.listen is not None):
-        return verb.run(given, request) or 0
+        return run()
     try:
-        with limit_time(verb.limit.seconds):
-            return verb.run(given, request) or 0
+        with limit_time(began + verb.limit.seconds, verb.limit.seconds):
+            return run()
     except Ended as error:
         report.write_line(f"{name}: ended {error}: {verb.limit.undone}", to_syslog=False)
         return verb.limit.status

@@ -128,7 +128,7 @@ class Doctor(Model):
 
 
 class Reconcile(Model):
-    """Repair what hooks cannot (in the host's pid namespace).
+    """Repair what hooks cannot (in the host's namespaces).
 
     reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers without the hook
     """

@@ -45,6 +45,8 @@ JOB_STATUSES |= dict.fromkeys((Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO, Reason.LO
 """The exit statuses of `run --strict`, `assign` and `release` by reason, as in sysexits: EX_DATAERR, EX_UNAVAILABLE,
 EX_CONFIG, EX_TEMPFAIL."""
 _TICK = 1.0  # seconds
+_SOONEST = 0.001  # of the timer: 0 would stop it
+_GRACE = 4.0  # seconds to say what was done, of a command whose time is over
 
 
 class Usage(Exception):
@@ -109,14 +111,15 @@ def _verb(name: str, form: type[Any], options: tuple[str, ...] = SHARED, **more:
 
 
 @contextmanager
-def limit_time(seconds: float) -> Iterator[None]:
-    """Raise Ended inside the block when its time is over, and at SIGTERM and SIGINT.
+def limit_time(deadline: float, seconds: float) -> Iterator[None]:
+    """Raise Ended inside the block at the deadline (system.monotonic), that of `seconds`, and at SIGTERM and SIGINT.
 
-    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does.
-    What no signal can interrupt is left to TimeoutStartSec of the unit.
+    The timer ticks, because a signal that comes just before a system call does not interrupt it: the next one does. The
+    kernel kills a command that goes on for _GRACE after that: it was stopped in a call that no handler can end, or in
+    code whose exceptions Python drops. A kill loses nothing: what was done is on record.
     """
     numbers = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
-    deadline, why = system.monotonic() + seconds, ""
+    why = ""
 
     def tick(number: int, _frame: object) -> None:
         nonlocal why
@@ -128,11 +131,13 @@ def limit_time(seconds: float) -> Iterator[None]:
         if why and not programs.is_starting:
             for other in numbers:
                 signal.signal(other, signal.SIG_IGN)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, _GRACE)
             raise Ended(why)
 
     formers = {number: signal.signal(number, tick) for number in numbers}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-    signal.setitimer(signal.ITIMER_REAL, min(_TICK, seconds), _TICK)
+    signal.setitimer(signal.ITIMER_REAL, max(_SOONEST, min(_TICK, deadline - system.monotonic())), _TICK)
     try:
         yield
     finally:

@@ -370,9 +370,9 @@ def check_end(path: str, ended: programs.Exit) -> None:
 def uninstall(places: Places, options: Options, *, force: bool, dry_run: bool) -> tuple[Taken, reconcile.Remains]:
     """Uninstall; returns the steps taken, and what is left. Raises Refused, HookError."""
     refuse_others(places, force=force)
-    if not places.top and os.path.isdir(options.run_dir) and not system.in_host_pid_namespace():
-        # In another pid namespace groups look empty that are not.
-        raise HookError(Reason.DENIED, system.NOT_HOST_PIDS, hint=system.PID_HINT)
+    if not places.top and os.path.isdir(options.run_dir) and not system.in_host_namespaces():
+        # In another namespace groups look empty that are not.
+        raise HookError(Reason.DENIED, system.NOT_HOST_NAMESPACES, hint=system.NAMESPACES_HINT)
     at, remains = places.at, reconcile.Remains([], [])
     with lock_directories(at(places.program_dir), at(places.hooks_dir)):
         foreign = [at(path) for path in places.files() if places.is_foreign(path)]

@@ -215,8 +215,8 @@ def cpu_seconds(tid: int) -> float:
 
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
-    if not system.in_host_pid_namespace():
-        raise HookError(Reason.DENIED, system.NOT_HOST_PIDS, hint=system.PID_HINT)
+    if not system.in_host_namespaces():
+        raise HookError(Reason.DENIED, system.NOT_HOST_NAMESPACES, hint=system.NAMESPACES_HINT)
     if any("/../" in place + "/" for place in system.cgroups(1)):  # cgroup_namespaces(7)
         problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
         hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"

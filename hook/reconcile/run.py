@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from hook import labels, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
-from hook.models import KeyState, Options
+from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_key, write_owed
+from hook.reconcile.act import act, end_key, make_container, write_owed
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
@@ -203,33 +203,36 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
     context, late, began = _open_node(options), LateCpu(), system.monotonic()
     held = done.held = late.note_last_look(context.run).held
     _save(context.run, [], started_at=system.unix_time())
+    is_saved = False
     try:
         for line in report.sum_up_failures(context.run):
             report.send_to_syslog(line)
         survey = _repair(lambda: Survey(context, late, scope), scope.asks, done)
-    except BaseException:  # a signal, for example
-        _save(context.run, done.outcomes)
+        elsewhere = Counter[str]()
+        for look in survey.looks.values():
+            elsewhere.update(dict(look.elsewhere))
+        _save(
+            context.run,
+            done.outcomes,
+            ended_at=system.unix_time(),
+            seconds=system.monotonic() - began,
+            failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
+            left=len(done.left) + len({*held}.intersection(done.held)),
+            held=done.held,
+            unread=done.unread,
+            outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
+            outside_total=sum(done.outside.values()),
+            elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
+            looked_at=survey.boottime,
+            counted=survey.counted,
+        )
+        is_saved = True
+        late.save(context.run)
+    except BaseException:  # a signal, or the time limit, which may come in the midst of the record
+        if not is_saved:
+            _save(context.run, done.outcomes)
         late.save(context.run)
         raise
-    elsewhere = Counter[str]()
-    for look in survey.looks.values():
-        elsewhere.update(dict(look.elsewhere))
-    _save(
-        context.run,
-        done.outcomes,
-        ended_at=system.unix_time(),
-        seconds=system.monotonic() - began,
-        failed=sum(outcome.action.verb not in _HAVE_METRICS for outcome in done.failed) + done.unanswered,
-        left=len(done.left) + len({*held}.intersection(done.held)),
-        held=done.held,
-        unread=done.unread,
-        outside=dict(Counter(done.outside).most_common(_MOST_NAMED)),
-        outside_total=sum(done.outside.values()),
-        elsewhere=dict(elsewhere.most_common(_MOST_NAMED)),
-        looked_at=survey.boottime,
-        counted=survey.counted,
-    )
-    late.save(context.run)
     return done
 
 
@@ -295,11 +298,22 @@ def _find_adoptable(survey: Survey, asks: ListStates) -> tuple[list[Action], lis
     former = survey.context.run.glance(Unhooked, "unhooked")
     members = {container for state in survey.states.values() for container in state.members}
     states, problems = asks(members.union(former.sandboxes if former is not None else ()))
-    why = "it is running, and is not in a group of ours"
     # What failed since its process is a member of another key: the record of that is tried again.
     refused = {state.id for state in states if state.pid in survey.memberships} & {*survey.records.failed}
-    adoptable = [state for state in states if state.id not in refused]
-    return [Action("adopt", container=state.id, why=why, state=state) for state in adoptable], problems
+    return [_plan_adoption(survey, state) for state in states if state.id not in refused], problems
+
+
+def _plan_adoption(survey: Survey, state: State) -> Action:
+    """Return the action for a running container, with the names that its runtime or the kubelet knows, or the UID."""
+    why = "it is running, and is not in a group of ours"
+    try:
+        pod = make_container(state.id, state.pid or 0, state.bundle, state.annotations).pod
+    except (HookError, OSError, ValueError):  # the action fails for it
+        return Action("adopt", container=state.id, why=why, state=state)
+    names = (*(survey.kubelet.pods.get(pod.uid or "") or (pod.namespace, pod.name)), pod.container)
+    if pod.uid and not names[1]:
+        why += f"; its pod's UID is {pod.uid}"
+    return Action("adopt", container=state.id, why=why, state=state, names=names)
 
 
 def _list_left(survey: Survey, held: Collection[str]) -> Iterator[str]:

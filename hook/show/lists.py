@@ -85,7 +85,7 @@ def format_list(node: Inventory, selected: Sequence[KeyUse], limit: int | None, 
         numbers("AGE", [format_age(key.age) for key in keys]),
     ]
     total = [("total", snapshot.sum_uses(use for _, use in selected))] if len(selected) > 1 else []
-    lines = [_format_rmids(node), *([] if node.host_pids else [system.NOT_HOST_PIDS]), ""]
+    lines = [_format_rmids(node), *([] if node.host_pids else [system.NOT_HOST_NAMESPACES]), ""]
     lines += _lay_out_keys([*shown, *total], columns, LIST_HEADS, screen)
     if len(shown) < len(node.keys):
         lines += ["", f"{len(shown)} of {len(node.keys)} shown"]
@@ -249,7 +249,7 @@ def format_command(path: str, name: str) -> str:
 
 def _format_member(key: SeenKey, container: str, started: str) -> list[str]:
     member = key.state.members[container]
-    states = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
+    states = {True: "alive", False: "dead", None: "alive or dead is unknown in this namespace"}
     facts = {
         "ID": container,
         "earlier": "a new container has the same ID" if names.get_container_id(container) != container else None,

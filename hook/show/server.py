@@ -6,16 +6,21 @@ Each connection has a thread, and a deadline as a whole. If there are too many c
 the oldest of them is cut off that has not sent a whole request, since a scraper sends its request at once; if there is
 none, the oldest that has read nothing of its answer for half a second. One that waits for a measurement or reads is
 never cut off: if all do, new ones of a greedy address are, and others wait in the kernel's queue.
+
+Where no thread can be started (a limit on processes, a filter of system calls), connections are answered one after the
+other: a client has two seconds for its request, and two to read the answer.
 """
 
 from __future__ import annotations
 
+import errno
 import gzip
 import re
 import resource
 import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +31,7 @@ from socketserver import TCPServer
 from typing import NamedTuple
 
 from hook import report, system
-from hook.errors import as_hook_error
+from hook.errors import HookError, Reason, as_hook_error
 from hook.show.prometheus import Family, Former, count_dropped, format_text, keep_former
 from hook.words import explain
 
@@ -41,13 +46,21 @@ _SHARED = 1.0  # seconds for which one measurement answers further requests
 _MOST = 512
 _MOST_OF_ONE = 64  # connections of one address
 _PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
+_PATIENCE_ALONE = 2.0  # seconds for a client whose connection has no thread, for which all others wait
 _TICK, _SOON = 0.25, 0.01  # seconds
+_MINUTE = 60.0
 _STALLED = 0.5  # seconds without progress, after which a connection with an answer may be cut off to make room
 _PIECE = 16 << 10  # bytes of an answer that count as progress
 _LONGEST_REQUEST = 8 << 10
 _IS_WHOLE = re.compile(rb"\n\r?\n")  # a line may end without a CR (RFC 9112, section 2.2)
 _TARGET = re.compile(r"(?:https?://[^/?#]*)?/+([^?#]*)", re.IGNORECASE)  # of a request, with a host or without
 _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
+_CLIENT_IS_GONE = {errno.ENOTCONN, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN}
+_NO_THREAD = HookError(
+    Reason.IO,
+    "no thread can be started for a connection: connections are answered one after the other",
+    hint="raise its limit on processes (TasksMax=, --pids-limit), or use a seccomp profile that knows clone3",
+)
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
 
 
@@ -73,6 +86,16 @@ class Connection:
     ends_at: float
     asks: bool = True  # its request is not complete
     active_at: float = float("inf")  # when its client last took a piece of its answer
+    has_thread: bool = True
+
+    def drop_thread(self) -> None:
+        """Give its client a short time from now on. Nothing but `limit_wait` cuts it off."""
+        self.has_thread, self.ends_at = False, system.monotonic() + _PATIENCE_ALONE
+
+    def limit_wait(self) -> None:
+        """Let the next wait for the client end when its time is over. A thread is woken up."""
+        if not self.has_thread:
+            self.client.settimeout(max(_SOON, self.ends_at - system.monotonic()))
 
     def is_idle(self) -> bool:
         """Return whether it may be cut off: its client has sent no whole request, or does not read its answer."""
@@ -99,6 +122,7 @@ class Server(ThreadingHTTPServer):
         self._failed: Answer | None = None  # if a later one failed
         self._tried_at = float("-inf")  # when the last one began
         self._answers: dict[tuple[bool, bool], Answer] = {}  # with that measurement
+        self._logged: dict[str, float] = {}  # when each problem was last logged
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _Handler)
 
@@ -110,6 +134,15 @@ class Server(ThreadingHTTPServer):
         self.server_port = self.socket.getsockname()[1]
 
     # --- The set of connections
+
+    def get_request(self) -> tuple[socket.socket, tuple[str, int]]:
+        """Accept a connection. socketserver drops an OSError."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            self._log(error)
+            system.sleep(_SOON)  # it may fail again at once
+            raise
 
     def verify_request(self, request: socket.socket, client_address: tuple[str, int]) -> bool:  # type: ignore[override]
         """Cut off other connections until this one has room; wait while none may be cut off.
@@ -135,6 +168,15 @@ class Server(ThreadingHTTPServer):
                 system.sleep(_SOON)
                 self.service_actions()
 
+    def process_request(self, request: socket.socket, client_address: tuple[str, int]) -> None:  # type: ignore[override]
+        """Answer a connection in a thread or, if none can be started, here."""
+        try:
+            super().process_request(request, client_address)
+        except (RuntimeError, MemoryError):  # threading's word for EAGAIN, EPERM, ENOMEM
+            self._log(_NO_THREAD)
+            self.connections[request].drop_thread()
+            self.process_request_thread(request, client_address)
+
     def service_actions(self) -> None:
         """Cut off the connections whose time is over."""
         with self.lock:
@@ -151,13 +193,25 @@ class Server(ThreadingHTTPServer):
             connection.client.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: socket.socket) -> None:  # type: ignore[override]
-        """Close a connection."""
+        """Close a connection; what an answer without a thread has not sent in its time is dropped."""
+        self.service_actions()
         with self.lock:
             self.connections.pop(request, None)
             request.close()
 
     def handle_error(self, *_arguments: object) -> None:
-        """Ignore an error: the client is gone, or confused http.server. The others go on."""
+        """Log an error, unless the client is gone or was cut off. The other connections go on."""
+        self._log(sys.exc_info()[1])
+
+    def _log(self, error: BaseException | None) -> None:
+        """Log an error that is no client's doing, each kind once a minute: clients must not fill the log."""
+        is_gone = isinstance(error, (ConnectionError, TimeoutError))
+        if error is None or is_gone or (isinstance(error, OSError) and error.errno in _CLIENT_IS_GONE):
+            return
+        kind = f"{type(error).__name__} {getattr(error, 'errno', None)}"
+        if self._logged.get(kind, float("-inf")) <= system.monotonic() - _MINUTE:
+            self._logged[kind] = system.monotonic()
+            report.write_line(f"metrics --listen: {explain(error)}", to_syslog=False)
 
     # --- Measurements
 
@@ -198,20 +252,25 @@ class _Handler(BaseHTTPRequestHandler):
     """Reads a request and answers it."""
 
     server: Server
+    _own: Connection
     server_version = "resctrl-mon-hook"
     sys_version = ""
 
     def handle(self) -> None:
         """Read a request up to its empty line, or the beginning of one that is too long, and answer it."""
-        connection, request = self.server.connections[self.request], b""
-        while connection.asks:
+        own, request = self.server.connections.get(self.request), b""
+        if own is None:  # it was cut off before this began
+            return
+        self._own = own
+        while self._own.asks:
+            self._own.limit_wait()
             self.request.recv(1, socket.MSG_PEEK)  # waits; the rest is one step for those that look for room
             with self.server.lock:
                 if not (data := self.request.recv(_LONGEST_REQUEST - len(request))):
                     return
                 request = (request + data).lstrip(b"\r\n")  # empty lines before a request mean nothing
                 if _IS_WHOLE.search(request) or len(request) >= _LONGEST_REQUEST:
-                    connection.asks = False
+                    self._own.asks = False
         self.rfile = BytesIO(request)
         self.handle_one_request()
 
@@ -228,19 +287,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(answer.status)
         for name, value in {"Content-Type": answer.kind, "Content-Length": len(answer.body), **answer.headers}.items():
             self.send_header(name, str(value))
-        connection = self.server.connections[self.request]
-        connection.active_at = system.monotonic()
+        self._own.active_at = system.monotonic()
+        if not self._own.has_thread:
+            self._own.drop_thread()  # the measurement has cost the client nothing
+        self._own.limit_wait()
         self.end_headers()
         body = memoryview(b"" if self.command == "HEAD" else answer.body)
         for at in range(0, len(body), _PIECE):
+            self._own.limit_wait()
             self.wfile.write(body[at : at + _PIECE])
-            connection.active_at = system.monotonic()
+            self._own.active_at = system.monotonic()
         self.request.shutdown(socket.SHUT_WR)
         # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
         # any number of clients that do not read.
         while self.request in self.server.connections:
             if self.request.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] not in _ON_THE_WAY:
                 break
+            if not self._own.has_thread:
+                self.server.service_actions()
             system.sleep(_TICK)
 
     do_HEAD = do_GET  # noqa: N815

@@ -144,7 +144,7 @@ class SeenKey:
 
     state: KeyState
     groups: list[Group]
-    alive: dict[str, bool | None]  # whether each member is; None is unknown, as in another pid namespace
+    alive: dict[str, bool | None]  # whether each member is; None is unknown, as in another namespace
     taken: dict[str, str] = field(default_factory=dict)  # live members with their init in another tool's group (path)
 
     @property
@@ -241,8 +241,8 @@ class Inventory:
     def __init__(self, options: Options, records: Records, *, has_uncharged: bool) -> None:
         kernel = Resctrl(options.resctrl_root)
         self.at = system.monotonic()
-        self.host_pids = system.in_host_pid_namespace()
-        """Whether this is the host's pid namespace; in another one dead members cannot be recognized."""
+        self.host_pids = system.in_host_namespaces()
+        """Whether these are the host's namespaces; in others dead members cannot be recognized."""
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = (system.try_call(resctrl.list_ctrl_groups, kernel.root) if kernel.is_mounted() else None) or {}
         self._read_keys(kernel, records, [*ctrl_groups] if has_uncharged else [])
@@ -292,7 +292,7 @@ class Inventory:
         """None if resctrl is not mounted."""
         uncertain = {broken.name for broken in self.unreadable}
         self.orphans = _find_orphans(lone, prefix, self.keys, uncertain) if self.host_pids else []
-        """Paths of mon_groups; in another pid namespace it is empty."""
+        """Paths of mon_groups; in another namespace it is empty."""
 
     @property
     def unassigned(self) -> list[str]:
@@ -342,7 +342,7 @@ def _read_key(
 
 
 def _is_alive(member: Member) -> bool | None:
-    is_dead = system.is_dead(member.pid, member.starttime) if system.in_host_pid_namespace() else None
+    is_dead = system.is_dead(member.pid, member.starttime) if system.in_host_namespaces() else None
     return None if is_dead is None else not is_dead
 
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +33,7 @@ from tests.support.containers import (
     users,
 )
 from tests.support.hook import PYZ, shipped
+from tests.support.leftovers import make_directory
 from tests.support.observed import Observed
 from tests.support.waiting import wait
 
@@ -106,8 +106,8 @@ class Containerd:
     """Of each runtime, in config.toml."""
 
     def __init__(self) -> None:
-        self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir="/tmp"))  # a short path: sockets lie in it
-        self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        self.base = make_directory("/tmp")  # a short path: sockets lie in it
+        self.cgroups = Cgroups(self.base.name)
         # Named like a container's, so that tests which run meanwhile do not take it for the host's.
         self._own = Cgroup(f"{self.cgroups.path}/libpod-{'c0' * 32}.scope")
         self.gates = self.base / "gates"

@@ -27,6 +27,7 @@ from tests.simulator.scenarios import SCENARIOS, read_scenario
 from tests.support import watching
 from tests.support.cgroups import end_cgroups, mount_point
 from tests.support.hook import DEADLINE, Hook, Task, created, stopped
+from tests.support.leftovers import own_mark
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +78,7 @@ class Storm:
     def __init__(self, hook: Hook, model: Mounted | None, directory: Path, *, kills: bool) -> None:
         self.hook, self.root, self.model = hook, hook.resctrl_root, model
         self.directory = directory
-        self.cgroups = mount_point() / f"storm-{os.getpid()}"
+        self.cgroups = mount_point() / f"{own_mark()}storm-{os.getpid()}"
         self.kills = kills
         self.lives: list[StormContainer] = []
         self.dice = random.Random()

@@ -133,7 +133,7 @@ def test_after_events_were_lost_it_looks_at_all_containers(
     ("wrapper", "problem"),
     [
         (["unshare", "--net"], "not the host's network namespace"),
-        (["unshare", "--pid", "--fork", "--mount-proc"], "not the host's pid namespace"),
+        (["unshare", "--pid", "--fork", "--mount-proc"], "not the host's pid and time namespace"),
         (["unshare", "--user", "--map-root-user"], "only inside a user namespace"),
         (["unshare", "--cgroup"], "private cgroup namespace"),
         (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], "CAP_NET_ADMIN"),

@@ -18,7 +18,7 @@ import pytest
 from fetch import provision
 from tests.resctrlfs import Mounted, mounted
 from tests.support.hook import PATIENT, Hook, shipped
-from tests.support.leftovers import MARK
+from tests.support.leftovers import MARK, own_mark
 from tests.support.waiting import wait
 from tests.unit.documents import page
 
@@ -122,7 +122,7 @@ def node() -> Iterator[BatchNode]:
         pytest.skip("needs root")
     if reasons := provision.install(provision.JOBS):
         pytest.skip("; ".join(reasons))
-    with tempfile.TemporaryDirectory(prefix="rmh-") as name:
+    with tempfile.TemporaryDirectory(prefix=own_mark()) as name:
         directory = Path(name)
         directory.chmod(0o755)
         with mounted(directory) as resctrl:

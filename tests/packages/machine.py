@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tests.resctrlfs import Mounted
 from tests.support.containers import ULIMITS, Cgroups, Gate, make_rootfs
+from tests.support.leftovers import own_mark
 from tests.support.root import ENVIRONMENT, Root
 
 PATIENCE = 300.0
@@ -62,7 +63,7 @@ class Machine:
         for path in (self.shared, self._gates_dir, self._work):
             path.mkdir()
         make_rootfs(self.shared / "rootfs")
-        self.cgroups = Cgroups(f"resctrl-mon-hook-{os.getpid()}-{directory.name}")
+        self.cgroups = Cgroups(f"{own_mark()}{os.getpid()}-{directory.name}")
         self._root = Root(base, self._work, {SHARED: self.shared, RESCTRL: resctrl.root}, has_network=False)
         try:
             self.from_outside("busybox", "ip", "link", "set", "lo", "up")

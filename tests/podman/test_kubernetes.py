@@ -30,6 +30,7 @@ from tests.support.waiting import wait
 
 IMAGES = REPOSITORY / "packaging/kubernetes/image"
 
+PREFIX, HOOKS = "/opt/prefix-of-the-test", "/opt/hooks-of-the-test"
 BASE, IMAGE = "localhost/busybox", "localhost/resctrl-mon-hook"
 PROGRAMS = [f"--volume={path}:{path}:ro" for path in ("/usr", "/lib", "/lib64") if os.path.isdir(path)]
 """This machine's Python for the image: there may be no registry."""
@@ -66,10 +67,11 @@ class Host:
     ) -> dict[str, tuple[chart.Object, chart.Object]]:
         """The chart's containers, each with its pod. `watch`, `adopt`: the values of these names."""
         options = [*self.options, *words]
-        values: chart.Object = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options}
-        values |= {"watch": watch, "adopt": adopt}
+        values: chart.Object = {"prefix": PREFIX, "hooksDir": HOOKS, "options": options, "watch": watch, "adopt": adopt}
         model = {"testing": {"resctrlRoot": str(self.resctrl.root)}}
-        objects = chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}})
+        text = json.dumps(chart.render({**values, **model, "image": {"repository": IMAGE, "tag": "latest"}}))
+        # The chart refuses places that a boot empties, where scratch directories lie.
+        objects = json.loads(text.replace(HOOKS, str(self.lab.hooks_dir)).replace(PREFIX, str(self.prefix)))
         plans = [json.loads(part["data"]["plan.json"]) for part in objects if part["kind"] == "ConfigMap"]
         (plan,) = [plan for plan in plans if "remove-json" in plan]
         made = [*objects, plan["remove-json"], plan["remove-program"]]

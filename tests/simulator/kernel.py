@@ -14,6 +14,7 @@ from typing import NamedTuple, Union
 RESCTRL = "/sys/fs/resctrl"
 ROOT_CGROUP = "/sys/fs/cgroup"
 HOST_PIDS = "pid:[4026531836]"
+HOST_TIME = "time:[4026531834]"
 COUNTERS = {"mon_L3_00/llc_occupancy": "4096", "mon_PERF_PKG_00/core_energy": "3.000000"}
 
 Content = Union[bytes, list[str], str]
@@ -102,6 +103,7 @@ class Kernel:
         self.denied: dict[str, int] = {}
         self.energy = 3
         self.pid_namespace = HOST_PIDS
+        self.time_namespace: str | None = HOST_TIME
         self.shows_groups = True
         self.status = "ok"
         self.fallen: set[int] = set()
@@ -239,6 +241,8 @@ class Kernel:
         first, rest = names[0], "/".join(names[1:])
         if first in ("self", "1"):
             shown: dict[str, Content] = {"": ["ns"], "ns/pid": self.pid_namespace, "cgroup": b"0::/\n"}
+            if self.time_namespace is not None:
+                shown["ns/time"] = self.time_namespace
             shown["uid_map"] = b"         0          0 4294967295\n"
             if self.shows_groups:
                 shown["cpu_resctrl_groups"] = _show_groups(RESCTRL)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.support.leftovers import own_mark
+
 DEADLINE = 300.0
 PATH_MAX = 4096
 _made_above: set[Path] = set()
@@ -24,11 +26,11 @@ def mount_point() -> Path:
 
 
 class Cgroup:
-    """One cgroup; `path` is as /proc/PID/cgroup has it."""
+    """One cgroup, below one with this run's mark; `path` is as /proc/PID/cgroup has it."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
-        self.directory = mount_point() / path.lstrip("/")
+        self.path = path if own_mark() in path else f"/{own_mark()}{os.getpid()}{path}"
+        self.directory = mount_point() / self.path.lstrip("/")
         _made_above.update(above for above in self.directory.parents if not above.exists())
         self.directory.mkdir(parents=True)
 
@@ -119,7 +121,7 @@ def place_in_pod(pid: int, uid: str, container: str | None = None) -> None:
         return
     is_uid = len(uid.replace("-", "")) == 32 and uid.replace("-", "").isalnum()
     top = mount_point()
-    pod = top / f"test-{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
+    pod = top / f"{own_mark()}{os.getpid()}-{'pod' + uid.replace('-', '_') if is_uid else 'none'}.slice"
     for path in (pod, pod / f"crio-{container or f'{pid:064x}'}.scope"):
         if not path.exists():
             path.mkdir()
@@ -140,7 +142,7 @@ def remove_of_pods() -> None:
 def container_cgroup(pod_uid: str, container: str) -> Iterator[Cgroup]:
     """The cgroup of a container of CRI-O's, in that of its pod."""
     pod = pod_uid.replace("-", "_")
-    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{container}.scope") as made:
+    with cgroup(f"/test-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{container}.scope") as made:
         yield made
 
 

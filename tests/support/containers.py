@@ -26,6 +26,7 @@ from tests.resctrlfs.events import Seen, look
 from tests.resctrlfs.places import detach
 from tests.support.cgroups import end_cgroups, path_of, pids_below
 from tests.support.hook import shipped
+from tests.support.leftovers import make_directory, own_mark
 from tests.support.waiting import wait
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -170,11 +171,11 @@ class Lab:
 
     def __init__(self, hook_arguments: Sequence[str] = ()) -> None:
         """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
-        self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir=_short_temporary_directory()))
+        self.base = make_directory(_short_temporary_directory())
         self.base.chmod(0o755)
         self.hook = shipped()
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
-        self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        self.cgroups = Cgroups(self.base.name)
         self.place = ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
         self.engine = ["--runtime=runc", "--cgroup-manager=cgroupfs"]
         self.hooks_dir = self._directory("hooks.d")
@@ -466,7 +467,7 @@ def make_rootfs(directory: Path) -> Path:
 def _short_temporary_directory() -> str:
     """Podman takes no runroot of more than 50 characters: the caller's TMPDIR may be too long, as pytest's is."""
     usual = tempfile.gettempdir()
-    return usual if len(f"{usual}/rmh-12345678/runroot") <= 50 else "/tmp"
+    return usual if len(f"{usual}/{own_mark()}12345678/runroot") <= 50 else "/tmp"
 
 
 def remove(base: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from tests.kernel.inside import REAL_ROOT
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, shipped
+from tests.support.leftovers import own_mark
 
 CPUINFO = Path(__file__).with_name("cpuinfo")
 """What /proc/cpuinfo shows there, whatever CPU this machine has: of AMD's `doctor` says what they cannot count."""
@@ -78,8 +79,9 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     script += f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
     alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
-    cgroup_name = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
-    within = 'mkdir "$0" && (echo $BASHPID >"$0/cgroup.procs" && exec "$@"); status=$?; rmdir "$0"; exit $status'
+    cgroup_name = str(mount_point() / f"{own_mark()}{secrets.token_hex(4)}/libpod-{secrets.token_hex(32)}.scope")
+    within = 'mkdir -p "$0" && (echo $BASHPID >"$0/cgroup.procs" && exec "$@"); status=$?; '
+    within += 'rmdir "$0" "${0%/*}"; exit $status'
     return ["bash", "-c", within, cgroup_name, *alone]
 
 

@@ -106,6 +106,21 @@ def test_a_pods_container_is_in_its_pod_wherever_it_has_gone(node: Node) -> None
     assert (state.members[ID].cgroup, state.cgroup) == (f":{path}", f":/kubepods/pod{UID}")
 
 
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"io.container.manager": "cri-o", "io.kubernetes.pod.uid": UID, **NAMES}, f"adopt shop/web app ({ID[:12]}): "),
+        ({}, f"adopt {ID[:12]}: it is running, and is not in a group of ours; its pod's UID is {UID}"),
+    ],
+    ids=["with names", "with its UID alone"],
+)
+def test_an_adoption_names_the_pod_or_its_uid(node: Node, annotations: dict[str, str], said: str) -> None:
+    path = f"/kubepods/pod{UID}/crio-{ID}"
+    enters(node, path)
+    (outcome,) = adopt(node, bundle_of(node, path, annotations), annotations).outcomes
+    assert (str(outcome.action).startswith(said), outcome.problem) == (True, None)
+
+
 # --- A bundle that does not say which cgroup it asked for
 
 CLAIM = {"io.kubernetes.cri.sandbox-uid": VICTIM}

@@ -194,14 +194,91 @@ def test_an_option_that_the_hook_would_refuse_is_refused_at_once_with_what_to_wr
             render({"options": [word]})
 
 
-def test_a_directory_that_cannot_work_is_refused_with_what_to_write() -> None:
-    for values, said in (
-        ({"hooksDir": "/usr/libexec/oci/hooks.d"}, "/usr/libexec/oci/hooks.d is the directory of the program"),
-        ({"hooksDir": "/proc/hooks.d"}, "such as /etc/containers/oci/hooks.d"),
-        ({"prefix": "/sys"}, "prefix: /sys is the kernel's, and takes no files: .* such as /usr/local"),
-    ):
-        with pytest.raises(RuntimeError, match=said):
-            render(values)
+OFF: Object = {"enabled": False}
+ON: Object = {"enabled": True}
+DIGEST = "sha256:" + "0" * 64
+WRONG: dict[str, list[Object]] = {
+    # What a boot or the node's cleaning empties, what may be noexec, what is the kernel's, what the hook itself keeps
+    "prefix": [
+        *({"prefix": path} for path in ("/tmp", "/tmp/x", "/run", "/run/resctrl-mon-hook", "/var/run/x", "/var/tmp")),
+        *({"prefix": path} for path in ("/dev/shm", "/proc", "/sys", "/sys/fs/resctrl", "/etc", "/etc/opt/hook")),
+        # A directory of another program
+        *({"prefix": path} for path in ("/usr/lib/tmpfiles.d", "/opt/hooks.d/here")),
+        *({"prefix": path} for path in ("usr", "/", "/usr/", "/usr/../opt", "/a b", "")),
+    ],
+    "hooksDir": [
+        *(
+            {"hooksDir": path}
+            for path in ("/dev/shm", "/dev/shm/hooks.d", "/run/containers/oci/hooks.d", "/tmp/hooks.d")
+        ),
+        *({"hooksDir": path} for path in ("/run/resctrl-mon-hook/hooks", "/var/run/hooks.d", "/proc/hooks.d")),
+        # Two mounts of one path, or one below the other
+        *({"hooksDir": f"/usr/libexec/oci/hooks.d{below}"} for below in ("", "/hooks.d", "/my/hooks")),
+        {"prefix": "/opt/x", "hooksDir": "/opt/x/libexec/oci/hooks.d"},
+        *(
+            {"hooksDir": path}
+            for path in ("/etc/tmpfiles.d", "/etc/tmpfiles.d/hooks.d", "/etc/cni/net.d", "/etc/cron.d")
+        ),
+        *({"hooksDir": path} for path in ("/etc/kubernetes/manifests", "/etc", "/usr/bin", "/etc/containers/oci")),
+    ],
+    "testing.resctrlRoot": [
+        {"testing": {"resctrlRoot": path}}
+        for path in (
+            "/sys/fs/resctrl",
+            "/run/resctrl-mon-hook/model",
+            "/node/model",
+            "/host/usr/x",
+            "/dev/shm/x",
+            "/run/x",
+        )
+    ],
+    # What asks for what is switched off
+    "metrics.podMonitor.enabled": [{"metrics": {**OFF, "podMonitor": ON}}],
+    "metrics.prometheusRule.enabled": [{"metrics": {**OFF, "prometheusRule": ON}}],
+    "metrics.created": [{"metrics": {**OFF, "created": True}}],
+    "test.everyNode": [{"metrics": OFF, "test": {"everyNode": True}}],
+    "resources.limits.memory": [{"resources": {"limits": None}}],
+    "options": [{"options": ["--history=/x"]}, {"options": ["--linger=1d"]}, {"options": "--strict"}],
+    "image.digest": [{"image": {"digest": "latest"}}],
+    "metrics.port": [{"metrics": {"port": 80}}],
+}
+"""Values that cannot work, by the name that the refusal has to have."""
+RIGHT: list[Object] = [
+    *({"prefix": path} for path in ("/usr/local", "/opt/tmp", "/var/lib/hook", "/srv/run", "/home/x")),
+    *(
+        {"hooksDir": path}
+        for path in ("/etc/containers/oci/hooks.d", "/opt/oci-hooks", "/var/lib/my-hooks.d", "/etc/hooks")
+    ),
+    {"prefix": "/usr/local", "hooksDir": "/usr/libexec/oci/hooks.d"},
+    *({"testing": {"resctrlRoot": path}} for path in ("/opt/model/resctrl", "/dev/shm/model/resctrl", "/mnt/x")),
+    {"metrics": OFF},
+    {"metrics": {"podMonitor": ON, "prometheusRule": ON, "created": True}, "test": {"everyNode": True}},
+    {"image": {"digest": DIGEST}},
+]
+
+
+def refusal(values: Object) -> str:
+    """How Helm refuses values: by the schema, with the path of the value, or by the templates; empty if it does not."""
+    try:
+        schema(values)
+        render(values)
+    except jsonschema.ValidationError as error:
+        return f"{'.'.join(map(str, error.absolute_path))}: {error.message}"
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [(name, values) for name, sets in WRONG.items() for values in sets], ids=str
+)
+def test_values_that_cannot_work_are_refused_by_name(name: str, values: Object) -> None:
+    assert re.search(rf"(^|[ :]){re.escape(name)}(\.[0-9]+)?(:| is) ", refusal(values)), refusal(values)
+
+
+@pytest.mark.parametrize("values", RIGHT, ids=str)
+def test_values_that_can_work_are_taken(values: Object) -> None:
+    assert refusal(values) == ""
 
 
 @pytest.mark.parametrize(("name", "was"), [("hooksDir", "/etc/containers/oci/hooks.d"), ("prefix", "/usr/local")])
@@ -244,7 +321,11 @@ def test_only_uninstall_and_test_speak_to_the_api_server_and_have_no_rights_on_t
 
 
 ALLOWED = {
-    "test": {"pods": {"get", "list", "create", "patch", "delete"}, "pods/exec": {"get", "create"}},
+    "test": {
+        "pods": {"get", "list", "create", "patch", "delete"},
+        "pods/exec": {"get", "create"},
+        "events": {"list"},
+    },
     "pre-delete": {
         **{"pods": {"list"}, "daemonsets": {"get", "delete"}},
         "jobs": {"create", "list", "patch", "deletecollection"},
@@ -382,9 +463,7 @@ def test_watch_and_metrics_see_what_reconcile_does_and_can_be_off(defaults: list
     assert not {made["kind"] for made in defaults} & {"PodMonitor", "PrometheusRule"}
     by_name = containers(defaults)
     assert set(mounts(by_name["metrics"])) == set(mounts(by_name["reconcile"])) - {"/sys/fs/cgroup"}
-    objects = render({"metrics": {"enabled": False, "podMonitor": {"enabled": True}}})
-    assert "metrics" not in containers(objects)
-    assert "PodMonitor" not in {item["kind"] for item in objects}
+    assert "metrics" not in containers(render({"metrics": OFF}))
 
 
 def test_the_chart_has_no_link() -> None:

@@ -408,7 +408,7 @@ def test_all_is_well(installed: InstalledFiles, change: Change, shown: str) -> N
 
 @pytest.mark.parametrize(
     ("where", "name", "answer"),
-    [(system, "user_id", 1000), (system, "in_user_namespace", True), (system, "in_host_pid_namespace", False)],
+    [(system, "user_id", 1000), (system, "in_user_namespace", True), (system, "in_host_namespaces", False)],
 )
 def test_doctor_elsewhere_than_on_the_host_as_root_is_a_failure(
     installed: InstalledFiles, monkeypatch: pytest.MonkeyPatch, where: object, name: str, answer: object

@@ -239,13 +239,14 @@ def test_first_process_is_refused(node: Node) -> None:
     assert expect_refusal(node, "a", 1).reason == Reason.USAGE
 
 
+@pytest.mark.parametrize("kind", ["pid", "time"])
 @pytest.mark.parametrize("verb", ["run", "assign", "release"])
-def test_outside_of_the_hosts_pid_namespace_nothing_joins_ends_or_is_recorded(node: Node, verb: str) -> None:
-    """A pid there is another process's here."""
+def test_outside_of_the_hosts_namespaces_nothing_joins_ends_or_is_recorded(node: Node, verb: str, kind: str) -> None:
+    """A pid there is another process's here, and a start time is another one."""
     node.spawn(7, "/user.slice")
-    node.kernel.pid_namespace = "pid:[4026532000]"
+    setattr(node.kernel, f"{kind}_namespace", f"{kind}:[4026532000]")
     found = jobs.find_processes([7])
-    with pytest.raises(HookError, match="pid namespace"), jobs.open_node(verb, node.options(), "a", found):
+    with pytest.raises(HookError, match="pid and time namespace"), jobs.open_node(verb, node.options(), "a", found):
         pass
     assert node.failures() == {}
 

@@ -263,12 +263,14 @@ def test_group_that_the_kernel_kept_at_the_last_poststop_goes_with_the_task_in_i
     assert (node.verbs(), node.groups()) == (["end", "forget"], {})
 
 
-@pytest.mark.parametrize("why", ["its pod's cgroup is gone", "another pid namespace"])
+@pytest.mark.parametrize("why", ["its pod's cgroup is gone", "another pid namespace", "another time namespace"])
 def test_what_does_not_linger(node: Node, why: str) -> None:
     if why == "another pid namespace":
         node.kernel.pid_namespace = "pid:[4026532201]"
+    if why == "another time namespace":
+        node.kernel.time_namespace = "time:[4026532201]"
     node.start(**LINGER)
-    if why != "another pid namespace":
+    if "namespace" not in why:
         node.kernel.cgroups = {"/"}
     node.stop(ID, 7, **LINGER)
     assert_over(node)

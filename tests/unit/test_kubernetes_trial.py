@@ -55,6 +55,7 @@ class TrialCluster:
         self.ill: set[str] = set()
         self.reads = 0
         self.inside: set[str] = set()  # the nodes on which exec has started a process
+        self.events: list[Object] = []  # of the DaemonSet
 
     def get_pods(self, name: str, _body: object) -> tuple[int, Object]:
         if not name:
@@ -106,6 +107,10 @@ class TrialHandler(ApiHandler):
         url = urlsplit(self.path)
         if url.path == "/metrics":
             return self.send(200, self.kube.measure())
+        if url.path.endswith("/namespaces/ns/events"):
+            (selector,) = parse_qs(url.query)["fieldSelector"]
+            assert selector == "involvedObject.kind=DaemonSet,involvedObject.name=hook,reason=FailedCreate"
+            return self.send(200, {"items": self.kube.events})
         name = url.path.partition("/namespaces/ns/pods")[2].strip("/")
         if name.endswith("/exec"):
             assert self.headers["Authorization"] == TOKEN
@@ -156,8 +161,8 @@ def kube() -> TrialCluster:
 def plan() -> Object:
     pod = {"metadata": {"name": "hook-tested", "annotations": {}}, "spec": {"containers": [{"name": "load"}]}}
     options = ["--resctrl-root=/r", "--linger=600"]
-    values = {"namespace": "ns", "selector": "component=node", "everyNode": True, "watch": True, "metrics": True}
-    return {**values, "hooksDir": "/hooks.d", "options": options, "pod": pod}
+    names = {"namespace": "ns", "daemonset": "hook", "selector": "component=node", "hooksDir": "/hooks.d"}
+    return {**names, "everyNode": True, "watch": True, "metrics": True, "options": options, "pod": pod}
 
 
 @pytest.fixture
@@ -255,9 +260,25 @@ def test_a_node_that_cannot_monitor_is_left_out(
     kube.daemons = kube.daemons[:1]
     with pytest.raises(cluster.Failed, match="no node can monitor"):
         trial.run(api, plan, "hook-test")
+
+
+def test_a_daemonset_without_a_pod_is_explained_by_its_last_event(
+    api: cluster.Api, kube: TrialCluster, plan: Object
+) -> None:
+    """As in a namespace of Pod Security `baseline`, or with a quota on the priority class."""
     kube.daemons = []
-    with pytest.raises(cluster.Failed, match="the DaemonSet has no pod"):
+    with pytest.raises(cluster.Failed, match="the DaemonSet has no pod: does its nodeSelector leave out all nodes"):
         trial.run(api, plan, "hook-test")
+    refused = 'Error creating: pods "hook-x" is forbidden: violates PodSecurity "baseline:latest": host namespaces'
+    kube.events = [
+        {"message": refused + "\n" + "x" * 9999, "lastTimestamp": "2026-11-29T10:00:01Z"},
+        {"message": "a quota", "lastTimestamp": None, "eventTime": "2026-11-29T10:00:00.000000Z"},
+    ]
+    with pytest.raises(cluster.Failed) as caught:
+        trial.run(api, plan, "hook-test")
+    said, _, link = str(caught.value).partition("; docs/troubleshooting.md#")
+    assert said == f"the DaemonSet can make no pod: FailedCreate: {refused}"
+    assert link in anchors(page("docs/troubleshooting.md"))
 
 
 def test_filters_of_the_hook_are_met_or_named(api: cluster.Api, kube: TrialCluster, plan: Object) -> None:

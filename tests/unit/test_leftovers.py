@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import leftovers
-from tests.unit.simulated import fails
 
 
 @contextmanager
@@ -27,27 +24,28 @@ def sleeper(mark: str) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_what_another_run_has_made_is_its_own_while_it_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(leftovers.MARK, "ours")
-    run = tmp_path / "pytest-of-x/pytest-3"
-    run.mkdir(parents=True)
-    with sleeper("another's") as process:
-        (run / ".lock").write_text(str(process.pid))
-        made = [f"cgroup: /x/storm-{process.pid}", f"mount: {run}/m/resctrl"]
-        monkeypatch.setattr(leftovers, "look", lambda: set(made))
-        assert leftovers.find_left(set()) == []
-        with monkeypatch.context() as patch:
-            patch.setattr(leftovers, "_is_ours", fails(errno.EACCES))  # another user's, and we are not root
-            assert leftovers.find_left(set()) == []
+def test_what_a_run_leaves_is_named_until_it_is_gone_and_nothing_of_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever checkout they are of, and whether or not they still run."""
+    cgroups = tmp_path / "sys/fs/cgroup"
+    places = tmp_path / "run", tmp_path / "run/runc"
+    for run in ("ours-1", "another-1"):
+        for made in (cgroups / f"rmh-{run}-7/crio-1.scope", places[0] / f"rmh-{run}-file", places[1] / run):
+            made.mkdir(parents=True)
+        (places[1] / run / "state.json").write_text(f'{{"bundle": "/tmp/rmh-{run}-x/bundle"}}')
+    monkeypatch.setenv(leftovers.MARK, "ours-1")
     monkeypatch.setattr(leftovers, "SECONDS", 0)
-    assert leftovers.find_left(set()) == made
-
-
-def test_what_a_run_leaves_is_named_until_it_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(leftovers.MARK, mark := str(os.getpid()))
-    monkeypatch.setattr(leftovers, "SECONDS", 0)
-    before = leftovers.look()
-    monkeypatch.setattr(leftovers, "PLACES", (str(tmp_path),))
-    with sleeper(mark) as process, tempfile.NamedTemporaryFile(dir=tmp_path) as file:
-        assert {f"process: {process.pid} sleep 1000", f"file: {file.name}"} <= {*leftovers.find_left(before)}
-    assert not {f"process: {process.pid} sleep 1000", f"file: {file.name}"} & {*leftovers.find_left(before)}
+    monkeypatch.setattr(leftovers, "PLACES", tuple(map(str, places)))
+    walk = os.walk
+    monkeypatch.setattr(os, "walk", lambda top: walk(f"{tmp_path}{top}"))
+    left = [
+        f"cgroup: {cgroups}/rmh-ours-1-7",
+        f"cgroup: {cgroups}/rmh-ours-1-7/crio-1.scope",
+        f"file: {places[0]}/rmh-ours-1-file",
+        f"file: {places[1]}/ours-1",
+    ]
+    assert leftovers.find_left() == left
+    with sleeper("another-1"), sleeper("ours-1") as process:
+        assert leftovers.find_left() == sorted([*left, f"process: {process.pid} sleep 1000"])
+    assert leftovers.find_left() == left

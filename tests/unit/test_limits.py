@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import fcntl
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -45,7 +48,8 @@ def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
     """The exit status of a command with this limit."""
     limit = Limit(seconds, 2, "it is not complete")
     verb = Verb(int, lambda *_: command(), (), limit, ())
-    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), Request(Options(), {}, is_json=False))
+    request = Request(Options(), {}, is_json=False)
+    return cli._run_in_time("metrics", verb, VERBS["metrics"].form(), request, system.monotonic())
 
 
 def look_at_handlers() -> tuple[object, ...]:
@@ -136,6 +140,63 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
     thread.join(NEVER)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids[0]), 0)
+
+
+def test_the_time_before_a_command_began_to_work_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may need a minute to read the program and the hooks.d files."""
+    now = [1000.0]
+
+    def read(_name: str, _given: object, request: Request) -> Request:
+        now[0] += 20.0
+        return request
+
+    def command(*_arguments: object) -> int:
+        for _ in range(2):
+            now[0] += 20.0
+            os.kill(os.getpid(), signal.SIGALRM)  # a tick
+        return 0
+
+    monkeypatch.setattr(system, "monotonic", lambda: now[0])
+    monkeypatch.setattr(cli, "_add_options_of_files", read)
+    monkeypatch.setitem(VERBS, "reconcile", VERBS["reconcile"]._replace(run=command))
+    assert [cli.main(["reconcile"], began) for began in (1000.0, 0.0)] == [1, 1]
+    assert now[0] == 1000.0 + 60.0 + 40.0, "the second one, which began late, is ended at its first tick"
+
+
+def test_a_command_that_drops_its_end_is_killed() -> None:
+    """As code does whose exceptions Python drops: of a finalizer, a callback of a weak reference."""
+    code = """if True:
+        import threading
+        from hook import system
+        from hook.cli import verbs
+        from hook.cli.verbs import Ended, limit_time
+        verbs._GRACE = 0.05
+        with limit_time(system.monotonic() + 0.05, 0.05):
+            try:
+                threading.Event().wait()
+            except Ended:
+                print("dropped", flush=True)
+            threading.Event().wait()
+    """
+    pipe = subprocess.PIPE
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=pipe, text=True, check=False, timeout=NEVER)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGALRM, "dropped\n")
+
+
+def test_a_timer_that_goes_off_as_a_wait_for_a_lock_begins_is_not_lost(
+    tmp_path: Path, block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is left of its time then, and 0 would stop it."""
+    path = tmp_path / "lock"
+    monkeypatch.setattr(_signal, "getitimer", lambda _which: (0.0, SOON))
+
+    def command() -> int:
+        assert not system.wait_for_flock(other.fileno(), system.monotonic() + SOON)
+        return block()
+
+    with path.open("w") as holder, path.open("w") as other:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert run(command, 3 * SOON) == 2
 
 
 # --- Which commands, and what they say

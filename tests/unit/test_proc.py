@@ -200,4 +200,25 @@ def test_the_hosts_pid_namespace_is_known_by_its_number(
 ) -> None:
     """Where /proc cannot tell it is not the host's."""
     proc.kernel.files["/proc/self/ns/pid"] = namespace
-    assert system.in_host_pid_namespace() is expected
+    assert system.in_host_namespaces() is expected
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"), [("time:[4026531834]", True), ("time:[4026532201]", False), (None, True)]
+)
+def test_the_hosts_time_namespace_is_known_by_its_number_and_the_only_one_of_an_older_kernel(
+    proc: SimulatedMachine, namespace: str | None, expected: bool
+) -> None:
+    """In another one all start times are shifted: members would look dead."""
+    proc.kernel.time_namespace = namespace
+    assert system.in_host_namespaces() is expected
+
+
+def test_a_time_namespace_that_cannot_be_read_is_not_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(path: str) -> str:
+        if path.endswith("/time"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return "pid:[4026531836]"
+
+    monkeypatch.setattr(system, "link_target", read)
+    assert system.in_host_namespaces() is False

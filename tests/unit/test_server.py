@@ -377,12 +377,68 @@ def test_a_broken_request_or_a_defect_harms_no_other(
                 broken.shutdown(socket.SHUT_WR)
                 read_all(broken)
             assert get(running)[0] == 200
+        assert capfd.readouterr().err == "", "clients do not fill the log"
         monkeypatch.setattr(server, "_NOT_FOUND", None)
-        with pytest.raises(http.client.RemoteDisconnected):
-            get(running, "/")
+        for _ in range(2):
+            with pytest.raises(http.client.RemoteDisconnected):
+                get(running, "/")
         monkeypatch.undo()
         assert get(running)[0] == 200
-    assert capfd.readouterr().err == ""
+    logged = capfd.readouterr().err
+    assert (logged.count("\n"), "unforeseen AttributeError" in logged) == (1, True), "a defect: once a minute"
+
+
+@pytest.fixture
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Has no further thread start, as with EAGAIN of a pids limit, or EPERM of a filter of system calls."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    return lambda: monkeypatch.setattr(threading.Thread, "start", fail)
+
+
+def test_without_threads_every_request_is_answered_and_the_log_says_once_what_is_wrong(
+    without_threads: Callable[[], None], limits: Callable[..., None], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Slow clients keep the others waiting for a moment only, even if a measurement takes longer than that."""
+    limits(PATIENCE_ALONE=0.1)
+    meaning = "x" * (1 << 20)
+
+    def measure() -> list[Family]:
+        (connection,) = running.connections.values()
+        connection.ends_at = 0.0
+        return make_x(1, meaning)
+
+    with serving(measure) as running:
+        without_threads()
+        slow = [connect(running), connect(running, data=ASK[:9]), connect(running, data=ASK, ahead=4096)]
+        wait(lambda: running.dropped["too_slow"] == len(slow))
+        limits(PATIENCE_ALONE=DEADLINE)
+        assert (get(running)[0], meaning in get(running)[2], get(running, "/nothing")[0]) == (200, True, 404)
+        assert running.dropped == {"too_many": 0, "too_slow": len(slow)}
+        assert all(is_cut_off(client) for client in slow[:2])
+    logged = capfd.readouterr().err
+    assert (logged.count("\n"), "no thread can be started" in logged, "--pids-limit" in logged) == (1, True, True)
+
+
+def test_a_connection_that_cannot_be_accepted_is_logged(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And waits: the next try may succeed."""
+    refusals = iter([PermissionError(1, "Operation not permitted")] * 3)
+    accept = socket.socket.accept
+
+    def refuse(listening: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+        for refusal in refusals:
+            raise refusal
+        return accept(listening)
+
+    with serving() as running:
+        monkeypatch.setattr(socket.socket, "accept", refuse)
+        assert get(running)[0] == 200
+    logged = capfd.readouterr().err
+    assert (logged.count("\n"), "EPERM" in logged) == (1, True)
 
 
 def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:

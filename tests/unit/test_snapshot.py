@@ -452,7 +452,7 @@ def test_a_part_of_the_rate_of_a_taken_key_is_unknown(node: NodeFiles, monkeypat
     node.take()
     ((_, use),) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {ENERGY: "10.75"})).keys
     assert use["core_energy"] == Total(1 * MILLION, counted=1, unknown=1)
-    monkeypatch.setattr(system, "in_host_pid_namespace", lambda: False)
+    monkeypatch.setattr(system, "in_host_namespaces", lambda: False)
     assert only(take_snapshot(node.options)).condition == "live", "pids of another namespace are no one's"
 
 

@@ -14,6 +14,7 @@ from hook.errors import HookError
 from hook.models import Failure
 from hook.node.models import ReconcileRecord
 from hook.reconcile import act, run
+from hook.reconcile.record import LateCpu
 from hook.reconcile.run import Outcome, Repairs
 from hook.store import RunDir
 from tests.simulator.machine import RUN
@@ -70,6 +71,31 @@ def test_a_run_that_is_ended_by_a_signal_or_an_error_has_a_start_and_its_counts(
     with pytest.raises(HookError):
         node.repair()
     assert node.reconciled().ended_at == ended_at
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_the_counts_of_a_run_that_is_ended_while_it_writes_its_record_are_kept_and_not_doubled(
+    node: Node, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    save = run._save
+
+    def save_and_end(of: RunDir, outcomes: list[Outcome], **fields: float) -> None:
+        if at == "after" and "ended_at" in fields:
+            save(of, outcomes, **fields)
+            monkeypatch.setattr(LateCpu, "save", end)
+        elif "ended_at" in fields:
+            end()
+        else:
+            save(of, outcomes, **fields)
+
+    def end(*_arguments: object) -> None:
+        monkeypatch.undo()
+        raise Ended("after 45 s")
+
+    monkeypatch.setattr(run, "_save", save_and_end)
+    with pytest.raises(Ended):
+        forget_one(node)
+    assert node.reconciled().actions == {"forget": 1}
 
 
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"forget": "many"}}', '{"version": 2}'])

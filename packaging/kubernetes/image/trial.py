@@ -38,6 +38,7 @@ READY, START, MEMBER, GROWTH, COMPLETION = 120.0, 120.0, 60.0, 60.0, 180.0
 """Seconds for each step. reconcile, which runs once a minute, completes a key whose pod has gone."""
 AT_ONCE = 10.0  # seconds for watch
 _MOST_AT_ONCE = 20  # nodes
+_LONGEST = 1000  # characters of the API server's words
 _HELP = "docs/troubleshooting.md#"
 _PROGRAM = "/app/resctrl-mon-hook"
 _RUN_DIR = "/run/resctrl-mon-hook"
@@ -62,7 +63,7 @@ def run(api: cluster.Api, plan: Object, tester: str) -> None:
     pods = api.select(api.core.list_namespaced_pod, plan["selector"])
     daemons = sorted(pods, key=lambda pod: (not _is_ready(pod), _get_node(pod)))
     if not daemons:
-        raise Failed("the DaemonSet has no pod: does its nodeSelector leave out all nodes?")
+        raise Failed(_explain_no_pods(api, plan["daemonset"]))
     body = {"metadata": {"ownerReferences": _find_owner(daemons[0])}}  # gone with the release
     api.call(api.core.patch_namespaced_pod, tester, body=body)
     able = []
@@ -270,6 +271,17 @@ def _pass_filters(plan: Object) -> None:
 
 
 # --- Pods as the API server has them
+
+
+def _explain_no_pods(api: cluster.Api, daemonset: str) -> str:
+    """Say why the DaemonSet has no pod: Pod Security, a quota or a webhook, as its last event of an hour says."""
+    selector = f"involvedObject.kind=DaemonSet,involvedObject.name={daemonset},reason=FailedCreate"
+    events = api.call(api.core.list_namespaced_event, field_selector=selector).get("items", [])
+    if not events:
+        return "the DaemonSet has no pod: does its nodeSelector leave out all nodes?"
+    last = max(events, key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    why = str(last.get("message")).strip().partition("\n")[0][:_LONGEST]
+    return f"the DaemonSet can make no pod: FailedCreate: {why}; {_HELP}the-daemonset-has-no-pod"
 
 
 def _await(seconds: float, look: Callable[[], ThingT]) -> ThingT | None:

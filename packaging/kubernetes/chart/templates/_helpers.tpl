@@ -60,8 +60,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail (printf "%s %s: to YAML it is no text, but a number, a date or a truth value: choose another one" $what $text) }}
 {{- end }}
 {{- end }}
-{{- if eq .Values.hooksDir (include "hook.programDir" .) }}
-{{- fail (printf "hooksDir: %s is the directory of the program, of which the pods have a mount of its own: write the one that the runtime reads, such as /etc/containers/oci/hooks.d" .Values.hooksDir) }}
+{{- include "hook.checkPaths" . }}
+{{- if not .Values.metrics.enabled }}
+{{- range $name, $asks := dict "metrics.created" .Values.metrics.created "metrics.podMonitor.enabled" .Values.metrics.podMonitor.enabled "metrics.prometheusRule.enabled" .Values.metrics.prometheusRule.enabled "test.everyNode" .Values.test.everyNode }}
+{{- if $asks }}
+{{- fail (printf "%s: true asks for the metrics, which metrics.enabled=false leaves out: write false, or metrics.enabled=true" $name) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- /* The files stay where they are: `helm template` and `--dry-run` see no cluster, and image/host.py looks again. */ -}}
 {{- $now := lookup "apps/v1" "DaemonSet" .Release.Namespace (include "hook.name" .) }}
@@ -74,10 +79,37 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- range $name := list "prefix" "hooksDir" }}
+{{- end }}
+
+{{- /*
+Directories that cannot work, by their kind. What depends on a node (a read-only or noexec file system, SELinux) is found
+there: the container `install` says so.
+*/ -}}
+{{- define "hook.checkPaths" -}}
+{{- $program := include "hook.programDir" . }}
+{{- range $name, $instead := dict "prefix" "/usr/local" "hooksDir" "/etc/containers/oci/hooks.d" }}
 {{- $path := get $.Values $name }}
+{{- $why := "" }}
 {{- if regexMatch "^/(proc|sys)(/|$)" $path }}
-{{- fail (printf "%s: %s is the kernel's, and takes no files: write a directory of the node, such as %s" $name $path (ternary "/usr/local" "/etc/containers/oci/hooks.d" (eq $name "prefix"))) }}
+{{- $why = "is the kernel's, and takes no files" }}
+{{- else if regexMatch "^/(dev|run|tmp|var/(lock|run|tmp))(/|$)" $path }}
+{{- $why = "is emptied by a boot or by the node's cleaning, and may be noexec" }}
+{{- else if and (eq $name "hooksDir") (hasPrefix (printf "%s/" $program) (printf "%s/" $path)) }}
+{{- $why = "is the directory of the program, of which the pods have a mount of its own, or below it" }}
+{{- else if regexMatch "[.]d/" (printf "%s/" (ternary (dir $path) $path (and (eq $name "hooksDir") (contains "hook" (base $path))))) }}
+{{- $why = "is in a directory that another program reads" }}
+{{- else if and (eq $name "hooksDir") (not (contains "hook" (base $path))) }}
+{{- $why = "may be a directory that another program reads: that of the hooks has the word hook in its name" }}
+{{- else if and (eq $name "prefix") (regexMatch "^/etc(/|$)" $path) }}
+{{- $why = "is for configuration, not for programs" }}
+{{- end }}
+{{- if $why }}
+{{- fail (printf "%s: %s %s: write a directory of the node, such as %s" $name $path $why $instead) }}
+{{- end }}
+{{- end }}
+{{- with .Values.testing.resctrlRoot }}
+{{- if or (regexMatch "^/(bin|dev|dev/(mqueue|pts|shm)|etc|lib[a-z0-9]*|run|sbin|usr|usr/(bin|lib[a-z0-9]*|local|sbin))$" (dir .)) (regexMatch "^/(adopt|app|host|node|plan|proc|run/resctrl-mon-hook|sys)(/|$)" (dir .)) }}
+{{- fail (printf "testing.resctrlRoot: %s: the pods mount %s, over what they have there: write a directory such as /opt/model/resctrl, or nothing for /sys/fs/resctrl" . (dir .)) }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In a pid namespace of its own, processes outside look dead and their groups empty. No command may act on that."""
+"""In a pid namespace of its own, processes outside look dead and their groups empty. No command may act on that.
+
+Nor in a time namespace, in which each process seems to have started at another time, and so looks like another one.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ from tests.support.machine import PROGRAM, ScratchMachine
 ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 FIRST = (*ALONE, "sh", "-c", '"$@"; exit $?', "sh")
 """The shell is pid 1 of the namespace, and lives as long as the command."""
-UNKNOWN = "this is not the host's pid namespace"
+IN_TIME = ("unshare", "--time", "--boottime=1000000", "--fork", "--kill-child")
+UNKNOWN = "this is not the host's pid and time namespace"
 
 
 @pytest.fixture
@@ -40,6 +44,7 @@ def alive(hook: Hook, init: Task) -> Iterator[str]:
 OTHER_PROC = {
     "the host's": (*ALONE[:-1], "--mount"),
     "its own": ALONE,
+    "of another time": IN_TIME,
     "none": ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"),
 }
 
@@ -82,6 +87,14 @@ def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp
     assert node.written() == written
     assert PROGRAM in written
     assert hook.groups() == {alive}
+
+
+def test_a_job_in_a_time_namespace_runs_unmonitored_and_says_why(hook: Hook, alive: str) -> None:
+    """Its start time on record would be none of the host's: the host's reconcile would take it for dead."""
+    ended = replace(hook, wrapper=IN_TIME).ask("run", "--key=a", "--", "sh", "-c", "echo ran; exit 7")
+    assert (ended.status, ended.stdout, UNKNOWN in ended.stderr) == (7, "ran\n", True)
+    assert hook.groups() == {alive}
+    assert hook.ask("reconcile").stdout == ""
 
 
 # --- A node within a node: its hooks know their own containers
