@@ -57,6 +57,7 @@ class Facts(SimpleNamespace):
         of_members = {container: state.key for state in states for container in state.members}
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
         keys = {*filter(None, self.index.values())}
+        self.memberships: dict[int, list[str]] = {}
         self.surplus = SimpleNamespace(snapshots={state.key for state in states if state.name == "surplus"})
         self.indexed = {key: [name for name, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
