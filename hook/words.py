@@ -226,7 +226,7 @@ def _word_defect(error: BaseException) -> Wording:
     traceback, place = error.__traceback__, ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        place = f" at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        place = f" at {code.co_filename.strip('<>')}:{traceback.tb_lineno} in {code.co_name}"
         traceback = traceback.tb_next
     hint = "a defect of resctrl-mon-hook: please report this line"
     return Wording(f"unforeseen {type(error).__name__}: {error}", tried=f"the hook itself{place}", hint=hint)

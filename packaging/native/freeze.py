@@ -75,7 +75,7 @@ def main(program: str, library: str, output: str, start_text: str = START) -> No
     start = start.replace(co_consts=tuple(modules if value == "MODULES" else value for value in start.co_consts))
     found = find_standard_library(texts, Path(library))
     for name, path in found.items():
-        codes[name] = compile(Path(library, path).read_bytes(), path, "exec", dont_inherit=True, optimize=2)
+        codes[name] = compile(Path(library, path).read_bytes(), f"<{path}>", "exec", dont_inherit=True, optimize=2)
         if path.endswith("/__init__.py"):
             packages.add(name)
     for name, path in IMPORTLIB.items():

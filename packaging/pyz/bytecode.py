@@ -127,7 +127,7 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
     ends = itertools.accumulate(map(len, later.values()))
     places = {name: (end - len(code), len(code)) for (name, code), end in zip(later.items(), ends)}
     constants: dict[object, Any] = {EAGER: tuple((name, codes[name]) for name in eager), LATER: places}
-    loader = compile_bare(ast.parse(LOADER.read_text("utf-8")), LOADER.name)
+    loader = compile_bare(ast.parse(LOADER.read_text("utf-8")), f"<{LOADER.name}>")
     first = stable(loader.replace(co_consts=tuple(constants.get(name, name) for name in loader.co_consts)))
     return len(first), first + b"".join(later.values())
 
@@ -138,10 +138,11 @@ def compile_modules(
     """Compile modules; returns all by their names, and the names of those that the start of a container imports.
 
     The code of a module of STAGES first makes the modules that only it imports. `finish` may change the code of what a
-    start imports, at once or as a stage.
+    start imports, at once or as a stage. The names of files are in brackets: any other name is a path in the working
+    directory to Python, and a traceback would read what is there.
     """
     trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
-    codes = {name: compile_bare(tree, path) for path, (name, tree) in zip(texts, trees.items())}
+    codes = {name: compile_bare(tree, f"<{path}>") for path, (name, tree) in zip(texts, trees.items())}
     eager = find_imports(trees, START)
     stages = {stage: [name for name in find_imports(trees, stage) if name not in eager] for stage in STAGES}
     codes.update((name, finish(codes[name])) for name in {*eager, *itertools.chain(*stages.values())})

@@ -26,7 +26,7 @@ _base = f.tell()
 
 def _path(name: str, code: CodeType) -> list[str] | None:
     """Return the `__path__` of a package, for modules without bytecode, or None for another module."""
-    return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py") else None
+    return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py>") else None
 
 
 def _find_spec(name: str, *_: object) -> object:

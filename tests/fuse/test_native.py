@@ -253,6 +253,14 @@ def test_each_name_of_os_and_posix_that_the_program_uses_is_there(any_code: Path
     assert run(any_code, "list", code).stdout == "\n"
 
 
+def test_a_traceback_reads_no_file(any_code: Path, tmp_path: Path) -> None:
+    """Python shows the lines of a file by the name that the code has."""
+    os.mkfifo(tmp_path / "argparse.py")
+    command = [str(any_code), "list", "import argparse; argparse.ArgumentParser(conflict_handler=1)"]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert (done.returncode, "argparse.py" in done.stderr) == (2, True)
+
+
 def test_nothing_around_it_changes_what_it_runs(tmp_path: Path) -> None:
     for module in ("posix", "json", "hook", "encodings", "sitecustomize"):
         (tmp_path / f"{module}.py").write_text("raise SystemExit(9)")

@@ -85,7 +85,7 @@ def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Pa
     data = archive.join(contents, archive.shebang(python), bytecode.compile_all(contents, [python]))
     for name in ("store", "cli/verbs"):
         done = broken(tmp_path / "x", data, "broken.pyz", "list", *ELSEWHERE, name)
-        assert f'"hook/{name}.py", line {len(contents[f"hook/{name}.py"].splitlines())}' in done.stderr
+        assert f'"<hook/{name}.py>", line {len(contents[f"hook/{name}.py"].splitlines())}' in done.stderr
 
 
 @each_python
