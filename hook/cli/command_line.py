@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import gettext
 import os
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
@@ -26,6 +27,8 @@ from hook.words import explain
 
 _NAME = "resctrl-mon-hook"
 _HELP = ("help", "--help", "-h")
+# argparse would read translations from where LANGUAGE says, which may be a FIFO.
+gettext.find = lambda *_args, **_options: None  # type: ignore[assignment]
 
 
 def main(arguments: list[str], began: float | None = None) -> int:

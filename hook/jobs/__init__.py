@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import NamedTuple, NoReturn
@@ -55,9 +56,11 @@ def run(
     """Put this process into the group of a job, of its own without a name, and let it execute the command.
 
     The command has this pid, the environment, the umask and the signals that this process was started with, but that
-    SIGPIPE and SIGXFSZ are not ignored. If this process cannot join, it executes the command all the same, unless it
-    `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and on no record.
+    the .pyz does not leave SIGPIPE and SIGXFSZ ignored. If this process cannot join, it executes the command all the
+    same, unless it `is_strict`: then this raises what `assign` raises. Raises Unstartable; then it is in no group and
+    on no record.
     """
+    os.unsetenv("TZ")  # it may name a FIFO, which any formatting of a time would read
     program, environment = _find_program(command[0]), _read_environment()
     pid, key, context, process = os.getpid(), None, None, None
     try:
@@ -72,7 +75,8 @@ def run(
         report.write_line(f"run: {explain(error)}; the command runs, and is not monitored", to_syslog=False)
     try:
         os.umask(system.umask_before)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them
+        # Python ignores them, but not the ELF file's, which has no name.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ) if sys.executable else ():
             signal.signal(number, signal.SIG_DFL)
         os.execve(program, command, environment)  # noqa: S606  without a shell
     except OSError as error:

@@ -55,6 +55,7 @@ OPTIONS = (
     "--disable-test-modules",
     "--without-ensurepip",
     "--without-doc-strings",
+    "--without-mimalloc",  # before main() it reads MIMALLOC_* of the environment, and a file
     "--without-readline",
     "MODULE_BUILDTYPE=static",
     "LDFLAGS=-static",
@@ -71,10 +72,14 @@ MAKE = 'setarch --addr-no-randomize nice make -j"$(nproc)"'
 # programs are linked of the usual one, and at the end the other becomes a single object.
 PROFILE = "-fprofile-use -fprofile-correction"
 LINKING = 'LDFLAGS="-no-pie -fno-lto"'
+# Modules/getpath.c looks for an installation of Python along PATH and around the working directory: launcher.c has
+# its function instead.
+LEAVE_OUT = "ar d libpython3.13.a getpath.o"
 LEARN = (
     f"{MAKE} {LINKING} profile-gen-stamp",
     "find . -name '*.gcda' -delete",  # what the build's own runs have left differs each time
     f'{MAKE} {LINKING} profile-opt PGO_PROF_USE_FLAG="{PROFILE} -flto -ffat-lto-objects"',
+    LEAVE_OUT,
     f"nice gcc -r -nostdlib -O3 -fno-pie -no-pie -flto=auto -flinker-output=nolto-rel {PROFILE} -Wno-missing-profile"
     " -Wl,--whole-archive libpython3.13.a -o whole.o",
     "rm libpython3.13.a && ar rcs libpython3.13.a whole.o",
@@ -180,7 +185,7 @@ def _inputs(machine: Machine) -> str:
         run([machine.compiler, "--version"]).splitlines()[0],
         run(["dpkg-query", "--show", "--showformat=${binary:Package} ${Version}\n", *libraries]),
     ]
-    options = CROSS_OPTIONS if machine.triplet else (*TRAINED, *LEARN)
+    options = (*CROSS_OPTIONS, LEAVE_OUT) if machine.triplet else (*TRAINED, *LEARN)
     training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
     parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -237,7 +242,7 @@ def _compile(work: Path, machine: Machine) -> None:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]
     else:
         options += TRAINED
-    make = [f"{MAKE} {' '.join(CROSS_ARCHIVES)}"] if machine.triplet else LEARN
+    make = [f"{MAKE} {' '.join(CROSS_ARCHIVES)}", f"{machine.triplet}-{LEAVE_OUT}"] if machine.triplet else LEARN
     commands = [["./configure", "-q", *options], *(["sh", "-c", command] for command in make)]
     with (cache() / "make.log").open("w", encoding="utf-8") as log:
         for command in commands:

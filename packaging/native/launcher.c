@@ -15,6 +15,7 @@
 #include <Python.h>
 #include <internal/pycore_codecs.h>
 #include <internal/pycore_import.h>
+#include <internal/pycore_initconfig.h>
 #include <internal/pycore_interp.h>
 #include <internal/pycore_pylifecycle.h>
 #include <internal/pycore_runtime.h>
@@ -81,25 +82,35 @@ static void leave_by_signal(int number)
     leave("signal SIG", sigabbrev_np(number));
 }
 
-/* Handles what would end the process. A hook also unblocks it; the command of `run` gets the mask as it was. */
+static void do_nothing(int number)
+{
+    (void)number;
+}
+
+/* Handles what would end the process; a hook also unblocks it.
+ *
+ * The command of `run` gets all signals as they were: the mask is left alone, and so is what is ignored, and the kernel
+ * resets a handler. So SIGPIPE and SIGXFSZ have one: as all of Python does, we go by the error of the system call.
+ */
 static void handle_signals(void)
 {
     static char stack[1 << 16]; /* the stack may be what there is too little of */
     const stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    const struct sigaction action = {.sa_handler = leave_by_signal, .sa_flags = SA_ONSTACK};
-    const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGXCPU, SIGSYS, SIGTRAP};
-    sigset_t fatal;
+    const int numbers[] = {SIGPIPE, SIGXFSZ, SIGSEGV, SIGBUS, SIGABRT, SIGILL, SIGFPE, SIGXCPU, SIGSYS, SIGTRAP};
+    struct sigaction action = {.sa_flags = SA_ONSTACK | SA_RESTART}, former;
+    sigset_t handled;
 
-    signal(SIGPIPE, SIG_IGN); /* as all of Python does */
-    signal(SIGXFSZ, SIG_IGN);
     sigaltstack(&other, NULL);
-    sigemptyset(&fatal);
+    sigemptyset(&handled);
     for (size_t i = 0; i < Py_ARRAY_LENGTH(numbers); i++) {
+        action.sa_handler = i < 2 ? do_nothing : leave_by_signal;
+        if (stage == NULL && sigaction(numbers[i], NULL, &former) == 0 && former.sa_handler == SIG_IGN)
+            continue;
         sigaction(numbers[i], &action, NULL);
-        sigaddset(&fatal, numbers[i]);
+        sigaddset(&handled, numbers[i]);
     }
     if (stage != NULL)
-        sigprocmask(SIG_UNBLOCK, &fatal, NULL);
+        sigprocmask(SIG_UNBLOCK, &handled, NULL);
 }
 
 /* Sets the limits of a hook, as far as the hard limits allow. */
@@ -137,6 +148,25 @@ void __wrap___tunables_init(char **environment);
 void __wrap___tunables_init(char **environment)
 {
     (void)environment;
+}
+
+/* In place of Modules/getpath.c, which cpython.py leaves out: start_python gives all that it would look for. */
+PyStatus _PyConfig_InitPathConfig(PyConfig *config, int compute_path_config)
+{
+    (void)config, (void)compute_path_config;
+    return PyStatus_Ok();
+}
+
+/* In place of glibc's while Python starts: the import of `time` asks for the zone, and TZ may name an endless file. */
+static int has_started;
+struct tm *__real_localtime_r(const time_t *when, struct tm *result);
+struct tm *__wrap_localtime_r(const time_t *when, struct tm *result);
+struct tm *__wrap_localtime_r(const time_t *when, struct tm *result)
+{
+    if (has_started)
+        return __real_localtime_r(when, result);
+    *result = (struct tm){.tm_zone = "UTC"};
+    return result;
 }
 
 static void require(PyStatus status)
@@ -179,13 +209,16 @@ static void complete_core_phase(void)
         leave_by_exception();
 }
 
-/* No environment variable, file or locale changes what runs: isolated, in UTF-8, and without a path to import from. */
+/* No environment variable, file or locale changes what runs: isolated, in UTF-8, and without a path to import from.
+ *
+ * Modules of the library make paths from the prefixes. There is no path below /dev/null.
+ */
 static void start_python(void)
 {
     PyPreConfig before;
     PyConfig config;
-    wchar_t **const places[] = {&config.executable, &config.base_executable, &config.prefix, &config.base_prefix,
-        &config.exec_prefix, &config.base_exec_prefix, &config.stdlib_dir, &config.program_name};
+    wchar_t **const names[] = {&config.executable, &config.base_executable, &config.stdlib_dir, &config.program_name};
+    wchar_t **const prefixes[] = {&config.prefix, &config.base_prefix, &config.exec_prefix, &config.base_exec_prefix};
 
     PyPreConfig_InitIsolatedConfig(&before);
     before.utf8_mode = 1;
@@ -199,14 +232,19 @@ static void start_python(void)
     config.optimization_level = 2;
     config.code_debug_ranges = 0;
     config._init_main = stage == NULL;
-    for (size_t i = 0; i < Py_ARRAY_LENGTH(places); i++)
-        require(PyConfig_SetString(&config, places[i], L""));
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(names); i++)
+        require(PyConfig_SetString(&config, names[i], L""));
+    for (size_t i = 0; i < Py_ARRAY_LENGTH(prefixes); i++)
+        require(PyConfig_SetString(&config, prefixes[i], L"/dev/null"));
     _PyImport_FrozenBootstrap = frozen_modules + (stage == NULL);
     /* A hook needs what it makes until its end. hook/cli/command_line.py enables the garbage collector. */
     _PyRuntime._main_interpreter.gc.enabled = 0;
     require(Py_InitializeFromConfig(&config));
     if (stage != NULL)
         complete_core_phase();
+    if (PyImport_ImportModule("time") == NULL)
+        leave_by_exception();
+    has_started = 1;
 }
 
 /* Sets sys.argv, which the core phase does not. */

@@ -19,6 +19,9 @@ OUTPUT = Path("dist") / f"resctrl-mon-hook-{platform.machine()}"
 # `python3 FILE` and `unzip` find the zip at the end, as that of the .pyz
 MAIN = "import sys\n\nfrom hook.__main__ import start\n\nsys.argv[:0] = ['-c']\nstart()\n"
 
+# Functions of glibc that launcher.c has a __wrap_ for
+WRAPPED = ("-Wl,--wrap=__tunables_init", "-Wl,--wrap=localtime_r")
+
 
 def build(root: Path = ROOT, output: Path | None = None, *, newest: bool = False, start: str = "") -> Path:
     """Write the ELF file for this machine; returns its path. `start`: for tests, what it runs."""
@@ -67,7 +70,7 @@ def _options(python: Path) -> list[str]:
     headers = (f"-I{python / name}" for name in ("", "Include", "Include/internal"))
     archives = [str(python / name) for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
     sources = [str(HERE / "launcher.c"), "frozen.c", "frozen.S"]
-    linking = ("-static", "-fno-lto", "-Wl,-z,norelro", "-Wl,--wrap=__tunables_init", "-s")
+    linking = ("-static", "-fno-lto", "-Wl,-z,norelro", *WRAPPED, "-s")
     strict = ("-O2", "-Wall", "-Wextra", "-Werror")
     return [*linking, *strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
 

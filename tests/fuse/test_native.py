@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import ast
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hook.cli.verbs import VERBS
+from hook.entry import STAGES
 from native import cpython, native
 from pyz import ROOT
 from tests.support.devlog import DevLog
-from tests.support.hook import DEADLINE, NATIVE
+from tests.support.hook import DEADLINE, NATIVE, Hook, Outcome, finish
 from tests.unit.test_layers import BUILTIN
 
 pytestmark = pytest.mark.form("native")
@@ -144,6 +149,7 @@ HOSTILE = {
     "GLIBC_TUNABLES": "glibc.malloc.top_pad=99999999999999",
     "MALLOC_TOP_PAD_": "99999999999999",
     "PYTHONMALLOC": "nonsense",
+    "MIMALLOC_VERBOSE": "1",
 }
 
 
@@ -253,12 +259,79 @@ def test_each_name_of_os_and_posix_that_the_program_uses_is_there(any_code: Path
     assert run(any_code, "list", code).stdout == "\n"
 
 
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+@pytest.mark.parametrize("verb", [*STAGES, *VERBS, "help", "--version", "no-such-verb", ""])
+def test_it_looks_up_nothing_before_its_first_line_and_nothing_where_it_was_called(tmp_path: Path, verb: str) -> None:
+    """Our first system call is umask (dispatch in hook/__main__.py), which neither CPython nor glibc calls."""
+    os.mkfifo(tmp_path / "fifo")
+    hostile = {**HOSTILE, "PATH": ":.", "LD_LIBRARY_PATH": ":.", "PYTHONHOME": ".", "LC_ALL": "tr_TR.ISO-8859-9"}
+    environment = [f"--env={name}={text.format(fifo=tmp_path / 'fifo')}" for name, text in hostile.items()]
+    trace = ["strace", "-f", "-s4096", "--trace=%file,umask", f"--output={tmp_path / 'trace'}", *environment]
+    words = [verb, f"--run-dir={tmp_path}", f"--resctrl-root={tmp_path}"] if verb in STAGES else [verb, "--help"]
+    subprocess.run([*trace, NATIVE, *words], cwd=tmp_path, env={}, stdin=subprocess.DEVNULL, check=False)
+    before, umask, after = (tmp_path / "trace").read_text().partition(" umask(")
+    assert re.findall(r'^\d+ +\w+\([^"]*"([^"]+)"', before, re.MULTILINE) == [str(NATIVE), "/proc/self/exe"]
+    assert umask, "it has a first line"
+    assert re.findall(r'^\d+ +(?:\w+\((?:AT_FDCWD, )?"(?!/)|getcwd).*', after, re.MULTILINE) == []
+
+
+SURROUNDINGS = {
+    "FIFOs": "mkfifo {names}",
+    "files without end": "for name in {names}; do ln -s /dev/zero $name; done",
+    "files that cannot be opened": "for name in {names}; do ln -s $name $name; done",  # links to themselves
+    "a removed directory": "rmdir $PWD",
+    "a directory that cannot be searched": "chmod 0 .; set -- setpriv --bounding-set=-dac_override,-dac_read_search $@",
+    "an empty PATH": "export PATH=",
+    "a time zone without end": "mkfifo zone; export TZ=:$PWD/zone",
+    "translations without end": "mkdir LC_MESSAGES; mkfifo LC_MESSAGES/messages.mo; export LANGUAGE=$PWD",
+}
+"""What a shell does in a directory before it executes the program there. No environment has a PATH with a python3."""
+LANDMARKS = ("pyvenv.cfg", "pybuilddir.txt", "python3._pth")
+"""What CPython looks for around itself: Modules/getpath.py."""
+
+
+@pytest.mark.parametrize("name", SURROUNDINGS)
+def test_run_starts_its_command_in_any_surroundings(hook: Hook, tmp_path: Path, name: str) -> None:
+    place = tmp_path / "outer" / "inner"
+    place.mkdir(parents=True)
+    names = " ".join(above + landmark for above in ("", "../") for landmark in LANDMARKS)
+    script = f'PATH=/usr/bin:/bin; {SURROUNDINGS[name].format(names=names)}; exec "$@"'
+    surrounded = replace(hook, wrapper=["/bin/sh", "-euc", script, "sh"])
+    outcome = finish(surrounded.open("run", "--key=a", "--", "/bin/echo", "started", cwd=place))
+    assert (outcome.status, outcome.stdout) == (0, "started\n")
+    assert ("is not monitored" in outcome.stderr) == ("setpriv" in script), "resctrl is not for all processes of root"
+
+
 def test_a_traceback_reads_no_file(any_code: Path, tmp_path: Path) -> None:
     """Python shows the lines of a file by the name that the code has."""
     os.mkfifo(tmp_path / "argparse.py")
     command = [str(any_code), "list", "import argparse; argparse.ArgumentParser(conflict_handler=1)"]
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, check=False, timeout=DEADLINE)
     assert (done.returncode, "argparse.py" in done.stderr) == (2, True)
+
+
+SIGNALS = """\
+import os, signal, sys
+ignored, blocked = ({*map(int, word.split())} for word in sys.argv[1:3])
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+"""Executes a program with ignored and blocked signals."""
+ALL_SIGNALS = " ".join(str(int(number)) for number in signal.valid_signals())
+
+
+@pytest.mark.parametrize(("ignored", "blocked"), [("", ""), (ALL_SIGNALS, ""), ("", ALL_SIGNALS)])
+@pytest.mark.parametrize("words", [(), ("--wait",)])
+def test_command_of_run_gets_all_signals_as_they_were(
+    hook: Hook, words: tuple[str, ...], ignored: str, blocked: str
+) -> None:
+    caller = [sys.executable, "-ISc", SIGNALS, ignored, blocked]
+    command = ["/bin/grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]
+    wanted = subprocess.run([*caller, *command], capture_output=True, text=True, check=True, env={})
+    outcome = finish(replace(hook, wrapper=caller).open("run", *words, "--", *command))
+    assert outcome == Outcome(0, wanted.stdout, "")
 
 
 def test_nothing_around_it_changes_what_it_runs(tmp_path: Path) -> None:
