@@ -50,6 +50,9 @@ WITHOUT = {
     ),
     "header": ("linux_memfd_h", "sys_eventfd_h", "sys_pidfd_h", "sys_timerfd_h", "sys_xattr_h", "sysexits_h"),
 }
+# Each start would make a set of the names of all standard modules, which only hints in a traceback use.
+NAMES = "Python/stdlib_module_names.h"
+NO_NAMES = 'static const char *_Py_stdlib_module_names[] = {"sys"};\n'
 OPTIONS = (
     "--disable-shared",
     "--disable-test-modules",
@@ -60,7 +63,7 @@ OPTIONS = (
     "MODULE_BUILDTYPE=static",
     "LDFLAGS=-static",
     "LINKFORSHARED= ",
-    "OPT=-DNDEBUG -O3 -fno-pie",
+    "OPT=-DNDEBUG -O3 -fPIE",
     *(f"ac_cv_{kind}_{name}=no" for kind, names in WITHOUT.items() for name in names),
 )
 # Profile-guided: a hook takes a tenth less. The same run gives the same profile, and so the same bytes: in a directory
@@ -80,7 +83,7 @@ LEARN = (
     "find . -name '*.gcda' -delete",  # what the build's own runs have left differs each time
     f'{MAKE} {LINKING} profile-opt PGO_PROF_USE_FLAG="{PROFILE} -flto -ffat-lto-objects"',
     LEAVE_OUT,
-    f"nice gcc -r -nostdlib -O3 -fno-pie -no-pie -flto=auto -flinker-output=nolto-rel {PROFILE} -Wno-missing-profile"
+    f"nice gcc -r -nostdlib -O3 -fPIE -flto=auto -flinker-output=nolto-rel {PROFILE} -Wno-missing-profile"
     " -Wl,--whole-archive libpython3.13.a -o whole.o",
     "rm libpython3.13.a && ar rcs libpython3.13.a whole.o",
 )
@@ -187,7 +190,7 @@ def _inputs(machine: Machine) -> str:
     ]
     options = (*CROSS_OPTIONS, LEAVE_OUT) if machine.triplet else (*TRAINED, *LEARN)
     training = LIBRARIES if machine.triplet else TRAINING.read_text(encoding="utf-8")
-    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, training]
+    parts = [machine.name, *tools, *OPTIONS, *options, *MODULES, NO_NAMES, training]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -237,6 +240,7 @@ def _compile(work: Path, machine: Machine) -> None:
     stdlib = (tree / "Modules" / "Setup.stdlib.in").read_text(encoding="utf-8")
     unwanted = {*re.findall(r"^@MODULE_\w+_TRUE@#?(\w+)", stdlib, re.MULTILINE)} - {*MODULES}
     shutil.copy(TRAINING, tree)
+    (tree / NAMES).write_text(NO_NAMES, encoding="utf-8")
     options = [*OPTIONS, *(f"py_cv_module_{name}=n/a" for name in sorted(unwanted))]
     if machine.triplet:
         options += [*CROSS_OPTIONS, *_cross(work, machine)]

@@ -70,7 +70,7 @@ def _options(python: Path) -> list[str]:
     headers = (f"-I{python / name}" for name in ("", "Include", "Include/internal"))
     archives = [str(python / name) for name in ("libpython3.13.a", "libHacl_Hash_SHA2.a")]
     sources = [str(HERE / "launcher.c"), "frozen.c", "frozen.S"]
-    linking = ("-static", "-fno-lto", "-Wl,-z,norelro", *WRAPPED, "-s")
+    linking = ("-static-pie", "-fPIE", "-fno-lto", "-Wl,-z,relro,-z,now", *WRAPPED, "-s")
     strict = ("-O2", "-Wall", "-Wextra", "-Werror")
     return [*linking, *strict, *headers, *sources, "-o", "program", *archives, f"-L{python}", "-lz", "-lm"]
 

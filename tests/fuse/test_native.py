@@ -350,5 +350,15 @@ def test_zip_at_its_end_has_the_sources_and_any_python_runs_them() -> None:
     assert subprocess.run(command, capture_output=True, check=True, text=True).stdout == run(NATIVE, "--version").stdout
 
 
+def test_is_a_static_pie_with_full_relro_and_no_executable_stack() -> None:
+    """The kernel puts it at a random address, and what it calls through is read-only."""
+    shown = subprocess.run(["readelf", "-hldW", NATIVE], capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^  Type: +DYN ", shown, re.MULTILINE)
+    assert re.search(r"^  GNU_RELRO .+ R  ", shown, re.MULTILINE)
+    assert re.search(r"^  GNU_STACK .+ RW  ", shown, re.MULTILINE)
+    assert re.search(r"\(FLAGS\) +BIND_NOW$", shown, re.MULTILINE)
+    assert not re.search("INTERP|NEEDED|TEXTREL| RWE ", shown)
+
+
 def test_size_is_at_most_12_mb() -> None:
     assert os.stat(NATIVE).st_size <= 12_000_000
