@@ -256,9 +256,9 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
 @pytest.mark.parametrize(
     ("make", "problem"),
     [
-        (lambda run: run.write_text(""), "cannot be read"),
+        (lambda run: run.write_text(""), "is a file, not a directory"),
         (lambda run: (run.mkdir(), run.chmod(0o777)), "its mode 0777"),
-        (lambda run: run.symlink_to("/tmp"), "cannot be read"),
+        (lambda run: run.symlink_to("/tmp"), "is a link to /tmp, not a directory"),
     ],
 )
 def test_a_run_directory_that_cannot_be_trusted_is_an_error(
