@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each act on a key needs: resctrl, the run directory with its views, and the options."""
+"""What each act on a key needs: resctrl, the run directory, and the options."""
 
 from __future__ import annotations
-
-from hook.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +16,6 @@ class Context:
     def __init__(self, kernel: Resctrl, run: RunDir, options: Options) -> None:
         self.resctrl = kernel
         self.run = run
-        self.view = View(run, kernel.root)
         self.options = options
         # The number of RMIDs given back.
         self.freed = 0

@@ -33,36 +33,28 @@ def write_lines(run: RunDir, state: KeyState) -> KeyState:
 
     A failure is reported, and stops nothing.
     """
-    owed, error = try_lines(run, state, f"what key {state.key} used")
-    if error is not None:
-        run.complaints.append(error)
-    return replace(state, owed=owed)
-
-
-def try_lines(run: RunDir, state: KeyState, what: str, drops: int = 0) -> tuple[Owed | None, HookError | None]:
-    """Append the lines that a key owes to its file. Returns those it owes now, and why `what` could not be written.
-
-    If it cannot be written, so many of the oldest are dropped.
-    """
     lines = state.owed.lines if state.owed is not None else []
     try:
         system.append_lines(state.history_file, lines)
     except OSError as error:
         why = name_write_error(error)
-        return owe(run, lines, why, drops), unwritten_error(what, state.history_file, why)
-    return None, None
+        run.complaints.append(unwritten_error(f"{len(lines)} lines of key {state.key}", state.history_file, why))
+        size, drops = sum(map(len, lines)), 0
+        while size > MOST_CHARACTERS:
+            size -= len(lines[drops])
+            drops += 1
+        return drop_lines(run, replace(state, owed=Owed(lines=lines, why=why)), drops)
+    return replace(state, owed=None)
 
 
-def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
-    """Return the lines that a key owes, without `drops` of the oldest, and without those that have no room."""
-    size = sum(map(len, lines[drops:]))
-    while size > MOST_CHARACTERS:
-        size -= len(lines[drops])
-        drops += 1
-    if drops:
-        run.count_run(DROPPED_LINES, drops)
-        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=why))
-    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
+def drop_lines(run: RunDir, state: KeyState, number: int) -> KeyState:
+    """Drop so many of the lines that a key owes, the oldest, for which there is no room; they are counted."""
+    if not number or state.owed is None:
+        return state
+    lines, why = state.owed.lines[number:], state.owed.why
+    run.count_run(DROPPED_LINES, number)
+    run.complaints.append(HookError(Reason.IO, "dropped lines", number=number, tried=why))
+    return replace(state, owed=Owed(lines=lines, why=why) if lines else None)
 
 
 def name_write_error(error: OSError) -> str:

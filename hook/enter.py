@@ -26,7 +26,7 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
         is_there = resctrl.is_about(group, context.resctrl.identify(path))
         # Before mkdir, so that the record says that a new directory comes. Killed after it, the next hook reads the
         # new counters as a begin, not as those of the former directory.
-        after = life.resume(after, group) if is_there else _remake(context, after, path)
+        after = life.resume(after, group) if is_there else _remake(after, path)
     # The index before the member: killed in between, poststop finds a key without this member and tidies up.
     # In the other order a poststop without annotations would never find the member.
     context.run.write_index(container.id, after.key, after.history_file, after.job_labels)
@@ -40,19 +40,14 @@ def enter(context: Context, locked: LockedKey, after: KeyState, path: str, conta
     context.resctrl.put_process(path, container.pid, None if is_prompt else container.starttime)
 
 
-def _remake(context: Context, state: KeyState, path: str) -> KeyState:
-    """Begin with a new directory of a group. Until it is replaced, the view has the former one's begin, so it goes."""
+def _remake(state: KeyState, path: str) -> KeyState:
     from hook import life_turns
 
-    try:
-        context.view.invalidate(state.key)
-    except OSError as error:
-        context.run.complain(f"could not hide the outdated counters of key {state.key}", error)
     return life_turns.remake(state, path)
 
 
 def begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_late: bool = False) -> None:
-    """Read and commit the counters of a group before its first member is in it, and update the view.
+    """Read and commit the counters of a group before its first member is in it.
 
     `is_made` says that this call has made its directory, and `is_late` that the member had run before it joined.
     """
@@ -66,10 +61,7 @@ def begin(context: Context, locked: LockedKey, path: str, *, is_made: bool, is_l
         texts = context.resctrl.counters(path)
         is_late = is_late or state.recovering or (not is_made and context.resctrl.has_live_task(path))
     if is_replaced and group.begin is not None:  # since `enter` looked
-        state = _remake(context, state, path)
+        state = _remake(state, path)
         group = life.get_group(state, path)
-    after = life.begin(state, group, directory, texts, is_late=is_late)
     # A begin that cannot be saved is a failed start: what has no begin has counted nothing for the key.
-    locked.commit(after)
-    # After the commit: killed in between, the next hook of this key finds the view older than the state.
-    context.view.show(after)
+    locked.commit(life.begin(state, group, directory, texts, is_late=is_late))

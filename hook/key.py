@@ -21,34 +21,38 @@ if TYPE_CHECKING:
     from hook.store import LockedKey
 
 
-def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving: Iterable[str] = ()) -> None:
+def settle(
+    context: Context,
+    locked: LockedKey,
+    after: KeyState | None,
+    leaving: Iterable[str] = (),
+    removes: Iterable[str] = (),
+) -> None:
     """Carry out a transition by which nothing comes; None forgets the key. Raises HookError, OSError.
 
-    What goes: the groups that the state has and `after` has not, or all of a key that has ended. `leaving` names the
-    containers whose index entries go. A group that the kernel refuses to remove stays on record.
+    What goes: the groups that the state has and `after` has not, or all of a key that has ended; and the groups that
+    `removes` names, which are on no record. `leaving` names the containers whose index entries go. A group that the
+    kernel refuses to remove stays on record.
     """
     before = locked.state
     # A group without an inode on record may not have been made.
     lost = life_end.list_removed(before, after)
     removed = [group.path for group in lost if group.inode is not None or not context.resctrl.is_gone(group.path)]
+    removed += removes
     # The line before the record: killed in between, the key goes on or ends again, and its line has the same ID and
     # is the last. The other order would lose it.
-    if after is not None and after.owed is not None and (before is None or after.owed != before.owed):
+    if after is not None and after.owed is not None:
         from hook import ending
 
         after = ending.write_lines(context.run, after)
     kept = life_end.keep(after, snapshots=context.options.snapshot_ttl > 0) if after is not None else None
-    # The record before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
-    # between: a group without a member, which reconcile removes, or the key's next hook takes over.
+    # The record before rmdir, which takes the counters with it. Killed in between: a group without a member, which
+    # reconcile removes, or the key's next hook takes over.
     is_forgotten = kept is None or not _save(context, locked, kept, removed)
-    if is_forgotten and before is not None:
-        context.view.remove(before.key)  # also if the state has no view: its record may have been lost since
     refusals = _remove_groups(context, removed)
     if refusals:
-        if before is not None and after is not None:
-            back = life_end.reopen(after, before, refusals)
-            locked.commit(back)
-            context.view.show(back)
+        if before is not None and before.completed_at is None and after is not None:
+            locked.commit(life_end.reopen(after, before, refusals))
         raise [*refusals.values()][-1]
     # After rmdir: killed in between, the state names a group that is gone, which all readers take for removed.
     if is_forgotten and before is not None:
@@ -59,45 +63,32 @@ def settle(context: Context, locked: LockedKey, after: KeyState | None, leaving:
 
 
 def _save(context: Context, locked: LockedKey, after: KeyState, removed: list[str]) -> bool:
-    """Write a key's record, then its view, if that changes; returns False if the key has to be forgotten.
+    """Write a key's record; returns False if the key has to be forgotten.
 
     Raises OSError, unless the key has ended and owes no line: then only its snapshot is lost, and no RMID with it. Any
     other key stays as it was, with its groups, and the next call or reconcile makes the transition again.
     """
-    before = locked.state
     try:
         locked.commit(after)
     except OSError as error:
         if not removed or after.completed_at is None or after.owed is not None:
             raise
         context.run.complain(f"could not save the final counters of key {after.key}", error)
-        context.view.remove(after.key)
         return False
-    if after.generation and (removed or before is None or after.generation != before.generation):
-        context.view.show(after)
-    elif not after.generation and (removed or before is None or before.generation):
-        context.view.remove(after.key)
     return True
 
 
-def _remove_groups(context: Context, paths: list[str]) -> dict[str, HookError]:
-    """Remove mon_groups; returns the refusals of the kernel."""
+def _remove_groups(context: Context, paths: Iterable[str]) -> dict[str, HookError]:
+    """Remove mon_groups, and note that their RMIDs come back; returns the refusals of the kernel."""
     refusals = {}
-    for path in paths:
+    for path in dict.fromkeys(paths):
         try:
-            remove_group(context, path)
+            if context.resctrl.remove(path):
+                context.freed += 1
+                context.run.note_freed()
         except HookError as error:
             refusals[path] = error
     return refusals
-
-
-def remove_group(context: Context, path: str) -> bool:
-    """Remove a mon_group, and note that its RMID comes back; returns False if there was none. HookError as resctrl."""
-    if not context.resctrl.remove(path):
-        return False
-    context.freed += 1
-    context.run.note_freed()
-    return True
 
 
 # --- What asks for a transition
@@ -108,43 +99,39 @@ def leave(context: Context, locked: LockedKey, leaving: list[str], *, stops: boo
 
     `stops` is as in life_end.leave. Also of a name that is no member the index entry goes.
     """
-    after = locked.state
+    after, removes = locked.state, list[str]()
     if after is not None and after.completed_at is not None:
-        finish_end(context, after)
+        removes = list_left(context, after)
     elif after is not None:
         after = life_end.leave(after, leaving, stops=stops)
         if not after.members and not after.recovering:
             after = _linger(context, after) or _complete(context, after)
     members = after.members if after is not None else {}
-    settle(context, locked, after, [container for container in leaving if container not in members])
+    settle(context, locked, after, [container for container in leaving if container not in members], removes)
 
 
-def end(context: Context, locked: LockedKey, *, by_order: bool = False) -> None:
+def end(context: Context, locked: LockedKey, *, by_order: bool = False, removes: Iterable[str] = ()) -> None:
     """End a key whose members have ended, as far as its groups may be removed. Raises HookError, OSError.
 
-    `by_order` says that all go: a job is released, or an administrator takes the hook off the node.
+    `by_order` says that all go: a job is released, or an administrator takes the hook off the node. `removes` is as in
+    `settle`. Of a completed key the groups go that it still has: its end was killed before that.
     """
     before = locked.state
     if before is None:
         return
+    if before.completed_at is not None:
+        settle(context, locked, before, removes=[*list_left(context, before, by_order=by_order), *removes])
+        return
     state = replace(before, recovering=False) if by_order else before
     # A dead member that is on record has had no poststop.
     after = life_end.leave(state, state.members, stops=by_order)
-    settle(context, locked, _complete(context, after), before.members)
+    settle(context, locked, _complete(context, after), before.members, removes)
 
 
-def finish_end(context: Context, state: KeyState, *, by_order: bool = False) -> bool:
-    """Remove the groups that a completed key still has: its end was killed before that. `by_order` is as in `end`.
-
-    Returns whether there was one. Raises HookError, OSError.
-    """
+def list_left(context: Context, state: KeyState, *, by_order: bool = False) -> list[str]:
+    """List the groups that a completed key still has, and that may go. `by_order` is as in `end`."""
     left = [group.path for group in state.groups if context.resctrl.exists(group.path)]
-    left = [path for path in left if by_order or state.stopped or not context.resctrl.has_live_task(path)]
-    if left:
-        context.view.show(state)  # before its links dangle
-    for path in left:
-        remove_group(context, path)
-    return bool(left)
+    return [path for path in left if by_order or state.stopped or not context.resctrl.has_live_task(path)]
 
 
 def _complete(context: Context, state: KeyState) -> KeyState:

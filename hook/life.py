@@ -20,7 +20,6 @@ from __future__ import annotations
 from hook import identity, system
 from hook.models import KeyState
 from hook.validation import MOST_NATURAL, replace
-from hook.view import change
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,9 +55,9 @@ def join(state: KeyState | None, container: Container, member: Member, group: Mo
         from hook import life_turns
 
         members = life_turns.rejoin(state.members, container.id, member, displaces=displaces)
-    joined = change(
+    joined = replace(
         state,
-        state.groups if any(group.path == other.path for other in state.groups) else [*state.groups, group],
+        groups=state.groups if any(group.path == other.path for other in state.groups) else [*state.groups, group],
         members=members,
         runs=state.runs if state.lingering_since is None else min(state.runs + 1, MOST_NATURAL),
         lingering_since=None,
@@ -103,8 +102,7 @@ def begin(
     begun = replace(
         group, inode=inode, mounted=mounted, begin=first, end=None if texts is not None else group.end, last=None
     )
-    groups = [begun if other.path == group.path else other for other in state.groups]
-    return change(state, groups) if groups != state.groups else state
+    return replace(state, groups=[begun if other.path == group.path else other for other in state.groups])
 
 
 def resume(state: KeyState, group: MonGroup) -> KeyState:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from hook import names, system
 from hook.models import MonGroup, Owed
 from hook.validation import MOST_NATURAL, replace
-from hook.view import change, next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def linger(state: KeyState, finals: dict[str, Texts], boottime: float, seconds: 
     if state.lingering_since is not None:
         return state
     groups = [replace(group, last=finals.get(group.path, group.last or {})) for group in state.groups]
-    return change(state, groups, lingering_since=boottime, lingering_until=boottime + seconds)
+    return replace(state, groups=groups, lingering_since=boottime, lingering_until=boottime + seconds)
 
 
 def complete(
@@ -74,14 +73,12 @@ def complete(
     ended = [finish(group, finals.get(group.path)) for group in state.groups if group.path not in held]
     if len(ended) < len(state.groups):
         return retire(state, ended)
-    # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
     completed = replace(
         state,
         groups=ended,
         members={},
         lingering_since=None,
         lingering_until=None,
-        generation=next_generation(state),
         completed_at=system.format_utc(unix),
         completed_boottime=boottime,
     )
@@ -118,7 +115,7 @@ def retire(state: KeyState, ended: list[MonGroup]) -> KeyState:
 
     paths = [group.path for group in ended]
     first, *others = [group for group in state.groups if group.path not in paths]
-    return change(state, [counters.inherit(first, ended), *others])
+    return replace(state, groups=[counters.inherit(first, ended), *others])
 
 
 def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeyState:
@@ -131,7 +128,7 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
         back = [
             MonGroup(path=group.path, ctrl_group=group.ctrl_group) for group in before.groups if group.path in refused
         ]
-        return change(state, [*state.groups, *back])
+        return replace(state, groups=[*state.groups, *back])
     from hook import counters
 
     first, *others = [replace(group, end=None) for group in state.groups if group.path in refused]
@@ -141,8 +138,7 @@ def reopen(state: KeyState, before: KeyState, refused: Collection[str]) -> KeySt
 
 def reopen_with(state: KeyState, groups: list[MonGroup]) -> KeyState:
     """Take back that a key was completed: it goes on with these groups."""
-    generation = next_generation(state)
-    return replace(state, groups=groups, generation=generation, completed_at=None, completed_boottime=None)
+    return replace(state, groups=groups, completed_at=None, completed_boottime=None)
 
 
 # --- What stays on record
@@ -164,7 +160,7 @@ def forget(state: KeyState) -> KeyState | None:
     """Forget what a completed key used. It stays on record for the lines of history that it owes, if any."""
     if state.owed is None:
         return None
-    return replace(state, groups=[], generation=0, left={}, left_more=0, returned=None)
+    return replace(state, groups=[], left={}, left_more=0, returned=None)
 
 
 def list_removed(before: KeyState | None, after: KeyState | None) -> list[MonGroup]:

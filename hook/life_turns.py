@@ -7,7 +7,6 @@ from hook import counters, names, system
 from hook.life_end import end_group, reopen_with
 from hook.models import Returned
 from hook.validation import replace
-from hook.view import change, next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def remake(state: KeyState, path: str) -> KeyState:
     The use of the former one is unknown, unless its last member had left (`last`).
     """
 
-    return change(state, [remake_group(group) if group.path == path else group for group in state.groups])
+    return replace(state, groups=[remake_group(group) if group.path == path else group for group in state.groups])
 
 
 def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:
@@ -57,12 +56,12 @@ def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
 
 
 def take(state: KeyState, gone: Collection[str]) -> KeyState:
-    """Note that another tool has moved a container to its group. The groups that are `gone` end: no view leads there.
+    """Note that another tool has moved a container to its group. The groups that are `gone` end.
 
     A part of the use is unknown until the key comes back from its completion.
     """
     groups = [end_group(group, group.last or {}) if group.path in gone else group for group in state.groups]
-    return change(state, groups, taken=True)
+    return replace(state, groups=groups, taken=True)
 
 
 def rebuild(state: KeyState, groups: list[MonGroup], members: dict[str, Member], kind: Kind, index: Index) -> KeyState:
@@ -71,7 +70,7 @@ def rebuild(state: KeyState, groups: list[MonGroup], members: dict[str, Member],
     It stays recovering until the caller knows that no member is missing.
     """
     file, labels = index.history_file, index.job_labels
-    return change(state, groups, kind=kind, members=members, history_file=file, job_labels=labels)
+    return replace(state, groups=groups, kind=kind, members=members, history_file=file, job_labels=labels)
 
 
 def find_open(state: KeyState | None, path: str) -> MonGroup | None:
@@ -81,16 +80,9 @@ def find_open(state: KeyState | None, path: str) -> MonGroup | None:
 
 
 def restore(before: KeyState | None, now: KeyState | None, path: str) -> KeyState | None:
-    """Return to the state `before` a start that has failed; what it learnt of a group that the key had stays known.
-
-    No two views of a key have one generation.
-    """
+    """Return to the state `before` a start that has failed; what it learnt of a group that the key had stays known."""
     if before is None or now is None:
         return before
-    groups, known, learnt = before.groups, find_open(before, path), find_open(now, path)
-    if known is not None and learnt is not None and replace(learnt, last=known.last) != known:
-        groups = now.groups
-    if now.generation == before.generation:
-        return replace(before, groups=groups)
-    is_shown = any(group.begin is not None for group in groups)
-    return replace(before, groups=groups, generation=next_generation(now) if is_shown else 0)
+    known, learnt = find_open(before, path), find_open(now, path)
+    has_learnt = known is not None and learnt is not None and replace(learnt, last=known.last) != known
+    return replace(before, groups=now.groups) if has_learnt else before

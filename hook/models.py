@@ -203,8 +203,6 @@ class KeyState(Model):
     labels: dict[str, str] = {}
     # Members may be missing, so that only reconcile may end the key.
     recovering: bool = False
-    # This counts the changes of the key's view; with 0 it has none.
-    generation: Natural = 0
     created_at: str = ""
     created_boottime: Seconds | None = None
     completed_at: str | None = None

@@ -1,44 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frees what a start lacks: RMIDs when the kernel has none left, room when the run directory is full.
+"""Frees RMIDs when the kernel has none left.
 
 A new pod is not left unmonitored while dead pods hold RMIDs. First go the keys whose members are all dead (a finished
 Job whose poststop was lost), those that have lingered for their time, and groups with our prefix that are on record of
 no key. If there are none of these, the key goes that has lingered longest. Each key's lock is taken without waiting: if
 another process holds it, the key is skipped.
 
-It also clears what is in the way of a record, and sets unreadable records aside. Imported only in these cases, and by
-the tools.
+Imported only in this case, if a group was left or has lingered long enough, and by the tools.
 """
 
 from __future__ import annotations
 
-from hook import ending, key, life_end, names, resctrl, system
+from hook import key, life_end, names, resctrl, system
 from hook.errors import HookError, Reason
 from hook.models import KeyState
-from hook.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from hook.context import Context
-    from hook.models import Kind, MonGroup
-    from hook.store import LockedKey, RunDir
+    from hook.models import MonGroup
+    from hook.store import LockedKey
 
-ASIDE = ".json.unreadable-"
-"""In the name of an unreadable state file that was set aside, between its key and its inode."""
-IN_THE_WAY = (system.ELOOP, system.EISDIR, system.EFBIG, system.ENXIO)
-"""The errnos of a read of a link, a directory, too large a file and a socket in the place of a record."""
-DROPPED_SNAPSHOTS = "dropped_snapshots"
-"""A file in the run directory's `runs`: one byte for each completed key that went early, to make room."""
 _MOST_FREED = 32
 _SECONDS = 1.0
 LONGEST_SEARCH = 5.0
-_MOST_MADE = 8
-_FEW = 2  # the count of what was removed may take the first one's room
-
-
-# --- RMIDs
 
 
 def reclaim(context: Context, skipped: str) -> bool:
@@ -167,11 +154,9 @@ def remove_orphan(context: Context, path: str) -> bool:
     with context.run.lock(name, system.monotonic()) as locked:
         if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
-        if locked.state is None or not locked.state.generation:  # the view before its links dangle
-            context.view.remove(name)
-        else:
-            context.view.show(locked.state)
-        return key.remove_group(context, path)
+        freed = context.freed
+        key.settle(context, locked, locked.state, removes=[path])
+        return context.freed > freed
 
 
 def is_recorded(context: Context, path: str) -> bool:
@@ -210,145 +195,3 @@ def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str 
     if group.path in {member.group for member in state.members.values()}:
         return False
     return context.resctrl.is_gone(group.path) or (group.path == left and not context.resctrl.has_live_task(left))
-
-
-# --- Room for a record: what is kept of completed keys goes, the oldest first
-
-
-def make_way(run: RunDir, path: str, error: OSError, *, drops_lines: bool = True) -> None:
-    """Remove the obstacle to a write of a record, for another try. Raises the error if no try can help.
-
-    ENOENT: the hook that made the run directory was killed before it had made its parts, or another writer took the
-    temporary file. ENOSPC: completed keys make room; `drops_lines`: as in make_room.
-    """
-    if isinstance(error, FileNotFoundError):
-        run.make_parts()
-    elif error.errno == system.ENOSPC:
-        if not make_room(run, drops_lines=drops_lines):
-            raise error
-    elif error.errno not in IN_THE_WAY:
-        raise error
-    elif isinstance(error, IsADirectoryError):
-        system.remove_tree(path, run.descriptor)
-
-
-def make_room(run: RunDir, *, drops_lines: bool) -> bool:
-    """Remove what is kept of the oldest completed keys, _MOST_MADE at most, in about _SECONDS; returns whether any was.
-
-    First go the snapshots, those of keys that owe lines of history last. The lines go only if there is nothing else,
-    and if the caller `drops_lines`. The caller may hold the lock of a key. Others are taken without waiting.
-    """
-    if not run.may_make_room:
-        return False
-    run.may_make_room = False  # for the writes in here; and for further ones, if nothing could be removed
-    deadline, removed = system.monotonic() + _SECONDS, 0
-    completed = []
-    for name in system.try_call(run.list_names, KeyState) or []:
-        state = run.glance(KeyState, name)
-        if state is not None and state.completed_at is not None:
-            completed.append(state)
-        if system.monotonic() >= deadline:
-            break
-    for state in sorted(completed, key=rank):
-        is_last = state.owed is not None and not state.groups
-        if removed == _MOST_MADE or (removed and system.monotonic() >= deadline):
-            break
-        if is_last and (removed >= _FEW or not drops_lines):
-            break
-        removed += _drop_completed(run, state.key)
-    run.may_make_room = removed > 0
-    return run.may_make_room
-
-
-def rank(state: KeyState) -> tuple[bool, bool, float]:
-    """The place of a completed key in the order in which they make room."""
-    return state.owed is not None, not state.groups, state.completed_boottime or 0.0
-
-
-def _drop_completed(run: RunDir, name: str, *, is_again: bool = False) -> bool:
-    """Remove the snapshot of a completed key or, if there is none, the lines that it owes; returns whether it did."""
-    view = View(run, "")
-    try:
-        with run.lock(name, system.monotonic()) as locked:
-            state = locked.state
-            if state is None or state.completed_at is None:
-                return False
-            if state.owed is not None and not state.groups:
-                locked.clear()
-                ending.owe(run, [], "no room in the run directory", len(state.owed.lines))
-            else:
-                forget(view, locked)
-                run.count_run(DROPPED_SNAPSHOTS)
-    except HookError:  # another process holds its lock
-        return False
-    except OSError as error:
-        if error.errno != system.ENOSPC:
-            return False
-        # There is no inode for its lock. Its view can go without: if the key has just come back, reconcile makes that
-        # view again.
-        system.try_call(view.remove, name)
-        return is_again or _drop_completed(run, name, is_again=True)
-    return True
-
-
-def forget(view: View, locked: LockedKey) -> None:
-    """Remove a key's view and its record, of which the lines of history stay that it owes."""
-    state = locked.state
-    if state is None:
-        return
-    if state.generation:
-        view.remove(state.key)
-    after = life_end.forget(state)
-    if after is None:
-        locked.clear()
-    else:
-        locked.commit(after)
-
-
-# --- Unreadable records
-
-
-def set_aside(run: RunDir, name: str, error: Exception) -> KeyState:
-    """Set an unreadable state file aside, and return the new state, which is recovering. Call it under the key's lock.
-
-    Raises the OSError of a read that failed for another reason than the file itself, such as EIO.
-    """
-    if isinstance(error, OSError) and error.errno not in IN_THE_WAY:
-        raise error
-    path = f"groups/{name}.json"
-    # No two files have the same inode at a time, so this name is free, or is another name of this very file.
-    aside = f"groups/{name}{ASIDE}{system.inode(path, run.descriptor)}"
-    # A second name for the old file, then the new state over the first name: killed in between, or with no room for
-    # the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
-    try:
-        system.link(path, aside, run.descriptor)
-    except FileExistsError:
-        pass
-    except PermissionError:  # a directory has one name only
-        system.rename(path, aside, run.descriptor)
-    state = _salvage(run, name)
-    run.write(KeyState, name, state)
-    run.complaints.append(HookError(Reason.IO, "unreadable state", key=name, error=error, kept=f"{run.path}/{aside}"))
-    return state
-
-
-def _salvage(run: RunDir, name: str) -> KeyState:
-    """Make the new state of a key whose record is unreadable, with the lines of history that it owes, if they show.
-
-    They do in the record of a newer version.
-    """
-    state = unknown_state(name)
-    try:
-        content = run.read_json(KeyState, name)
-        kept = {field: content[field] for field in ("history_file", "owed") if field in content}
-        return KeyState.model_validate({**state.model_dump(), **kept})
-    except (OSError, ValueError, TypeError):
-        return state
-
-
-def unknown_state(name: str) -> KeyState:
-    """Make the state of a key of which only the name is known: recovering, without members and groups."""
-    is_uid = len(name) == 36 and name.count("-") == 4 and not name.strip("0123456789abcdef-")
-    kind: Kind = "pod" if is_uid else "container"
-    now, boottime = system.now_utc(), system.boottime()
-    return KeyState(key=name, kind=kind, recovering=True, created_at=now, created_boottime=boottime)

@@ -90,18 +90,17 @@ def undo(context: Context, container: Container, locked: LockedKey, before: KeyS
     present = locked.state
     _recall_tries(container).left = path
     had_group = life_turns.find_open(before, path) is not None
+    if before is not None and container.is_member(before.members.get(container.id)):
+        return
     try:
-        if before is not None and container.is_member(before.members.get(container.id)):
-            context.view.show(present or before)  # the try has hidden the view if the group was gone
-        elif not _is_needed(context, container, path, had_group=had_group):
+        if not _is_needed(context, container, path, had_group=had_group):
             group = life_turns.find_open(present, path)
-            if had_group and not (group and resctrl.is_about(group, context.resctrl.identify(path))):
-                key.remove_group(context, path)  # it was made again, and its counters could not be read
+            # It was made again, and its counters could not be read.
+            is_new = had_group and not (group and resctrl.is_about(group, context.resctrl.identify(path)))
             is_member = before is not None and container.id in before.members
             after = life_turns.restore(before, present, path)
-            key.settle(context, locked, after, [] if is_member else [container.id])
-            if after is not None and after.generation:
-                context.view.show(after)  # as above
+            leaving = [] if is_member else [container.id]
+            key.settle(context, locked, after, leaving, removes=[path] if is_new else [])
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         context.run.complain("a failed start could not be undone", error)

@@ -2,7 +2,7 @@
 """The run directory: its records, each a model in a JSON file, and the lock of each key.
 
     groups/<key>.json             the state of a key (models.KeyState)
-    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`reclaim`)
+    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
     locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored; written and removed under locks/<container>
@@ -10,7 +10,7 @@
     runs/<stage>-<result>         one byte for each hook of that stage with that result
     runs/unrecorded               one byte for each failure that could not be recorded
     runs/dropped_lines            one byte for each line of history that was dropped unwritten
-    runs/dropped_snapshots        one byte for each completed key that went early, to make room
+    runs/dropped_snapshots        one byte for each completed key that reconcile forgot early, since there were too many
     podman-pods.wanted, podman-pods.json  the mark and the answer of Podman (node/podman)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   one byte for each time that a message would be logged, which is once in a boot
@@ -117,7 +117,6 @@ class RunDir(Reader):
         Raises HookError `io` if that fails, or another user could write to it.
         """
         self.complaints = complaints if complaints is not None else []  # the caller's
-        self.may_make_room = True  # a full file system leads to reclaim.make_room
         try:
             try:
                 super().__init__(path, system.user_id())
@@ -147,15 +146,14 @@ class RunDir(Reader):
         try:
             self._replace(path, temporary, record)
         except OSError as error:
-            # Lines of history go for what a container needs to be monitored, and for nothing else.
-            self.make_way(path, error, drops_lines=model in (KeyState, Index))
+            self._make_way(path, error)
             self._replace(path, temporary, record)
 
-    def make_way(self, path: str, error: OSError, *, drops_lines: bool = True) -> None:
+    def _make_way(self, path: str, error: OSError) -> None:
         """Remove the obstacle to a write, for another try. Raises the error if no try can help."""
-        from hook import reclaim
+        from hook import damage
 
-        reclaim.make_way(self, path, error, drops_lines=drops_lines)
+        damage.make_way(self, path, error)
 
     def _replace(self, path: str, temporary: str, record: Model) -> None:
         try:
@@ -180,7 +178,7 @@ class RunDir(Reader):
             try:
                 descriptor = system.open_lock(path, self.descriptor)
             except OSError as error:
-                self.make_way(path, error)
+                self._make_way(path, error)
                 descriptor = system.open_lock(path, self.descriptor)
             try:
                 is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
@@ -206,9 +204,9 @@ class RunDir(Reader):
             error: Exception = ValueError(f"it is of {state.key!r}")
         except (OSError, ValueError) as caught:
             error = caught
-        from hook import reclaim
+        from hook import damage
 
-        return reclaim.set_aside(self, key, error)
+        return damage.set_aside(self, key, error)
 
     def write_index(self, container: str, key: str, file: str = "", labels: dict[str, str] | None = None) -> None:
         """Note, under its key's lock, which key a container belongs to, and the file and labels of the key's line.

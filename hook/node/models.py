@@ -50,6 +50,14 @@ class ReconcileRecord(Model):
     late_cpu: Seconds = 0.0
 
 
+class ViewRecord(Model):
+    """The file `view.json`: that `view` keeps the consumer's view."""
+
+    version: Version = 1
+    # Unix time (s) of this record
+    alive_at: Seconds = 0.0
+
+
 class WatchRecord(Model):
     """The file `watch.json` has the work of the running `watch` since its start. SIGTERM makes it remove this file."""
 

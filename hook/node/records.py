@@ -16,13 +16,12 @@ from stat import S_ISREG
 from typing import TypeVar
 
 from hook import names, system
+from hook.damage import ASIDE
 from hook.errors import UNNAMED, as_hook_error
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
-from hook.reclaim import ASIDE, rank
 from hook.store import PARTS, Reader, RunDir, file_of
 from hook.validation import replace
-from hook.view import count_files
 from hook.words import explain_exception, who
 
 ModelT = TypeVar("ModelT", bound=Model)
@@ -32,7 +31,10 @@ _KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tena
 _PATIENCE = 1.0  # seconds for a lock
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
-_SHARE = 4  # what is kept of completed keys takes at most one part in so many of the file system
+MOST_COMPLETED = 1000
+"""The completed keys that stay on record: one or two pages each."""
+DROPPED_SNAPSHOTS = "dropped_snapshots"
+"""A file in the run directory's `runs`: one byte for each completed key that was forgotten early."""
 MOST_LINES = 10_000
 """Lines of history that wait on a node."""
 
@@ -144,46 +146,24 @@ def glance_index(run: Reader, container: str) -> str | None:
 # --- What is kept of completed keys
 
 
-@dataclass(frozen=True)
-class Surplus:
-    """What has to go of completed keys, since they take too much room or owe too many lines of history."""
+def find_early(states: Iterable[KeyState]) -> set[str]:
+    """Find the completed keys beyond the newest MOST_COMPLETED; their lines of history that wait stay."""
+    completed = [state for state in states if state.completed_at is not None and state.groups]
+    completed.sort(key=lambda state: state.completed_boottime or 0.0, reverse=True)
+    return {state.key for state in completed[MOST_COMPLETED:]}
 
-    snapshots: set[str]  # the keys whose snapshots go
-    lines: Counter[str]  # by key, how many of its lines go, the oldest ones
 
-
-def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
-    """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
-    snapshots, lines = set[str](), Counter[str]()
-    excess = sum(map(len, owed.values())) - MOST_LINES
-    for key, waiting in owed.items():
+def find_surplus(states: Iterable[KeyState]) -> Counter[str]:
+    """Count the lines of history beyond MOST_LINES that wait, by key: the oldest ones."""
+    waiting = sorted(
+        (state.completed_boottime or 0.0, state.key, len(state.owed.lines)) for state in states if state.owed
+    )
+    excess, surplus = sum(number for _, _, number in waiting) - MOST_LINES, Counter[str]()
+    for _, key, number in waiting:
         if excess > 0:
-            lines[key] = min(excess, len(waiting))
-            excess -= len(waiting)
-    room = system.try_call(os.statvfs, run.descriptor)
-    if room is None or not _are_too_many(room, room.f_blocks - room.f_bfree, room.f_files - room.f_ffree):
-        return Surplus(snapshots, lines)
-    completed = sorted((state for state in states if state.completed_at is not None), key=rank)
-    blocks = files = 0
-    for state in reversed(completed):  # from what goes last: what has no room goes, and all that goes before it
-        if state.owed is not None:
-            blocks, files = blocks + 1 + sum(map(len, state.owed.lines)) // room.f_frsize, files + 1
-            if _are_too_many(room, blocks, files):
-                lines[state.key] = len(state.owed.lines)
-    for state in reversed(completed):
-        if state.groups:
-            of_view, all_files = count_files(state)  # its record stays as long as it owes lines
-            blocks, files = blocks + of_view + (state.owed is None), files + all_files + (state.owed is None)
-            if _are_too_many(room, blocks, files):
-                snapshots.add(state.key)
-    return Surplus(snapshots, lines)
-
-
-def _are_too_many(room: os.statvfs_result, blocks: int, files: int) -> bool:
-    """Whether so many blocks or files are more than completed keys may have."""
-    # A file system that has 0 of either in all has no limit for it.
-    return bool((room.f_blocks and blocks * _SHARE > room.f_blocks) or (room.f_files and files * _SHARE > room.f_files))
+            surplus[key] = min(excess, number)
+            excess -= number
+    return surplus
 
 
 # --- Whether anything changes
@@ -214,7 +194,7 @@ class Contents:
     failed: list[str]  # the containers with a failure record
     half_failures: list[str]  # those whose failure record is incomplete, because the hook was killed
     asides: dict[str, list[str]]  # by key, the unreadable files that were set aside more than a day ago
-    leftovers: set[str]  # the keys of which a killed hook left files, or a lock or a view that they must not have
+    leftovers: set[str]  # the keys of which a killed hook left files, or a lock that they must not have
 
 
 def read_contents(run: Reader) -> Contents:
@@ -232,10 +212,8 @@ def read_contents(run: Reader) -> Contents:
         if inode.isdecimal() and names.is_container_id(key) and _is_old(run, f"groups/{name}", _KEPT):
             asides.setdefault(key, []).append(f"groups/{name}")
     half_written = {*_cut(groups, ".", ".tmp"), *_cut(members, ".", ".tmp")}
-    building = {name.removesuffix(".old") for name in _list(run, "building")}
     locks = {*_list(run, "locks")} - {key for key, state in states.items() if state.completed_at is None}
-    views = {*_list(run, "mon_groups")} - {key for key, state in states.items() if state.generation} - unreadable
-    leftovers = half_written | {name for name in building | locks if names.is_container_id(name)} | views
+    leftovers = half_written | {name for name in locks if names.is_container_id(name)}
     half_failures = _cut(failures, ".", ".tmp")
     return Contents(states, unreadable, index, _cut(failures, "", ".json"), half_failures, asides, leftovers)
 
@@ -247,8 +225,8 @@ def _cut(files: list[str], start: str, end: str) -> list[str]:
 
 
 def has_leftovers(run: Reader, state: KeyState) -> bool:
-    """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
-    places = [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]
+    """Whether killed hooks left files of a key that stays on record."""
+    places = _list_leftovers(state.key)
     return any(system.try_call(system.inode, place, run.descriptor) is not None for place in places)
 
 
@@ -259,7 +237,7 @@ def remove_leftovers(run: RunDir, key: str) -> None:
 
 
 def _list_leftovers(key: str) -> list[str]:
-    return [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
+    return [f"groups/.{key}.tmp", f"members/.{key}.tmp"]
 
 
 def remove_half_written(run: RunDir, container: str) -> None:

@@ -9,18 +9,32 @@ each of which survives a kill.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from hook import create, ending, identity, labels, life_turns, poststop, reclaim, report, resctrl, system, validation
+from hook import (
+    create,
+    damage,
+    ending,
+    identity,
+    labels,
+    life_end,
+    life_turns,
+    poststop,
+    reclaim,
+    report,
+    resctrl,
+    system,
+    validation,
+)
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.enter import begin
 from hook.errors import WRONG_CTRL_GROUP, HookError, Reason
 from hook.identity import Container, Key
-from hook.key import end, finish_end, leave, remove_group, settle
+from hook.key import end, leave, list_left, settle
 from hook.models import Failure, Index, KeyState, Member, MonGroup
 from hook.node import podman, processes, records
 from hook.reconcile.diagnose import EARLY, Action, diagnose_failure, diagnose_key, name_members
@@ -28,8 +42,6 @@ from hook.reconcile.move import Mover, Place, Source, read_groups
 from hook.reconcile.survey import Survey
 from hook.store import LockedKey
 from hook.unmonitored import close
-from hook.view import change
-from hook.words import format_count
 
 LONGEST_KEY = 64  # of a job, in characters
 _ENOUGH = 100  # tasks of no known container, of which a few are named
@@ -62,7 +74,7 @@ def act(survey: Survey, action: Action) -> bool | Mover:
         needed_now = _find(diagnose_key(survey, action.key, locked.state, action.container), action)
         if needed_now is None:
             return False
-        state = locked.state or reclaim.unknown_state(action.key)
+        state = locked.state or damage.unknown_state(action.key)
         if action.verb in _UNDER_LOCK:
             _UNDER_LOCK[action.verb](survey, locked, state, needed_now)
             return True
@@ -95,47 +107,42 @@ def _act_on_failure(survey: Survey, action: Action) -> bool | Mover:
 # --- The actions that hold the lock of their key: `state` is the recorded one, or an empty one if none is readable
 
 
-def _prune(survey: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
-    reclaim.forget(survey.context.view, locked)
+def _prune(survey: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:
+    settle(survey.context, locked, life_end.forget(state))
     if action.why == EARLY:
-        survey.context.run.count_run(reclaim.DROPPED_SNAPSHOTS)
+        survey.context.run.count_run(records.DROPPED_SNAPSHOTS)
 
 
-def _show(survey: Survey, locked: LockedKey, state: KeyState, action: Action) -> None:
-    if action.verb == "note":
-        after = life_turns.take(state, [group.path for group in state.groups if survey.is_gone(group)])
-    else:
-        after = change(state, [survey.mark_counters(state, group) for group in state.groups])
-    settle(survey.context, locked, after)
-    survey.context.view.show(after)  # also one of the same generation, which may be damaged
+def _note(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    gone = [group.path for group in state.groups if survey.is_gone(group)]
+    settle(survey.context, locked, life_turns.take(state, gone))
 
 
-def _tidy(survey: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
-    context = survey.context
+def _mark(survey: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+    marked = [survey.mark_counters(group) for group in state.groups]
+    settle(survey.context, locked, validation.replace(state, groups=marked))
+
+
+def _tidy(survey: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
     if action.path:
-        system.remove_tree(action.path, context.run.descriptor)
-        return
-    records.remove_leftovers(context.run, action.key)
-    if not state.generation:
-        context.view.remove(action.key)
+        system.remove_tree(action.path, survey.context.run.descriptor)
+    else:
+        records.remove_leftovers(survey.context.run, action.key)
 
 
-def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: Mapping[str, int] = {}) -> None:
-    """Write the lines of history that a key owes, if any.
+def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: int = 0) -> None:
+    """Write the lines of history that a key owes. Raises HookError if that fails.
 
-    If that fails, this raises HookError, after it has dropped so many of the oldest lines as are `surplus` of the key.
+    Then so many of the oldest lines as are `surplus` of the key are dropped.
     """
-    if state.owed is None:
+    settle(context, locked, state)
+    if locked.state is None or locked.state.owed is None:
         return
-    what = f"{format_count(len(state.owed.lines), 'line')} of history"
-    owed, error = ending.try_lines(context.run, state, what, surplus.get(state.key, 0))
-    # After the lines: killed in between, they are written once more, each with the same id.
-    if owed is None and state.completed_at is not None and not state.groups:
-        locked.clear()
-    elif owed != state.owed:
-        locked.commit(validation.replace(state, owed=owed))
-    if error is not None:
-        raise error
+    error = context.run.complaints.pop()
+    if surplus:
+        settle(context, locked, ending.drop_lines(context.run, locked.state, surplus))
+        context.run.complaints.pop()  # it was tried again
+    raise error
 
 
 def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:
@@ -143,12 +150,13 @@ def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: b
 
     `by_order` says that all of its groups go, whether or not its members live.
     """
-    if state.completed_at is not None:
-        return finish_end(context, state, by_order=by_order)
-    end(context, locked, by_order=by_order)
+    if state.completed_at is not None and not list_left(context, state, by_order=by_order):
+        return False
+    of_name = []
     if by_order and state.recovering:  # its record may lack groups, which have its name
         for above in resctrl.list_ctrl_groups(context.resctrl.root):
-            remove_group(context, f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+            of_name.append(f"{above}/mon_groups/{context.options.group_prefix}{state.key}")
+    end(context, locked, by_order=by_order, removes=of_name)
     return True
 
 
@@ -203,7 +211,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
         members = {**_find_members(survey, key, group.path, file), **members}
     kind = "job" if any(map(processes.parse_job_process, members)) else state.kind
     index = Index(key=key, history_file=file, job_labels=labels)
-    locked.commit(life_turns.rebuild(state, groups, members, kind, index))
+    settle(context, locked, life_turns.rebuild(state, groups, members, kind, index))
     for group in groups:
         if context.resctrl.exists(group.path):
             begin(context, locked, group.path, is_made=False)
@@ -213,7 +221,7 @@ def _rebuild(survey: Survey, locked: LockedKey, state: KeyState, _action: Action
         holders = processes.describe_tasks(unknown)
         raise HookError(Reason.IO, f"its group has tasks that match no known container: {holders}")
     # With its names at once: until then its metrics are not exported, and their labels do not change any more.
-    locked.commit(validation.replace(name_members(survey, rebuilt), recovering=False))
+    settle(context, locked, validation.replace(name_members(survey, rebuilt), recovering=False))
 
 
 def _find_members(survey: Survey, key: str, path: str, file: str) -> dict[str, Member]:
@@ -275,11 +283,13 @@ _UNDER_LOCK: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] 
     "evict": _evict,
     "retire": lambda survey, locked, *_: reclaim.retire(survey.context, locked),
     "forget": lambda survey, _locked, _state, action: survey.context.run.remove(Index, action.container),
-    "name": lambda survey, locked, state, _: locked.commit(labels.keep_labels(state, name_members(survey, state))),
+    "name": lambda survey, locked, state, _: settle(
+        survey.context, locked, labels.keep_labels(state, name_members(survey, state))
+    ),
     "prune": _prune,
-    "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus.lines),
-    "note": _show,
-    "show": _show,
+    "write": lambda survey, locked, state, _: write_owed(survey.context, locked, state, survey.surplus[state.key]),
+    "note": _note,
+    "mark": _mark,
     "tidy": _tidy,
 }
 """The function for each verb of an action that holds its key's lock."""
@@ -323,7 +333,7 @@ def adopt_running(survey: Survey, container: Container) -> bool | Mover:
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
-        key = Key(name, (run.glance(KeyState, name) or reclaim.unknown_state(name)).kind) if name is not None else None
+        key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
     return _monitor(survey, container, key)
 
 

@@ -27,10 +27,10 @@ from hook.words import format_count, short_id, who
 _FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
 BRING_IN = ("remake", "adopt", "retry")
 """Those that take RMIDs and move threads, for which they may wait."""
-_TIDY_UP = ("note", "retire", "forget", "name", "prune", "show", "tidy", "write")
+_TIDY_UP = ("note", "retire", "forget", "name", "prune", "mark", "tidy", "write")
 VERBS = (*_FREE_RMIDS, *BRING_IN, *_TIDY_UP)
 """In the order of execution."""
-EARLY = "what is kept of completed keys takes more than a quarter of the run directory's file system"
+EARLY = f"more than {records.MOST_COMPLETED} keys are completed"
 """Why a snapshot is pruned before its time."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 _LOOKS = 20  # at a container with a thread that ended before its group could be read
@@ -125,10 +125,8 @@ def _diagnose_record(survey: Survey, state: KeyState) -> Iterator[Action]:
     key, is_listed = state.key, _is_listed(survey, state.key)
     if state.owed is not None:
         yield Action("write", key, why=f"{format_count(len(state.owed.lines), 'line')} of history not written yet")
-    # The view of a group that is gone would lead nowhere: its key first gets another one, or ends.
-    is_old = not survey.context.view.is_current(state) and not any(map(survey.is_gone, state.groups))
-    if is_old or any(survey.mark_counters(state, group) is not group for group in state.groups):
-        yield Action("show", key, why="its published view is out of date")
+    if any(survey.mark_counters(group) is not group for group in state.groups):
+        yield Action("mark", key, why="some of its counters have come, gone, or started again")
     if state.completed_at is not None or state.recovering or (is_listed and not state.members):
         return
     if state.members:
@@ -151,7 +149,7 @@ def _diagnose_completed(survey: Survey, state: KeyState) -> Iterator[Action]:
         yield Action("end", key, why="its end was interrupted")
     # A time in the future is of another boot, if the run directory survives one.
     is_old = abs(survey.boottime - (state.completed_boottime or 0.0)) >= survey.context.options.snapshot_ttl
-    if (state.groups or state.owed is None) and (is_old or key in survey.surplus.snapshots):
+    if (state.groups or state.owed is None) and (is_old or key in survey.early):
         yield Action("prune", key, why="its snapshot is older than --snapshot-ttl" if is_old else EARLY)
 
 

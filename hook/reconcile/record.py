@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from hook import system
+from hook.context import Context
 from hook.errors import HookError
+from hook.key import settle
 from hook.node.models import ReconcileRecord
 from hook.store import RunDir
 from hook.validation import replace
@@ -70,15 +72,17 @@ class LateCpu:
             is_new = born >= self._looked_at * system.TICKS
             self.count(key, max(0.0, late if is_new else min(late, longest)))
 
-    def save(self, run: RunDir) -> None:
+    def save(self, context: Context) -> None:
         """Add the late CPU times to the records of their keys, and their sum to reconcile.json.
 
         What cannot be written now, as while a hook holds the key's lock, waits for the next call.
         """
+        run = context.run
         for key, seconds in [*self.by_key.items()]:
             with suppress(HookError, OSError), run.lock(key, system.monotonic()) as locked:
                 if locked.state is not None:
-                    locked.commit(replace(locked.state, late_cpu=(locked.state.late_cpu + seconds) % _SECONDS_FULL))
+                    late_cpu = (locked.state.late_cpu + seconds) % _SECONDS_FULL
+                    settle(context, locked, replace(locked.state, late_cpu=late_cpu))
                 self._unsummed += self.by_key.pop(key)
         if self._unsummed:
             with suppress(OSError):

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from hook import labels, reclaim, report, resctrl, system, validation
+from hook import damage, labels, life_end, reclaim, report, resctrl, system, validation
 from hook.context import Context
 from hook.errors import HookError, Reason, as_hook_error
+from hook.key import settle
 from hook.models import KeyState, Options, State
 from hook.node import podman, processes, records, runtimes, unhooked
 from hook.node.models import ReconcileRecord, Unhooked
-from hook.reconcile.act import act, end_key, make_container, write_owed
+from hook.reconcile.act import act, end_key, make_container
 from hook.reconcile.diagnose import BRING_IN, VERBS, Action, diagnose
 from hook.reconcile.move import Mover, explain_outside, move_until
 from hook.reconcile.record import LateCpu, change_record
@@ -227,11 +228,11 @@ def repair(options: Options, scope: Scope = ALL, repairs: Repairs | None = None)
             counted=survey.counted,
         )
         is_saved = True
-        late.save(context.run)
+        late.save(context)
     except BaseException:  # a signal, or the time limit, which may come in the midst of the record
         if not is_saved:
             _save(context.run, done.outcomes)
-        late.save(context.run)
+        late.save(context)
         raise
     return done
 
@@ -287,7 +288,6 @@ def _open_node(options: Options) -> Context:
     context = Context(resctrl.Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
-        context.view.make_parts()  # consumers open them when they start
     except OSError as error:
         raise as_hook_error("cannot create the missing parts of the run directory", error) from error
     return context
@@ -396,7 +396,7 @@ def end_all_keys(options: Options) -> Remains:
     left: list[str] = []
     for _ in range(_MOST_PASSES):  # a hook that runs beside this may begin a key
         problems = [problem for key in run.list_names(KeyState) if (problem := _end_key(context, key, deadline))]
-        asides = [name for name in run.list_part("groups") if reclaim.ASIDE in name]
+        asides = [name for name in run.list_part("groups") if damage.ASIDE in name]
         left = [f"{run.path}/groups/{name}: it cannot be read" for name in asides]
         has_records = bool(problems or left)
         lone = reclaim.find_orphans(context, resctrl.list_mon_groups(options.resctrl_root))
@@ -419,10 +419,9 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
             state = locked.state
             if state is not None:
                 end_key(context, locked, state, by_order=True)
-            if state is not None and state.completed_at is not None:
-                write_owed(context, locked, state)
-            if locked.state is None or locked.state.owed is None:
-                reclaim.forget(context.view, locked)
+            if locked.state is not None:
+                settle(context, locked, life_end.forget(locked.state))
+            if locked.state is None:
                 return None
     except (HookError, OSError) as error:
         run.complain("cannot end it", error)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -14,7 +15,6 @@ from hook.errors import HookError
 from hook.models import Failure, KeyState, Member, MonGroup, State
 from hook.node import engines, podman, processes, records
 from hook.reconcile.record import LateCpu, read_record
-from hook.view import name_generation
 
 _FURTHER_LOOKS = 400  # in a pass, at containers with a thread that ended before its group could be read
 
@@ -118,7 +118,7 @@ class Survey:
         """Whether another tool has removed a group that has not ended."""
         return group.end is None and self.context.resctrl.is_gone(group.path)
 
-    def mark_counters(self, state: KeyState, group: MonGroup) -> MonGroup:
+    def mark_counters(self, group: MonGroup) -> MonGroup:
         """Mark the counters of a live group that have come or gone with CPUs, or started again, since its begin.
 
         This reads them only if some have come, or if the kernel may take away one that was a number.
@@ -138,7 +138,7 @@ class Survey:
             return group
         if not read.keys() >= now.keys():  # just being removed, or a domain is
             return group
-        name = f"{name_generation(state)} {group.path}"  # of this directory
+        name = f"{group.mounted} {group.inode} {group.path}"  # of this directory
         self.counted[name] = {counter: read[counter] for counter in counters.pick_traffic(read) if may_lose}
         return counters.note_stops(counters.add_late(group, read), read, self._former.get(name, {}))
 
@@ -176,9 +176,14 @@ class Survey:
         return inits
 
     @cached_property
-    def surplus(self) -> records.Surplus:
-        """What has to go of completed keys, so that the next container has room."""
-        return records.find_surplus(self.context.run, self.states.values())
+    def early(self) -> set[str]:
+        """The completed keys that are forgotten before their time, since there are too many."""
+        return records.find_early(self.states.values())
+
+    @cached_property
+    def surplus(self) -> Counter[str]:
+        """By key, how many of its lines of history are dropped if they cannot be written now: the oldest ones."""
+        return records.find_surplus(self.states.values())
 
     @cached_property
     def memberships(self) -> dict[int, list[str]]:

@@ -218,7 +218,6 @@ def format_key(key: SeenKey, failures: Iterable[Failure]) -> list[str]:
         "created": state.created_at,
         "completed": state.completed_at,
         "lingering": lingering and f"since {lingering}",
-        "generation": str(state.generation),
         "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
     if state.completed_at and state.history_file and not state.owed:
@@ -332,7 +331,6 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     return {
         **_describe_key(key),
         "use": _uses_to_json(snapshot.sum_key(key)),
-        "generation": key.state.generation,
         "late_cpu_seconds": key.state.late_cpu,
         "members": members,
         "groups": [
