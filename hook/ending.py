@@ -37,8 +37,10 @@ def write_lines(run: RunDir, state: KeyState) -> KeyState:
     try:
         system.append_lines(state.history_file, lines)
     except OSError as error:
-        why = name_write_error(error)
-        run.complaints.append(unwritten_error(f"{len(lines)} lines of key {state.key}", state.history_file, why))
+        from hook.words import format_count
+
+        why, what = name_write_error(error), f"{format_count(len(lines), 'line')} of history"
+        run.complaints.append(unwritten_error(what, state.history_file, why))
         size, drops = sum(map(len, lines)), 0
         while size > MOST_CHARACTERS:
             size -= len(lines[drops])

@@ -140,8 +140,10 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: in
         return
     error = context.run.complaints.pop()
     if surplus:
-        settle(context, locked, ending.drop_lines(context.run, locked.state, surplus))
-        context.run.complaints.pop()  # it was tried again
+        after = ending.drop_lines(context.run, locked.state, surplus)
+        settle(context, locked, after)
+        if after.owed is not None:  # it was tried again
+            context.run.complaints.pop()
     raise error
 
 

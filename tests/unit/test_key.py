@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 
-from hook import key, reclaim, retry, system
+from hook import damage, reclaim, system
 from hook.context import Context
 from hook.errors import HookError, Reason
 from hook.models import Failure, KeyState
 from hook.reconcile import run as reconcile
-from hook.resctrl import Resctrl
 from hook.store import LockedKey, RunDir
 from hook.validation import replace
 from hook.words import explain
 from tests.simulator.kernel import COUNTERS, RESCTRL
-from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
 from tests.unit.stops import stops
 from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, expect_refusal, move, use
@@ -118,7 +116,6 @@ def test_one_group_that_cannot_be_removed_does_not_keep_the_others(node: Node) -
     assert expect_refusal(lambda: node.stop(OTHER, 8)).reason == Reason.DENIED
     assert node.groups() == {GROUP: set()}
     assert [group.before for group in node.state().groups] == [{ENERGY: "2"}]
-    assert node.context().view.is_current(node.state())
     node.stop(OTHER)
     assert_over(node)
 
@@ -146,27 +143,6 @@ def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
     assert node.groups() == {f"oci-{key}": {8}}
     assert (state.lingering_since, state.lingering_until, state.groups[0].last) == (None, None, None)
     assert state.groups[0].begin == COUNTERS
-
-
-def test_the_view_shows_since_when_a_key_lingers_and_with_another_generation_that_it_came_back(node: Node) -> None:
-    view = f"{RUN}/mon_groups/{UID}/"
-    states = []
-    for happens in (node.start, node.stop, node.start):
-        happens(ID, 7, **LINGER)
-        states.append({name[len(view) :]: text for name, text in node.machine.files(view[:-1]).items()})
-    since = [files.pop("lingering_since", None) for files in states]
-    assert since == [None, system.now_utc().encode() + b"\n", None]
-    assert len({files.pop("generation") for files in states}) == 3
-    assert states[0] == states[1] == states[2]
-    assert {"created_at", "tasks"} < {*states[0]}
-
-
-def test_reconcile_shows_that_a_key_lingers_if_poststop_could_not(node: Node) -> None:
-    node.start(**LINGER)
-    node.machine.refusals["symlink"] = [errno.ENOSPC]
-    node.stop(ID, 7, **LINGER)
-    assert node.verbs(options=LINGER) == ["show"]
-    assert f"mon_groups/{UID}/lingering_since" in node.files()
 
 
 OVER: dict[str, Callable[[Node], object]] = {
@@ -298,27 +274,6 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: No
     assert node.state() == before
 
 
-def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(node: Node) -> None:
-    """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
-
-    node.start()
-    node.stop(ID, 7)
-    node.spawn(8)
-    with node.patch.context() as patch:
-        patch.setattr(Resctrl, "make", fails(errno.EIO))
-        patch.setattr(retry, "undo", lambda *_, **__: None)  # killed
-        with pytest.raises(OSError, match="Input/output"):
-            node.start(pid=8)
-    node.machine.refusals["mkdir"] = [errno.EACCES] * 9
-    node.repair()
-    shown = f"{RUN}/mon_groups/{UID}/completed_at"
-    assert shown not in node.machine.files()
-    node.kernel.die(8)
-    node.repair()
-    assert node.state().completed_at is not None
-    assert shown in node.machine.files()
-
-
 # --- Reclaim: no RMID is free
 
 
@@ -384,17 +339,6 @@ def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
     removed = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
     assert [name for name, went in removed.items() if went] == ["oci-lost"]
     assert removed.keys() - node.groups().keys() == {"oci-lost"}
-
-
-def test_an_orphan_leaves_the_view_of_its_key_to_the_groups_on_record(node: Node) -> None:
-    node.kernel.add_class("gold")
-    node.spawn(7, group="gold")
-    node.start()
-    before = node.files()
-    path = node.make_group(GROUP)
-    assert reclaim.remove_orphan(node.context(), path)
-    assert node.groups() == {f"gold/{GROUP}": {7}}
-    assert node.files() == before
 
 
 def test_a_key_that_came_back_after_it_was_looked_at_is_not_ended(node: Node) -> None:
@@ -521,43 +465,11 @@ def test_the_record_of_a_failure_is_removed_under_its_writers_lock(node: Node) -
     assert not [file for file in node.files() if file.startswith("locks/")]
 
 
-def test_a_view_goes_before_its_links_dangle_even_if_its_record_was_lost(node: Node) -> None:
-    """The simulator found it: another program removed the record, and the new one has shown nothing yet."""
-    context = node.start()
-    with context.run.lock(UID, system.monotonic()) as locked:
-        assert locked.state is not None
-        unshown = replace(locked.state, generation=0)
-        locked.commit(unshown)
-        node.patch.setattr(system, "write_new", fails(errno.ENOSPC))
-        key.end(context, locked, by_order=True)
-    assert not [file for file in node.files() if file.startswith("mon_groups/")]
-
-
 # --- Room for records
 
 
-def test_making_room_ends_with_its_time_and_after_a_failure_and_leaves_a_key_that_has_come_back(node: Node) -> None:
-    for name, pid, uid in ((ID, 7, UID), (OTHER, 20, OTHER_UID)):
-        node.start(name, pid, uid)
-        node.stop(name, pid)
-    run = node.context().run
-    completed = node.state()
-    node.patch.setattr(reclaim, "_SECONDS", 0.0)
-    with node.patch.context() as broken:
-        broken.setattr(reclaim, "forget", fails(errno.EIO))
-        assert not reclaim.make_room(run, drops_lines=False)
-    assert None not in (node.find_state(UID), node.find_state(OTHER_UID))
-    run.may_make_room = True
-    assert reclaim.make_room(run, drops_lines=False)
-    assert (node.find_state(UID) is None) + (node.find_state(OTHER_UID) is None) == 1
-    node.start()
-    node.patch.setattr(RunDir, "glance", lambda *_: completed)
-    assert not reclaim.make_room(node.context().run, drops_lines=False)
-    assert node.groups() == {GROUP: {7}}
-
-
 def test_of_a_key_without_a_record_its_name_tells_the_kind() -> None:
-    kinds = [reclaim.unknown_state(name).kind for name in (UID, ID, UID.replace("-", "_"))]
+    kinds = [damage.unknown_state(name).kind for name in (UID, ID, UID.replace("-", "_"))]
     assert kinds == ["pod", "container", "container"]
 
 
@@ -577,8 +489,7 @@ def test_a_start_that_fails_leaves_its_key_as_it_was(node: Node, was: str, call:
     node.kernel.now += 1
     node.machine.refusals[call] = [errno.EACCES]
     assert expect_refusal(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
-    assert (replace(node.state(), generation=before.generation), node.groups()) == (before, groups)
-    assert node.context().view.is_current(node.state())
+    assert (node.state(), node.groups()) == (before, groups)
     assert node.context().run.read_index(ID) is None
     node.assert_settled()
 
@@ -593,7 +504,7 @@ def test_a_group_that_a_failed_start_has_made_again_is_its_keys(node: Node, ling
     node.machine.refusals["put"] = [errno.EACCES]
     assert expect_refusal(lambda: node.start(ID, 8, **LINGER)).reason == Reason.DENIED
     assert (node.groups(), node.members()) == ({GROUP: set()}, {} if lingers else {OTHER: 7})
-    assert (node.state().lingering_since is not None, node.context().view.is_current(node.state())) == (lingers, True)
+    assert (node.state().lingering_since is not None) == lingers
     assert [group.before for group in node.state().groups] == [{ENERGY: "7" if lingers else "Unavailable"}]
     assert {*node.verbs()} == (set() if lingers else {"adopt"})
     assert node.groups() == {GROUP: set() if lingers else {7}}
