@@ -26,7 +26,7 @@ BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 
 NOTHING: dict[str, Any] = {
     **{"live": None, "is_mounted": True, "boottime": 1000.0},
-    **dict.fromkeys(("dead", "vanished", "stale_views", "unreadable", "leftovers", "half_failures"), ()),
+    **dict.fromkeys(("dead", "vanished", "unreadable", "leftovers", "half_failures"), ()),
     **{name: {} for name in ("outside", "taken", "strangers", "orphans", "lost", "failures", "asides", "unread")},
     "podman": SimpleNamespace(containers={"c9": "web"}, find_pod={"fd174e60a699": "stack"}.get),
     "kubelet": SimpleNamespace(containers={}, pods={"k": ("ns", "p")}),
@@ -58,17 +58,17 @@ class Facts(SimpleNamespace):
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
         keys = {*filter(None, self.index.values())}
         self.memberships: dict[int, list[str]] = {}
-        self.surplus = SimpleNamespace(snapshots={state.key for state in states if state.name == "surplus"})
+        self.early = {state.key for state in states if state.name == "surplus"}
         self.indexed = {key: [name for name, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
             history_of=lambda state: state.history_file,
             run=SimpleNamespace(glance=lambda _model, name: self.failures[name]),
-            view=SimpleNamespace(is_current=lambda state: state.key not in self.stale_views),
             resctrl=SimpleNamespace(
                 is_mounted=lambda: self.is_mounted,
                 has_live_task=self.orphans.get,
-                inode=lambda path: None if path == GONE else 7,
+                exists=lambda path: path != GONE,
+                identify=lambda path: (1, None if path == GONE else 7),
                 is_gone=lambda path: path == GONE,
             ),
         )
@@ -83,7 +83,7 @@ class Facts(SimpleNamespace):
     def find_live(self, state: KeyState) -> dict[str, Member]:
         return state.members
 
-    def mark_counters(self, _state: KeyState, group: MonGroup) -> MonGroup:
+    def mark_counters(self, group: MonGroup) -> MonGroup:
         return group
 
     def has_lingered(self, state: KeyState) -> bool:
@@ -178,7 +178,7 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(completed()), ["prune k"]),
         (Facts(state(recovering=True)), ["rebuild k"]),
         (Facts(unreadable=["k"]), ["rebuild k"]),
-        (Facts(state("c1"), stale_views=["k"], leftovers=["k", "j"]), ["show k", "tidy j", "tidy k"]),
+        (Facts(state("c1"), leftovers=["k", "j"]), ["tidy j", "tidy k"]),
         (Facts(asides={"k": ["groups/k"]}), ["tidy k groups/k"]),
         (Facts(state("c1", kind="pod")), ["name k"]),
         (Facts(state("c1", kind="pod", pod_name="q")), []),

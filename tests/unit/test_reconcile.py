@@ -76,7 +76,7 @@ def test_traffic_before_its_counter_stopped_is_kept_if_a_run_read_it(
     set_traffic(node, path, text="2000")
     assert (node.verbs(), read_traffic(node)) == ([], (2000, True))
     set_traffic(node, path, text=gap)
-    assert node.verbs() == (["show"] if is_read or gap is None else [])
+    assert node.verbs() == (["mark"] if is_read or gap is None else [])
     node.assert_settled()
     assert read_traffic(node) == (kept, False)
     set_traffic(node, path, text="300")
@@ -129,43 +129,12 @@ def test_a_snapshot_is_removed_after_its_ttl_or_if_it_is_of_another_boot(node: N
     for seconds in (TTL + 1, -TTL - 1):
         node.start()
         node.stop(ID, 7)
-        shown = f"{RUN}/mon_groups/{UID}/tasks"
         node.kernel.now += TTL - 1
         assert node.verbs() == []
-        assert shown in node.machine.files()
+        assert node.files() == {f"groups/{UID}.json"}
         node.kernel.now += seconds - TTL + 1
         assert node.verbs() == ["prune"]
-        assert (shown in node.machine.files(), node.files()) == (False, set())
-
-
-def test_a_key_that_is_over_and_was_never_shown_is_forgotten(node: Node) -> None:
-    node.start()
-    node.stop(ID, 7)
-    node.edit(f"groups/{UID}.json", generation=0)
-    node.remove(f"mon_groups/{UID}")
-    node.kernel.now += TTL
-    assert (node.verbs(), node.files()) == (["prune"], set())
-
-
-def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
-    """It was hidden by the last try, after its view had been made again in the same run."""
-    node.start()
-    node.remove_groups()
-    node.remove(f"mon_groups/{UID}/generation")
-    node.kernel.rmids = 0
-    assert [outcome.action.verb for outcome in node.repair().outcomes if outcome.problem] == ["remake", "retry"]
-    assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
-
-
-def test_a_group_that_is_gone_is_not_shown_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If its dead member could not be dropped, a view was made whose links led nowhere."""
-    node.start()
-    node.kernel.die(7)
-    node.remove_groups()
-    node.remove(f"mon_groups/{UID}")
-    monkeypatch.setattr(acting, "leave", fails(errno.EIO))
-    assert [outcome.action.verb for outcome in node.repair().outcomes] == ["drop"]
-    assert f"{RUN}/mon_groups/{UID}/tasks" not in node.machine.files()
+        assert node.files() == set()
 
 
 def test_an_old_group_gives_its_rmid_to_the_new_one_in_another_ctrl_group(node: Node) -> None:
@@ -647,8 +616,6 @@ def test_what_a_killed_hook_left_half_written_goes(node: Node) -> None:
         "groups/.c1.tmp",
         f"members/.{UID}.tmp",
         "locks/c3",
-        "building/c1/x",
-        "building/c4.old/y",
         "unmonitored/.c5.tmp",
     ]
     for path in half:
@@ -684,6 +651,7 @@ def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
 
 def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(node: Node) -> None:
     """The removal of a temporary file of the same key hid it: exit status 0, and 1 only at the next run."""
+    node.put(f"groups/.{UID}.tmp", "")
     node.start(linger=5)
     node.stop(ID, 7, linger=5)
     node.kernel.now += 5
@@ -691,10 +659,9 @@ def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followe
     first = node.repair()
     assert {(outcome.action.verb, outcome.problem is not None) for outcome in first.outcomes} == {
         ("end", True),
-        ("show", False),
-        ("show", True),  # the next pass finds that it has changed nothing
+        ("tidy", False),
     }
-    assert ([outcome.action.verb for outcome in first.failed], first.is_whole) == (["end", "show"], False)
+    assert ([outcome.action.verb for outcome in first.failed], first.is_whole) == (["end"], False)
     node.machine.refusals.clear()
     assert node.verbs()[0] == "end"
     assert node.repair().is_whole
@@ -747,6 +714,12 @@ def end_and_wait(node: Node, seconds: int, **options: Any) -> None:  # noqa: ANN
     node.kernel.now += seconds
 
 
+def add_domain(node: Node) -> None:
+    """CPUs of another package come online."""
+    for group in node.kernel.groups.values():
+        group.counters["mon_PERF_PKG_01/core_energy"] = "1.000000"
+
+
 NEEDS: dict[str, Callable[[Node], object]] = {
     "rebuild": lambda node: node.put(f"groups/{UID}.json", "{"),
     "drop": lambda node: node.kernel.die(7),
@@ -761,7 +734,7 @@ NEEDS: dict[str, Callable[[Node], object]] = {
     "forget": lambda node: node.context().run.write_index(OTHER, UID),
     "name": lambda node: node.edit(f"groups/{UID}.json", kind="sandbox", pod_name=ID[:12]),
     "prune": lambda node: end_and_wait(node, TTL),
-    "show": lambda node: node.remove(f"mon_groups/{UID}"),
+    "mark": add_domain,
     "tidy": lambda node: node.put(f"groups/.{UID}.tmp", ""),
     "write": owe,
 }
@@ -1092,14 +1065,13 @@ def crowd(node: Node, state: str, number: int = WAITS) -> None:
 
 
 def left_over(node: Node) -> None:
-    """What later actions are for: a container that was not monitored, an old view, an old snapshot."""
+    """What later actions are for: a container that was not monitored, and an old snapshot."""
     node.spawn(95, "/elsewhere")
     fail(ID, 95)
     node.edit(f"unmonitored/{ID}.json", key=ID, kind="container", reason="no_rmids")
     node.start("over", 96, None)
     node.stop("over", 96)
     node.kernel.now += TTL
-    node.remove(f"mon_groups/{uid_of(1000)}/generation")
 
 
 @pytest.mark.parametrize("state", ["D", "R"], ids=["parents of vfork", "runnable without CPU time"])
@@ -1122,7 +1094,6 @@ def test_containers_that_are_waited_for_hold_up_no_other_and_nothing_that_comes_
     assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {
         "adopt",
         "retry",
-        "show",
         "prune",
     }
     problems = [outcome.problem or "" for outcome in done.failed]
