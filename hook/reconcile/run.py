@@ -417,9 +417,8 @@ def _end_key(context: Context, key: str, deadline: float) -> str | None:
     try:
         with run.lock(key, min(system.monotonic() + options.lock_timeout, deadline)) as locked:
             state = locked.state
-            if state is not None:
-                end_key(context, locked, state, by_order=True)
-            if locked.state is not None:
+            has_tried = state is not None and end_key(context, locked, state, by_order=True)
+            if locked.state is not None and not (has_tried and locked.state.owed):
                 settle(context, locked, life_end.forget(locked.state))
             if locked.state is None:
                 return None

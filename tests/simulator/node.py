@@ -458,10 +458,6 @@ class SimulatedNode:
         self.find(number).is_unindexed = True
         self._clear("members", f"{self.find(number).id}.json")
 
-    def clear_view(self, number: int, *_: object) -> None:
-        """Another program clears away what is shown of its key."""
-        self._clear("mon_groups", self.find(number).key)
-
     def delete_pod(self, number: int, *_: object) -> None:
         """The cgroup of its pod goes."""
         self.kernel.remove_cgroups(self.find(number).slice)
@@ -570,7 +566,7 @@ STEPS: dict[str, Callable[..., object]] = {
     "j": SimulatedNode.assign, "n": SimulatedNode.run_job, "q": SimulatedNode.release,
     "N": SimulatedNode.pass_number_on, "B": SimulatedNode.begin_process, "J": SimulatedNode.assign_again,
     "F": SimulatedNode.fork_process,
-    "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
+    "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index,
 }  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
 owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold. `j21`, `n21`, `J21` and `q` are of

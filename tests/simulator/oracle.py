@@ -48,13 +48,10 @@ class StepOracle:
                 elif "/mon_groups/" + OURS in path:
                     self._look_at_entry(call, path, actor, is_faulty)
                 self._look_at_tasks(actor)
-                self._look_at_views(actor)
             elif path.startswith(f"{RUN}/groups/"):
                 self._look_at_records(actor, is_faulty)
             elif path.startswith(f"{RUN}/members/"):
                 self._look_at_index(actor)
-            elif path.startswith(f"{RUN}/mon_groups/"):
-                self._look_at_views(actor)
         except Violation as problem:
             self._node.run.problem = problem
 
@@ -142,15 +139,6 @@ class StepOracle:
             elif member is self._node.find(member.number):
                 expect(member.is_unindexed or member.is_lost, actor, "took", member, "out of the index")
 
-    def _look_at_views(self, actor: str) -> None:
-        """What is shown leads to groups that are there, unless another tool took them away."""
-        views = self._find(f"{RUN}/mon_groups")
-        for key, view in views.entries.items() if isinstance(views, FakeDirectory) else ():
-            for name, link in view.entries.items() if isinstance(view, FakeDirectory) else ():
-                path = (link.byte_contents or b"").decode().removesuffix("/tasks") if name.startswith("tasks") else ""
-                is_fine = not path or path in self._kernel.groups or path in self._node.taken
-                expect(is_fine, actor, "left the view of", key, "with links to", path, "which is gone")
-
     def _list_members(self) -> list[ContainerLife]:
         return [
             container
@@ -215,7 +203,6 @@ class LastOracle:
         }
         expect(not left, "failures are left of", left)
         self._judge_files()
-        self._judge_views()
         self._judge_history()
 
     def _judge_container(self, container: ContainerLife) -> None:
@@ -304,26 +291,9 @@ class LastOracle:
         """No file of a process that was killed is left."""
         for path in self._files:
             part, _, name = path[len(RUN) + 1 :].partition("/")
-            is_ours = path.endswith(".tmp") or (part == "building" and name)
+            is_ours = path.endswith(".tmp")
             is_free = part == "locks" and name and name not in self._open
             expect(not (is_ours or is_free), path, "is left")
-
-    def _judge_views(self) -> None:
-        due = {key: state for key, state in self._states.items() if state["generation"]}
-        shown = {path[len(RUN) :].split("/")[2] for path in self._files if path.startswith(f"{RUN}/mon_groups/")} - {""}
-        expect(shown == set(due), "these are shown:", shown, "instead of", set(due))
-        for key, state in due.items():
-            if any(container.key == key and container.id in self._failures for container in self._node.lives):
-                continue
-            top = f"{RUN}/mon_groups/{key}"
-            wanted = f"{state['created_boottime']:.3f}/{state['generation']}\n".encode()
-            generation = self._files.get(f"{top}/generation")
-            expect(generation == wanted, top, "shows", generation, "instead of", wanted)
-            is_over = f"{top}/completed_at" in self._files
-            expect(is_over == bool(state["completed_at"]), top, "is shown as completed:", is_over)
-            links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
-            gone = [to for to in links if self._kernel.look(to) is None]
-            expect(not gone, top, "has links that lead nowhere:", gone[:1])
 
     def _judge_history(self) -> None:
         """The lines of a key that has ended add up to what it used; of lines with one ID the last counts."""

@@ -88,7 +88,7 @@ SCENARIOS = (
     "rmids=1 limbo=1; c1 | p1 | c5",
     "rmids=1 limbo=1; c1 d1 | c5 | l1 | r",
     "rmids=1; c1 | c5 | p1 r",
-    # damage: records, index, views
+    # damage: records, index
     "c1 u1 | c2 | r",
     "c1 u1 | p1 | r",
     "c1 | u1 r | c2",
@@ -97,7 +97,6 @@ SCENARIOS = (
     "c1 c2@gold u1 | r | p2",
     "c1 i1 | r | c2",
     "c1 i1 | p1 | r",
-    "c1 v1 | c2 | r",
     # other tools
     "c1 | c2 | x1",
     "| c1 | g | r",

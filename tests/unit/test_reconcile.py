@@ -651,11 +651,11 @@ def test_a_pod_lingers_only_as_long_as_its_cgroup_is_there(node: Node) -> None:
 
 def test_an_action_that_failed_and_is_still_needed_is_a_failure_whatever_followed(node: Node) -> None:
     """The removal of a temporary file of the same key hid it: exit status 0, and 1 only at the next run."""
-    node.put(f"groups/.{UID}.tmp", "")
     node.start(linger=5)
     node.stop(ID, 7, linger=5)
+    node.put(f"members/.{UID}.tmp", "")
     node.kernel.now += 5
-    node.machine.refusals["rename"] = [errno.EACCES] * 99
+    node.machine.refusals["rmdir"] = [errno.EACCES] * 99
     first = node.repair()
     assert {(outcome.action.verb, outcome.problem is not None) for outcome in first.outcomes} == {
         ("end", True),
@@ -1122,7 +1122,7 @@ def test_container_that_is_not_reached_is_named_and_another_one_is_the_first_in_
         outcome.action.container for outcome in done.failed if "next run begins with another" in (outcome.problem or "")
     }
     assert (len(late), done.is_whole) == (4, False)
-    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {"adopt", "show", "prune"}
+    assert {outcome.action.verb for outcome in done.outcomes if not outcome.problem} == {"adopt", "prune"}
     places, total = count_outside(node)
     assert (len(places), total) == (2, 3)
     first = set()
