@@ -12,6 +12,7 @@ in this list:
     reconcile  repairs after lost or failed hooks
     jobs       puts processes that are no containers into groups: run, assign, release
     watch      moves processes that exec starts in a container into its group at once
+    view       keeps the consumer's view of the records, which reads like a resctrl mount
     show       output for people and Prometheus; reads only
     install    installs and removes the program
     doctor     checks a node and suggests fixes

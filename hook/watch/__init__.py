@@ -308,7 +308,7 @@ class Watch:
         """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
         self._late.note_last_look(self._context.run)
-        self._late.save(self._context.run)
+        self._late.save(self._context)
         counts = {"moved": self.moved, "followed": self.followed, "failed": self.failed, "overflows": self.overflows}
         written = WatchRecord(started_at=self._started_at, alive_at=system.unix_time(), **counts)
         try:

@@ -16,7 +16,6 @@ from hook.life_end import end_group
 from hook.models import KeyState, MonGroup
 from hook.show.snapshot import EVENTS
 from hook.validation import replace
-from hook.view import change
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
@@ -303,20 +302,6 @@ def test_several_ctrl_groups_become_one_sum() -> None:
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
     assert counters.carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
     assert inherit(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
-
-
-def test_each_change_of_what_is_shown_is_a_generation() -> None:
-    state = KeyState(key="c1", kind="container")
-    made = change(state, [group()])
-    assert made.generation == 0
-    begun = change(made, [group(begin={TRAFFIC: "1"})])
-    assert begun.generation == 1
-    assert replace(begun, members={}).generation == 1
-    done = life_end.complete(begun, {begun.groups[0].path: {TRAFFIC: "2"}}, (), 0.0, 0.0)
-    assert (done.generation, done.members) == (2, {})
-    assert done.completed_at
-    back = life_turns.come_back(done, group(), 0.0, 0.0)
-    assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:

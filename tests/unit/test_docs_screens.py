@@ -60,7 +60,7 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
         LOGS: member(path, 62, "logs"),
     }
     groups = [{"path": path, "ctrl_group": "/", "begin": nothing}]
-    times = {"created_at": system.format_utc(BEGUN + 920.0), "created_boottime": 920.0, "generation": 1}
+    times = {"created_at": system.format_utc(BEGUN + 920.0), "created_boottime": 920.0}
     node.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
     job = node.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
     node.record(

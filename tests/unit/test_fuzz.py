@@ -284,8 +284,6 @@ FOUND = {
     "a time on record that has no UTF-8": with_record(groups=[BEGUN], created_at="\ud800"),
     "a time on record that has no UTF-8, and the key goes on": with_completed(created_at="\ud800"),
     "a value on record that has no UTF-8": with_record(groups=[{**BEGUN, "begin": dict.fromkeys(COUNTERS, "\ud800")}]),
-    "the highest generation, and the key ends": with_record(groups=[BEGUN], generation=2**63 - 1),
-    "the highest generation, and the key goes on": with_completed(generation=2**63 - 1),
     "no state, and a run directory that is not there": whole({}, {}, "--run-dir=/no/such/place"),
     "no state, and a run directory that cannot be": whole({}, {}, f"--run-dir=/{'x' * 300}/y"),
 }
