@@ -390,15 +390,15 @@ def test_a_thread_that_comes_back_in_the_same_run_is_counted_once(chain: Chain) 
 
 
 def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_the_next_save(chain: Chain) -> None:
-    late, run, busy = LateCpu(), chain.node.context().run, chain.node.context().run
+    late, context, busy = LateCpu(), chain.node.context(), chain.node.context().run
     for seconds in (1.5, 0.25):
         late.count(UID, seconds)
         late.count("gone", 1.0)
-        late.save(run)
+        late.save(context)
     assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu) == (1.75, 3.75)
     late.count(UID, 1.0)
     with busy.lock(UID, 0.0):
-        late.save(run)
+        late.save(context)
     assert chain.node.state().late_cpu == 1.75
-    late.save(run)
+    late.save(context)
     assert (chain.node.state().late_cpu, chain.node.reconciled().late_cpu, late.by_key) == (2.75, 4.75, {})
