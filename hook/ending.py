@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hook import counters, system
 from hook.errors import HookError, Reason
-from hook.models import Owed
+from hook.models import OwedLines
 from hook.validation import replace
 
 TYPE_CHECKING = False
@@ -28,41 +28,54 @@ def make_line(state: KeyState, ended: list[MonGroup], boottime: float, unix: flo
     return [system.dumps(_describe_run(state, ended, boottime, unix))] if _had_member(state, ended) else []
 
 
-def write_lines(run: RunDir, state: KeyState) -> KeyState:
-    """Write the lines that a key owes, the last of which is that of its end; it owes those that cannot be written.
+def write_lines(run: RunDir, key: str, owed: list[OwedLines]) -> list[OwedLines]:
+    """Write the lines that a key owes, the last of which is that of its end. Returns those that cannot be written.
 
     A failure is reported, and stops nothing.
     """
-    owed, error = try_lines(run, state, f"what key {state.key} used")
-    if error is not None:
-        run.complaints.append(error)
-    return replace(state, owed=owed)
+    left, errors = try_lines(run, owed, f"what key {key} used")
+    run.complaints += errors
+    return left
 
 
-def try_lines(run: RunDir, state: KeyState, what: str, drops: int = 0) -> tuple[Owed | None, HookError | None]:
-    """Append the lines that a key owes to its file. Returns those it owes now, and why `what` could not be written.
+def try_lines(run: RunDir, owed: list[OwedLines], what: str, drops: int = 0) -> tuple[list[OwedLines], list[HookError]]:
+    """Append the lines that a key owes to their files. Returns those that it owes now, and why `what` is not written.
 
-    If it cannot be written, so many of the oldest are dropped.
+    If a file cannot be written, so many of the oldest lines are dropped, of which some may have been written.
     """
-    lines = state.owed.lines if state.owed is not None else []
-    try:
-        system.append_lines(state.history_file, lines)
-    except OSError as error:
-        why = name_write_error(error)
-        return owe(run, lines, why, drops), unwritten_error(what, state.history_file, why)
-    return None, None
+    left, errors = list[OwedLines](), list[HookError]()
+    for waiting in owed:
+        try:
+            system.append_lines(waiting.file, waiting.lines)
+        except OSError as error:
+            why = name_write_error(error)
+            left.append(replace(waiting, why=why))
+            errors.append(unwritten_error(what, waiting.file, why))
+        else:
+            drops -= len(waiting.lines)
+    return _drop_oldest(run, left, max(drops, 0)), errors
 
 
-def owe(run: RunDir, lines: list[str], why: str, drops: int = 0) -> Owed | None:
-    """Return the lines that a key owes, without `drops` of the oldest, and without those that have no room."""
-    size = sum(map(len, lines[drops:]))
-    while size > MOST_CHARACTERS:
-        size -= len(lines[drops])
+def _drop_oldest(run: RunDir, left: list[OwedLines], drops: int) -> list[OwedLines]:
+    """Drop so many of the oldest lines, and those that have no room."""
+    sizes = [len(line) for owed in left for line in owed.lines]
+    drops = min(drops, len(sizes))
+    while sum(sizes[drops:]) > MOST_CHARACTERS:
         drops += 1
     if drops:
-        run.count_run(DROPPED_LINES, drops)
-        run.complaints.append(HookError(Reason.IO, "dropped lines", number=drops, tried=why))
-    return Owed(lines=lines[drops:], why=why) if lines[drops:] else None
+        count_dropped(run, drops, left[0].why)
+    kept = []
+    for owed in left:
+        if lines := owed.lines[drops:]:
+            kept.append(replace(owed, lines=lines))
+        drops = max(drops - len(owed.lines), 0)
+    return kept
+
+
+def count_dropped(run: RunDir, number: int, why: str) -> None:
+    """Count lines that are dropped unwritten, and report them."""
+    run.count_run(DROPPED_LINES, number)
+    run.complaints.append(HookError(Reason.IO, "dropped lines", number=number, tried=why))
 
 
 def name_write_error(error: OSError) -> str:

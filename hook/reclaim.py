@@ -275,7 +275,7 @@ def _drop_completed(run: RunDir, name: str, *, is_again: bool = False) -> bool:
                 return False
             if state.owed is not None and not state.groups:
                 locked.clear()
-                ending.owe(run, [], "no room in the run directory", len(state.owed.lines))
+                ending.count_dropped(run, life_end.count_owed(state), "no room in the run directory")
             else:
                 forget(view, locked)
                 run.count_run(DROPPED_SNAPSHOTS)

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from hook import names, system
 from hook.errors import UNNAMED, as_hook_error
+from hook.life_end import list_owed
 from hook.models import Failure, Index, KeyState, Model
 from hook.node.models import Unhooked
 from hook.reclaim import ASIDE, rank
@@ -154,7 +155,8 @@ class Surplus:
 
 def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     """Find what has to go: the oldest snapshots first, those of keys that owe lines last, and then lines."""
-    owed = {state.key: state.owed.lines for state in sorted(states, key=rank) if state.owed is not None}
+    lists = {state.key: list_owed(state) for state in sorted(states, key=rank)}
+    owed = {key: [line for waiting in each for line in waiting.lines] for key, each in lists.items() if each}
     snapshots, lines = set[str](), Counter[str]()
     excess = sum(map(len, owed.values())) - MOST_LINES
     for key, waiting in owed.items():
@@ -168,9 +170,9 @@ def find_surplus(run: Reader, states: Collection[KeyState]) -> Surplus:
     blocks = files = 0
     for state in reversed(completed):  # from what goes last: what has no room goes, and all that goes before it
         if state.owed is not None:
-            blocks, files = blocks + 1 + sum(map(len, state.owed.lines)) // room.f_frsize, files + 1
+            blocks, files = blocks + 1 + sum(map(len, owed[state.key])) // room.f_frsize, files + 1
             if _are_too_many(room, blocks, files):
-                lines[state.key] = len(state.owed.lines)
+                lines[state.key] = len(owed[state.key])
     for state in reversed(completed):
         if state.groups:
             of_view, all_files = count_files(state)  # its record stays as long as it owes lines

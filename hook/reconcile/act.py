@@ -14,7 +14,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from hook import create, ending, identity, labels, life_turns, poststop, reclaim, report, resctrl, system, validation
+from hook import (
+    create,
+    ending,
+    identity,
+    labels,
+    life_end,
+    life_turns,
+    poststop,
+    reclaim,
+    report,
+    resctrl,
+    system,
+    validation,
+)
 from hook.conmon import leaves_out
 from hook.context import Context
 from hook.enter import begin
@@ -127,15 +140,15 @@ def write_owed(context: Context, locked: LockedKey, state: KeyState, surplus: Ma
     """
     if state.owed is None:
         return
-    what = f"{format_count(len(state.owed.lines), 'line')} of history"
-    owed, error = ending.try_lines(context.run, state, what, surplus.get(state.key, 0))
+    what = f"{format_count(life_end.count_owed(state), 'line')} of history"
+    owed, errors = ending.try_lines(context.run, life_end.list_owed(state), what, surplus.get(state.key, 0))
     # After the lines: killed in between, they are written once more, each with the same id.
-    if owed is None and state.completed_at is not None and not state.groups:
+    if not owed and state.completed_at is not None and not state.groups:
         locked.clear()
-    elif owed != state.owed:
-        locked.commit(validation.replace(state, owed=owed))
-    if error is not None:
-        raise error
+    else:
+        locked.commit(life_end.set_owed(state, owed))
+    if errors:
+        raise errors[0]
 
 
 def end_key(context: Context, locked: LockedKey, state: KeyState, *, by_order: bool = False) -> bool:
