@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, time, timedelta, timezone
+from datetime import datetime, time, timedelta
 from itertools import chain
 from operator import add
 from types import SimpleNamespace
@@ -207,7 +207,15 @@ def parse_time(option: str, text: str | None, now: float) -> str:
 
 
 def _to_utc(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    """Convert a time to UTC, as in lines; one that clocks skip is the moment of the change, one shown twice the first.
+
+    Only then the two folds differ. Before Python 3.12 astimezone() converts a time that is skipped to a wrong one.
+    """
+    late, early = (int(moment.replace(fold=fold).timestamp()) for fold in (0, 1))
+    while late - early > 1:  # between them is the change
+        middle = (late + early) // 2
+        late, early = (middle, early) if datetime.fromtimestamp(middle) >= moment else (late, middle)  # noqa: DTZ006
+    return system.format_utc(late)
 
 
 def to_local(moment: str) -> str:

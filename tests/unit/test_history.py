@@ -8,9 +8,11 @@ import gzip
 import io
 import json
 import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from hook.cli import command_line as cli
 from hook.node import files
 from hook.node.models import Job
 from hook.show import Screen, history
+from tests.support import zones
+from tests.unit.files import each_python
 from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
 
 Print = Callable[..., str]
@@ -412,6 +416,14 @@ def test_a_time_is_local_and_a_day_or_a_night_has_a_begin_and_an_end(
     set_zone(monkeypatch, EUROPE)
     assert history.parse_time("--since", text, now) == begin
     assert history.parse_time("--until", text, now) == (end or begin)
+
+
+@each_python
+def test_a_day_begins_with_its_first_moment_where_clocks_skip_midnight_or_show_it_twice(python: str, pyz: Path) -> None:
+    """The answer of the ELF file is in fuse/test_native.py."""
+    command = [python, "-IS", "-c", f"import sys; sys.path.insert(0, {str(pyz)!r})\n{zones.CODE}"]
+    done = subprocess.run(command, input=zones.make_input(), capture_output=True, text=True, check=True, timeout=300)
+    assert zones.find_wrong(done.stdout) == {}
 
 
 def test_screens_have_local_times_with_their_zone_and_programs_get_utc(
