@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
+from difflib import get_close_matches
 from itertools import chain
 from operator import add
 from types import SimpleNamespace
@@ -49,6 +50,9 @@ _KIND = r"(\.[A-Za-z]\w*)?"  # what compresses a file
 _OTHER_NAME = "not a name that logrotate gives; add a number to have the file read, as in history.jsonl.13"
 _COMPRESSED = {b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
 """How the files of programs begin that the standard library of some Python cannot read."""
+_FORMULA = (*"=+-@", *"\uff1d\uff0b\uff0d\uff20")
+"""How a formula begins, and the wide forms of these, which some spreadsheets take for them."""
+_MOST_NAMES = 10_000
 _ALL = ""
 """In place of an event: the job itself, whose seconds add up like a counter."""
 BY = ("name", "pod", "namespace", "day")
@@ -77,12 +81,42 @@ class Jobs:
     skipped: dict[str, int] = field(default_factory=dict)  # the number of unreadable lines of a file
     problems: list[str] = field(default_factory=list)  # a line for each file that was not read, or not to its end
     known: set[str] = field(default_factory=set)  # the names that a job has, also one that ended at another time
+    known_labels: set[str] = field(default_factory=set)  # the names of the labels that a job has, as above
+    is_empty: bool = True  # no file has a job
     _replaced: dict[str, int] = field(default_factory=dict)  # by ID: how many selected lines have a later one
 
     @property
     def absent(self) -> list[str]:
         """The names that no job has."""
         return [name for name in self.names if name not in self.known]
+
+    def explain_absent(self, by: str | None) -> str:
+        """Return one line on the names, and on the labels of filters and sums, that no job has, and what was meant."""
+        parts = [f"matches {', '.join(map(self._ask, self.absent))[:300]}"] if self.absent else []
+        wanted = {name: [] for name, _ in self.labels}
+        if by is not None and by not in BY:
+            wanted[by] = [*BY]
+        for name, others in wanted.items():
+            if name not in self.known_labels and not self.is_empty:
+                parts.append(f"has a label {name!r}{_ask(get_close_matches(name, [*others, *self.known_labels], 1))}")
+        return f"no job in {self.path} {' or '.join(parts)}" if parts else ""
+
+    def _ask(self, wanted: str) -> str:
+        """Return a name that no job has, and ask whether one was meant that has it as a part, or looks like it."""
+        word = re.compile(rf"(?<![A-Za-z0-9]){re.escape(wanted)}(?![A-Za-z0-9])")
+
+        def choose(jobs: Iterator[Job]) -> list[str]:
+            best, others = (False, 0.0, ""), dict[str, None]()
+            for job in jobs:
+                texts = [name_job(job), job.pod or "", *(container.name or "" for container in job.containers)]
+                for name in filter(None, texts):
+                    if wanted and wanted in name:
+                        best = max(best, (bool(word.search(name)), 1 / len(name), name))
+                    elif len(others) < _MOST_NAMES:
+                        others[name] = None
+            return [best[2]] if best[2] else get_close_matches(wanted, others, 1)
+
+        return f"{wanted!r}{_ask(Jobs(self.path).collect(choose))}"
 
     def collect(self, make: Callable[[Iterator[Job]], _T]) -> _T:
         """Return what `make` makes of the jobs, in the order of the files. It is called once for each pass.
@@ -150,6 +184,8 @@ class Jobs:
             for job in self._read_file(path):
                 matching = {*_list_names_of(job)}.intersection(self.names) if self.names else set()
                 self.known |= matching
+                self.known_labels.update(job.labels)
+                self.is_empty = False
                 count = lines.get(job.id, 0)
                 if count:
                     self._replaced[job.id] = count
@@ -227,6 +263,10 @@ def to_local(moment: str) -> str:
 
 
 # --- Lines
+
+
+def _ask(names: Sequence[str]) -> str:
+    return "".join(f" (did you mean {name}?)" for name in names)
 
 
 def _find_begin(path: str) -> str:
@@ -457,5 +497,5 @@ def _to_cell(value: str | float | None) -> str | float | None:
     """Quote a text that a spreadsheet would take for a formula, since tenants choose names."""
     if not isinstance(value, str):
         return value
-    safe = printable(value)
-    return f"'{safe}" if safe.lstrip().startswith(("=", "+", "-", "@")) else safe
+    safe = printable(value, is_ascii=False)
+    return f"'{safe}" if safe.lstrip().startswith(_FORMULA) else safe
