@@ -295,6 +295,18 @@ def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
     assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME|PID|COMMAND)\b", ITEMS[name])[: len(wanted)] == wanted
 
 
+def test_synopsis_has_each_command_and_the_arguments_of_those_that_do_not_say_option() -> None:
+    """A word without `--` is there in any case."""
+    synopsis = re.split(r"^\.Sh ", TEXT, flags=re.MULTILINE)[2]
+    calls = [call.split() for call in re.split(r"^Nm\n", synopsis, flags=re.MULTILINE)[1:]]
+    assert sorted(name for call in calls[:-1] for name in call[0].split("|")) == sorted([*entry.STAGES, *VERBS])
+    for first, *words in calls[1:-1]:
+        for name in first.split("|"):
+            own = [argument for argument in list_arguments(VERBS[name]) if argument.name != "WHAT"]
+            wanted = {str(argument) for argument in own if "option" not in words or not argument.is_option}
+            assert {word for word in words if word not in ("option", "...", "--")} == wanted, name
+
+
 def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default() -> None:
     for option in list_options():
         head, _, meaning = ITEMS[option.word].partition("\n")
