@@ -178,6 +178,12 @@ def test_readme_is_short() -> None:
     assert len(page("README.md").splitlines()) <= 150
 
 
+def test_readme_shows_a_bill_first_and_what_is_to_be_seen_before_the_installation() -> None:
+    text = page("README.md")
+    assert 'history --since "last night" --by=user' in "".join(text.splitlines()[:24])
+    assert text.index("\n## What you see") < text.index("\n## Install")
+
+
 # --- docs/install.md
 
 
