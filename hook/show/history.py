@@ -93,7 +93,7 @@ class Jobs:
     def explain_absent(self, by: str | None) -> str:
         """Return one line on the names, and on the labels of filters and sums, that no job has, and what was meant."""
         parts = [f"matches {', '.join(map(self._ask, self.absent))[:300]}"] if self.absent else []
-        wanted = {name: [] for name, _ in self.labels}
+        wanted = {name: list[str]() for name, _ in self.labels}
         if by is not None and by not in BY:
             wanted[by] = [*BY]
         for name, others in wanted.items():

@@ -104,7 +104,7 @@ def test_fatal_signal_does_not_fail_a_container(any_code: Path, words: str, stat
 def test_a_day_begins_with_its_first_moment_as_on_each_python(tmp_path: Path) -> None:
     """That of the .pyz is in unit/test_history.py."""
     program = native.build(output=tmp_path / "any-code", start=freeze.START.replace("module.start()\n", ANY_CODE))
-    command = [program, "list", f"{zones.CODE}sys.stdout.flush()\nos._exit(0)"]
+    command = [str(program), "list", f"{zones.CODE}sys.stdout.flush()\nos._exit(0)"]
     done = subprocess.run(command, input=zones.make_input(), env={}, capture_output=True, text=True, check=True)
     assert zones.find_wrong(done.stdout) == {}
 

@@ -145,7 +145,7 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
 def write_batch() -> None:
     """Last night's jobs of a batch node, of which one was metered in part."""
     of_users = {"alice": (81.5, 43.25, 96.0), "bob": (7.25, 310.5), "carol": (720.0,)}
-    jobs = []
+    jobs = list[dict[str, Any]]()
     for user, hours in of_users.items():
         for minutes in hours:
             number, begin = len(jobs) + 1, BEGUN - 60_000.0

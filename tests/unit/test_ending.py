@@ -440,10 +440,10 @@ def test_lines_that_wait_keep_the_file_and_the_labels_of_their_run(node: Node, t
         shown = take_snapshot(node.options()).list_owed()
         assert [(waiting.file, waiting.lines) for waiting in shown] == [(FILE, 2), (users["bob"], 1)]
     node.repair()
-    files = node.machine.files("/var/log/jobs")
-    labels = {
-        file: [json.loads(line)["labels"]["user"] for line in bytes(text).splitlines()] for file, text in files.items()
-    }
+    labels = dict[str, list[str]]()
+    for file, text in node.machine.files("/var/log/jobs").items():
+        assert isinstance(text, bytes)
+        labels[file] = [json.loads(line)["labels"]["user"] for line in text.splitlines()]
     assert (labels, owed(node)) == ({FILE: ["ann", "eve"], users["bob"]: ["bob"]}, {})
 
 
