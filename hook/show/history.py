@@ -15,7 +15,8 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, time, timedelta
@@ -358,6 +359,7 @@ class Row:
         self.begin = ""  # of the job, or of the last one; it may be empty
         self.labels = set[str]()  # the columns of those that its jobs have
         self.use: Uses = {}  # by event, with the seconds under _ALL
+        self.unmonitored = Counter[str]()  # how many of its jobs were not metered, by reason
         if job:
             self.add(job)
 
@@ -370,6 +372,8 @@ class Row:
         self.labels.update(map("label_{}".format, job.labels))
         self.begin = max(self.begin, job.begin or "")
         self.jobs += 1
+        if job.reason is not None:
+            self.unmonitored[job.reason] += 1
 
 
 @dataclass(frozen=True)
@@ -443,6 +447,8 @@ def format_rows(jobs: Jobs, rows: Rows, screen: Screen) -> list[str]:
         *([numbers("RUNS", [*map(str, runs)])] if any(count != 1 for count in runs) else []),
     ]
     notes = [f"{number} of {rows.count} shown"] if number < rows.count else []
+    if missing := rows.total.unmonitored:
+        notes.append(f"not metered, and in no sum: {_count_reasons(missing, ', ')}")
     limits = {"at or after": jobs.since, "before": jobs.until}
     if times := [f"{word} {to_local(moment)}" for word, moment in limits.items() if moment]:
         notes.append(f"ended {' and '.join(times)}")
@@ -470,7 +476,13 @@ def _to_json(row: Row) -> dict[str, Any]:
     if row.job:
         return {"name": row.name, **row.job.model_dump(), "use": use}
     unknown = sorted(event for event, total in totals.items() if total.unknown)
-    return {"jobs": row.jobs, "seconds": to_number(row.use[_ALL].value), "use": use, "unknown": unknown}
+    seconds, unmonitored = to_number(row.use[_ALL].value), dict(sorted(row.unmonitored.items()))
+    return {"jobs": row.jobs, "seconds": seconds, "use": use, "unknown": unknown, "unmonitored": unmonitored}
+
+
+def _count_reasons(unmonitored: Mapping[str, int], between: str) -> str:
+    """Say how many jobs were not metered for each reason."""
+    return between.join(f"{number} {to_word(reason)}" for reason, number in sorted(unmonitored.items()))
 
 
 def format_csv(rows: Rows) -> Iterator[str]:
@@ -480,9 +492,9 @@ def format_csv(rows: Rows) -> Iterator[str]:
     head = f"label_{rows.by}" if rows.by and rows.by not in BY else rows.by or "name"
     if rows.by is None:
         first = ["name", "kind", "key", "namespace", "pod", "containers", "begin", "end", "seconds", "runs"]
-        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "late_cpu_seconds", "id"]
+        columns = [*first, *sorted(rows.total.labels), *events, "unknown", "reason", "late_cpu_seconds", "id"]
     else:
-        columns = [head, "jobs", "seconds", *events, "unknown"]
+        columns = [head, "jobs", "seconds", *events, "unknown", "unmonitored"]
     write_row = csv.writer(SimpleNamespace(write=str), lineterminator="\n").writerow  # returns what `write` returns
     yield write_row(map(_to_cell, columns))
     for row in rows.shown:
@@ -490,6 +502,7 @@ def format_csv(rows: Rows) -> Iterator[str]:
         containers = " ".join(container["name"] or container["id"] for container in fields.get("containers", ()))
         labels = {f"label_{name}": text for name, text in fields.get("labels", {}).items()}
         cells = {**fields, **fields["use"], **labels, "containers": containers, "unknown": " ".join(fields["unknown"])}
+        cells["unmonitored"] = _count_reasons(row.unmonitored, " ")
         yield write_row(_to_cell(cells.get(name)) for name in columns)
 
 

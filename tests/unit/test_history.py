@@ -59,6 +59,9 @@ def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: p
     return show
 
 
+MISSED = {2: "no_rmids", 3: "io", 4: "no_rmids"}
+
+
 def read() -> tuple[list[int], history.Jobs]:
     """Read the history; return the numbers of its jobs, and what else is known of it."""
     jobs = history.Jobs(str(FILE))
@@ -602,6 +605,19 @@ def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complai
     assert (first["unknown"], first["seconds"], first["runs"]) == ("mbm_total_bytes", "12.5", "1")
     assert (second["later_event"], second["name"]) == ("", "000000000002")
     assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
+
+
+def test_what_was_not_metered_is_counted_by_reason_below_the_total_and_in_each_form(shown: Print) -> None:
+    missed = [make(number, use={}, unknown=["core_energy"], reason=reason) for number, reason in MISSED.items()]
+    write_lines("history.jsonl", b"".join(map(line, [make(1), *missed])))
+    table = shown().splitlines()
+    assert table[5].split()[:3] == ["total", "50.0", ">=2.50"]
+    assert table[-1] == "not metered, and in no sum: 1 io, 2 no_rmids"
+    assert json.loads(shown("--json"))["total"]["unmonitored"] == {"io": 1, "no_rmids": 2}
+    assert [job["reason"] for job in json.loads(shown("--json"))["jobs"]] == [None, *MISSED.values()]
+    assert [row["reason"] for row in csv.DictReader(io.StringIO(shown("--csv")))] == ["", *MISSED.values()]
+    (day,) = csv.DictReader(io.StringIO(shown("--csv", "--by=day")))
+    assert (day["jobs"], day["unmonitored"]) == ("4", "1 io 2 no_rmids")
 
 
 @pytest.mark.parametrize("form", ["", "--json", "--csv", "--by=day --json"])
